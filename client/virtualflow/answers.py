@@ -78,6 +78,25 @@ class JobSummary(TypedDict):
     revision: int
 
 
+class BestMetric(TypedDict):
+    """Best and newest value of the metric that a job is judged by; epochs from 0."""
+
+    name: str
+    is_higher_better: bool
+    value: float
+    epoch: int
+    step: int | None
+    last: float
+    is_last_worse: bool
+
+
+class ExpectedEnd(TypedDict):
+    """Times between which a running job ends; None: at any time before."""
+
+    earliest_at: str | None
+    latest_at: str
+
+
 class Job(JobSummary):
     """A job with all fields."""
 
@@ -100,6 +119,8 @@ class Job(JobSummary):
     pause_requested: bool
     facts: dict[str, Any]
     metrics: dict[str, float | None]
+    best_metric: BestMetric | None
+    expected_end: ExpectedEnd | None
     nonfinite: dict[str, Any]
     digest: str
     error_field: str
@@ -194,6 +215,32 @@ class LogPart(TypedDict):
     next_cursor: int
     truncated: bool
     slots: list[int]
+
+
+class LogLine(TypedDict):
+    """A line of a log; `offset` is the byte of its trainer's log at which it begins."""
+
+    slot: int
+    offset: int
+    at: str
+    level: str
+    text: str
+
+
+class LogMatch(LogLine):
+    """A line that was searched for, with lines about it that belong to no match before."""
+
+    before: list[LogLine]
+    after: list[LogLine]
+
+
+class LogSearch(TypedDict):
+    """Result of one request of a search, which `next_cursor` goes on from; empty at the end."""
+
+    matches: list[LogMatch]
+    stopped: str
+    next_cursor: str
+    searched_bytes: int
 
 
 class Reading(TypedDict):

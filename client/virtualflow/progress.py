@@ -14,12 +14,10 @@ class JobProgress:
     Attributes:
         text: such as `step 40 of 100`.
         fraction: from 0 to 1; None where the end is unknown.
-        remaining_s: at the present speed; None unless the job runs.
     """
 
     text: str
     fraction: float | None
-    remaining_s: float | None
 
 
 def job_progress(job: Job) -> JobProgress:
@@ -38,12 +36,8 @@ def job_progress(job: Job) -> JobProgress:
     if job["task"] == "predict":
         text = _predicted(job, per_epoch)
     if not total:
-        return JobProgress(text, min(1.0, job["epoch"] / limit) if limit else None, None)
-    remaining_s = None
-    if job["status"] == "running" and job["examples_per_s"]:
-        left = max(0, total - job["step"])
-        remaining_s = left * job["global_batch_size"] / job["examples_per_s"]
-    return JobProgress(text, min(1.0, job["step"] / total), remaining_s)
+        return JobProgress(text, min(1.0, job["epoch"] / limit) if limit else None)
+    return JobProgress(text, min(1.0, job["step"] / total))
 
 
 def _predicted(job: Job, num_batches: int | None) -> str:

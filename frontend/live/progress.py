@@ -14,12 +14,10 @@ class Progress:
 
     Attributes:
         fraction: 0 to 1, against the limit for a metric stop; None if unknown.
-        remaining_s: at the present speed; None if the job does not train or its end is unknown.
     """
 
     text: str
     fraction: float | None
-    remaining_s: float | None
 
     @property
     def percent(self) -> int | None:
@@ -49,12 +47,8 @@ def job_progress(
         text = _predicted_text(job, steps_per_epoch, num_examples)
     if not total_steps:
         fraction = min(1.0, job.epoch / job.stop_limit) if job.stop_limit else None
-        return Progress(text, fraction, None)
-    fraction = min(1.0, job.step / total_steps)
-    remaining_s = None
-    if job.status == "running" and job.examples_per_s:
-        remaining_s = max(0, total_steps - job.step) * job.global_batch_size / job.examples_per_s
-    return Progress(text, fraction, remaining_s)
+        return Progress(text, fraction)
+    return Progress(text, min(1.0, job.step / total_steps))
 
 
 def _epochs_done(job: Job, steps_per_epoch: int | None) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django import template
@@ -153,6 +153,16 @@ def when(at: Any, as_: str = "clock") -> SafeString:
         as_,
         at.strftime("%Y-%m-%d %H:%M:%S"),
     )
+
+
+@register.simple_tag
+def code_lines(lines: Sequence[str]) -> SafeString:
+    """Render lines of code with numbers that link to them; the numbers are no text to copy."""
+    html = (
+        '<span class="code-line" id="L{0}"><a href="#L{0}" data-line="{0}" tabindex="-1"'
+        ' aria-label="Line {0}"></a>{1}\n</span>'
+    )
+    return format_html_join("", html, enumerate(lines, start=1))
 
 
 @register.simple_tag

@@ -1,9 +1,12 @@
-"""A job's submission as texts to copy: YAML, curl, Python."""
+"""A job's submission as texts to copy, of a job or of the form: YAML, curl, Python."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import pprint
+import shlex
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -11,13 +14,27 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from frontend.views.changes import person
 from frontend.views.job import job_or_404
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job
-from jobs.services.submission.rows import job_clone_values
+from jobs.services.submission.rows import job_clone_values, job_from
+from jobs.submission import Submission
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CodeFile:
+    """File with the code that goes with a text.
+
+    Attributes:
+        job_id: job whose code it is; None: the reader has the file.
+    """
+
+    name: str
+    job_id: int | None
 
 
 @login_required
@@ -25,21 +42,51 @@ from jobs.services.submission.rows import job_clone_values
 def job_copy(request: HttpRequest, job_id: int) -> HttpResponse:
     """Show texts that submit the same job again."""
     job = job_or_404(request, job_id)
-    values = _values(job, job_clone_values(job, person(request)))
+    context = {"job": job, **copy_context(request, job, code_job=job)}
+    return render(request, "frontend/copy.html", context)
+
+
+def submission_copy_context(
+    request: HttpRequest, submission: Submission, code_job: Job | None
+) -> dict[str, Any]:
+    """Return the texts that submit what the form holds; nothing is stored.
+
+    Args:
+        code_job: job whose code was chosen, if any.
+
+    Raises:
+        InvalidInputError: the job would be refused.
+    """
+    job = job_from(person(request), submission, timezone.now())
+    more: dict[str, Any] = {}
+    if submission.forked_from is not None:
+        more = {"forked_from": submission.forked_from, "checkpoint": submission.checkpoint}
+    return copy_context(request, job, code_job=code_job, more=more)
+
+
+def copy_context(
+    request: HttpRequest, job: Job, *, code_job: Job | None, more: Mapping[str, Any] = {}
+) -> dict[str, Any]:
+    """Return the texts that submit a job, and the file with its code that they need."""
+    values = _values(job, {**job_clone_values(job, person(request)), **more})
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
     site = request.build_absolute_uri("/").rstrip("/")
-    ending = "zip" if job.code_name.lower().endswith(".zip") else "py"
-    code_name = "" if _is_of_template(job) else f"job-{job.pk}.{ending}"
-    context = {
-        "job": job,
-        "code_name": code_name,
+    code = None if _is_of_template(job) else _code_file(job, code_job)
+    return {
+        "code_file": code,
         "texts": [
             ("yaml", "YAML", text),
-            ("curl", "curl", _curl(site, job, text, code_name)),
-            ("python", "Python", _python(site, values, code_name)),
+            ("curl", "curl", _curl(site, text, code)),
+            ("python", "Python", _python(site, values, code)),
         ],
     }
-    return render(request, "frontend/copy.html", context)
+
+
+def _code_file(job: Job, code_job: Job | None) -> CodeFile:
+    if code_job is None or code_job.pk is None:
+        return CodeFile(job.code_name, None)
+    ending = "zip" if job.code_name.lower().endswith(".zip") else "py"
+    return CodeFile(f"job-{code_job.pk}.{ending}", code_job.pk)
 
 
 def _is_of_template(job: Job) -> bool:
@@ -56,27 +103,30 @@ def _values(job: Job, values: dict[str, Any]) -> dict[str, Any]:
     return kept if _is_of_template(job) else kept | {"code_name": job.code_name}
 
 
-def _curl(site: str, job: Job, text: str, code_name: str) -> str:
+def _curl(site: str, text: str, code: CodeFile | None) -> str:
     key = '-H "Authorization: Bearer $TOKEN"'
-    if not code_name:
+    if code is None:
         return (
             f'curl --fail-with-body {key} -H "Content-Type: application/yaml" \\\n'
             f"  {site}{reverse('api:job-list')} --data-binary @- <<'END'\n{text}END\n"
         )
-    code = f"{site}{reverse('api:job-code', args=[job.pk])}"
+    download = ""
+    if code.job_id is not None:
+        address = f"{site}{reverse('api:job-code', args=[code.job_id])}"
+        download = f"curl --fail-with-body {key} -o {code.name} {address}\n"
+    part = shlex.quote(f"code=@{code.name}")
     return (
-        f"curl --fail-with-body {key} -o {code_name} {code}\n"
-        f"curl --fail-with-body {key} {site}{reverse('api:job-list')} \\\n"
-        f"  --form code=@{code_name} --form 'spec=@-;filename=job.yaml' <<'END'\n{text}END\n"
+        f"{download}curl --fail-with-body {key} {site}{reverse('api:job-list')} \\\n"
+        f"  --form {part} --form 'spec=@-;filename=job.yaml' <<'END'\n{text}END\n"
     )
 
 
-def _python(site: str, values: dict[str, Any], code_name: str) -> str:
+def _python(site: str, values: dict[str, Any], code: CodeFile | None) -> str:
     spec = pprint.pformat(values, sort_dicts=False, width=92)
-    imports, code = "", ""
-    if code_name:
-        imports, code = "from pathlib import Path\n\n", f", code=Path({code_name!r})"
+    imports, given = "", ""
+    if code is not None:
+        imports, given = "from pathlib import Path\n\n", f", code=Path({code.name!r})"
     return (
         f"{imports}from virtualflow import Client\n\nspec = {spec}\n"
-        f"with Client.from_login() as client:  # {site}\n    print(client.submit(spec{code}))\n"
+        f"with Client.from_login() as client:  # {site}\n    print(client.submit(spec{given}))\n"
     )

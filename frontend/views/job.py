@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from urllib.parse import urlencode
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
 from django.core.files import File
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.utils import timezone
@@ -26,12 +25,16 @@ from frontend.live.progress import job_progress
 from frontend.text.job_facts import shown_facts
 from frontend.text.priority_text import priority_text
 from frontend.views.pages import figures_response
-from jobs.api.downloads import file_response, text_response
+from jobs.api.downloads import file_response
 from jobs.models import Generation, Job
 from jobs.selectors import access, logs, pages, series
+from jobs.selectors.best_metrics import best_metric_of
+from jobs.selectors.code_text import code_text
 from jobs.selectors.comparison import COMPARED_LIMIT
 from jobs.selectors.estimates.memory import advice_text, job_memory_advice
+from jobs.selectors.expected_ends import expected_end_of
 from jobs.selectors.forks import checkpoints_of
+from jobs.selectors.log_lines import LEVEL_FILTERS
 from jobs.selectors.readings import idle_held
 from jobs.selectors.reproducibility import kinds_used, reproducibility_of
 from jobs.selectors.retention import files_expire_at
@@ -39,6 +42,7 @@ from jobs.selectors.selection import selection_counts
 from jobs.selectors.tuning import tuned_of
 from jobs.services.lifecycle.audit import read_audit
 from jobs.services.scheduling.policy import cluster_setting
+from jobs.services.submission.rows import MODEL_FILE
 
 _PHASE_TONES = {
     GenerationPhase.PREPARING.value: "info pill-ring",
@@ -48,7 +52,6 @@ _PHASE_TONES = {
     GenerationPhase.ABORTED.value: "bad pill-ring",
 }
 _PAUSABLE = frozenset({JobStatus.PENDING, JobStatus.STARTING, JobStatus.RUNNING})
-_SEARCH_LIMIT = 200
 #: Statuses in which a job can be asked for its state.
 _ACTIVE = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING})
 #: Resizes that the page lists, the newest.
@@ -85,6 +88,11 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
     figures = job_charts(found, timezone.now()) if "tables" in request.GET else None
     options = ChartOptions.read(request.GET)
     resizes = _resize_rows(pages.generations_of(found))
+    artifacts = list(found.artifacts.all()[:100])
+    code = None
+    if request.headers.get("X-Requested-With") != "live":  # code is long, and does not change
+        code = code_text(found, request.GET.get("file", "")) or code_text(found)
+        read_audit(request.user, found, "code")
     return render(
         request,
         "frontend/job.html",
@@ -95,6 +103,8 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "progress": job_progress(
                 found, found.facts.get("steps_per_epoch"), found.facts.get("num_examples")
             ),
+            "end": expected_end_of(found, timezone.now()),
+            "best": best_metric_of(found),
             "duration_s": found.started_at and _seconds(found.started_at, found.ended_at),
             "place": pages.queue_place(found) if found.status == JobStatus.PENDING else None,
             "priority_text": "" if found.ended_at else _priority_text(found),
@@ -108,10 +118,14 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "generations": resizes[:RESIZES_LIMIT],
             "has_older_resizes": len(resizes) > RESIZES_LIMIT,
             "events": pages.events_of(found),
-            "artifacts": list(found.artifacts.all()[:100]),
+            "artifacts": artifacts,
+            "code": code,
+            "has_code": found.files_deleted_at is None,
+            "model": found.ended_at and next((a for a in artifacts if a.name == MODEL_FILE), None),
             **_lineage(request, found),
             "files_expire_at": files_expire_at(found),
             "log_slots": logs.log_slots(found),
+            "log_levels": LEVEL_FILTERS,
             "selected": selection_counts(found),
             "tuned": tuned_of(found),
             "stop_text": _stop_text(found),
@@ -131,34 +145,6 @@ def job_figures(request: HttpRequest, job_id: int) -> HttpResponse:
     """Return the job's figures as JSON."""
     found, options = job_or_404(request, job_id), ChartOptions.read(request.GET)
     return figures_response(request, job_charts(found, timezone.now(), options))
-
-
-@login_required
-@require_safe
-def job_log(request: HttpRequest, job_id: int) -> HttpResponse:
-    """Return the log's newest part, the part after an earlier one, or matching lines."""
-    found = job_or_404(request, job_id)
-    read_audit(request.user, found, "log")
-    slot = _slot(request)
-    if wanted := request.GET.get("q", "")[:_SEARCH_LIMIT]:
-        lines, has_more = logs.log_matches(found, slot, wanted)
-        rows = [{"slot": line.slot, "number": line.number, "text": line.text} for line in lines]
-        return JsonResponse({"lines": rows, "has_more": has_more})
-    cursor = request.GET.get("cursor", "")
-    if cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18:
-        part = logs.log_since(found, slot, int(cursor))
-    else:
-        part = logs.log_tail(found, slot)
-    return JsonResponse(dataclasses.asdict(part))
-
-
-@login_required
-@require_safe
-def job_log_file(request: HttpRequest, job_id: int) -> HttpResponseBase:
-    """Send the whole log as a text file."""
-    found = job_or_404(request, job_id)
-    read_audit(request.user, found, "log")
-    return text_response(logs.log_text(found, _slot(request)), f"job-{found.pk}.log")
 
 
 @login_required
@@ -206,11 +192,6 @@ def _download(request: HttpRequest, file: File, name: str, sha256: str) -> HttpR
         return file_response(request, file, name=name, sha256=sha256)
     except FileNotFoundError:
         raise Http404("The file is gone.") from None
-
-
-def _slot(request: HttpRequest) -> int | None:
-    text = request.GET.get("slot", "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
 
 
 def _resize_rows(generations: list[Generation]) -> list[ResizeRow]:

@@ -10,6 +10,7 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
+from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods
@@ -21,6 +22,7 @@ from frontend import forms
 from frontend.sweep_form import sweep_values
 from frontend.text.dry_run_text import Check, submission_check, sweep_check, validation_check
 from frontend.views.changes import person, words
+from frontend.views.copy import submission_copy_context
 from jobs import nudges
 from jobs.api.jobs.submission_request import objects_flattened, submission_read
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
@@ -56,8 +58,11 @@ def submit(request: HttpRequest) -> HttpResponse:
     form = forms.JobForm(request.POST, request.FILES)
     form.full_clean()
     try:
-        submission, cloned_from = _read(request, form)
+        submission, code_job = _read(request, form)
         plan = form.sweep_plan()
+        if request.POST.get("do") == "copy":
+            copied = submission_copy_context(request, submission, code_job)
+            return _answer(request, form, copied=copied | {"is_sweep": plan is not None})
         wanted = None if plan is None else sweep_request(submission, plan)
         if wanted is not None and request.POST.get("do") != "measure":
             submission_admit(person(request), submission)
@@ -70,6 +75,7 @@ def submit(request: HttpRequest) -> HttpResponse:
             return _answer(request, form, check=submission_check(submission, person(request)))
         if request.POST.get("do") == "measure":
             return _measured(request, form, submission)
+        cloned_from = None if code_job is None else code_job.pk
         job = job_submit(person(request), submission, timezone.now(), cloned_from=cloned_from)
     except InvalidInputError as error:
         form.errors_add(error.fields)
@@ -94,8 +100,8 @@ def _sweep_submitted(request: HttpRequest, wanted: SweepRequest) -> HttpResponse
     return redirect("sweep", sweep.pk)
 
 
-def _read(request: HttpRequest, form: forms.JobForm) -> tuple[Submission, int | None]:
-    """Check the form's fields with the chosen code.
+def _read(request: HttpRequest, form: forms.JobForm) -> tuple[Submission, Job | None]:
+    """Check the form's fields with the chosen code; also return the job whose code it is.
 
     Raises:
         InvalidInputError: as `submission_read`, or no code was chosen.
@@ -107,7 +113,7 @@ def _read(request: HttpRequest, form: forms.JobForm) -> tuple[Submission, int | 
     if kind in ("clone", "validation"):
         job = _code_source(request, kind, name)
         with job_code(job).open("rb") as file:
-            return submission_read(values, file.read(), job.code_name), job.pk
+            return submission_read(values, file.read(), job.code_name), job
     upload = form.cleaned_data.get("code")
     if kind != "upload":
         raise InvalidInputError.of(code_from="Choose a template, or your own code.")
@@ -220,13 +226,18 @@ def _with_code_choice(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answer(
-    request: HttpRequest, form: forms.JobForm, *, check: Check | None = None
+    request: HttpRequest,
+    form: forms.JobForm,
+    *,
+    check: Check | None = None,
+    copied: dict[str, Any] | None = None,
 ) -> HttpResponse:
     """Return the result as JSON for scripts, or as the whole page for browsers without."""
     if not _wants_json(request):
-        return _page(request, form, check=check)
+        return _page(request, form, check=check, **(copied or {}))
     shown = None if check is None else dataclasses.asdict(check)
-    return JsonResponse({"errors": form.errors, "check": shown})
+    html = "" if copied is None else render_to_string("frontend/parts/form_copy.html", copied)
+    return JsonResponse({"errors": form.errors, "check": shown, "copy": html})
 
 
 def _page(request: HttpRequest, form: forms.JobForm, **more: Any) -> HttpResponse:

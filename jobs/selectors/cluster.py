@@ -375,15 +375,20 @@ def remaining_examples(job: Job, in_epoch: int | None = None) -> float | None:
     return _remaining(job, in_epoch, selection, share)
 
 
-def remaining_work(job: Job, in_epoch: int | None = None) -> float | None:
+def remaining_work(
+    job: Job, in_epoch: int | None = None, *, is_metric_missed: bool = False
+) -> float | None:
     """Return what is left until the stop condition, in examples of plain training.
 
     An epoch that selects counts by its expected time over a plain one's, which its passes are part
     of. Divided by the speed of training steps alone it is a time that does not change when a job
     begins to select.
+
+    Args:
+        is_metric_missed: count up to the limit of epochs of a job that stops by a metric.
     """
     selection = job.run_selection
-    left = _remaining(job, in_epoch, selection, epoch_cost(job))
+    left = _remaining(job, in_epoch, selection, epoch_cost(job), is_metric_missed=is_metric_missed)
     if left is None or selection is None or job.stop_kind != StopKind.STEPS:
         return left
     return left + _selecting_examples(job, selection, left) * (
@@ -392,13 +397,20 @@ def remaining_work(job: Job, in_epoch: int | None = None) -> float | None:
 
 
 def _remaining(
-    job: Job, in_epoch: int | None, selection: SelectionSpec | None, weight: float
+    job: Job,
+    in_epoch: int | None,
+    selection: SelectionSpec | None,
+    weight: float,
+    *,
+    is_metric_missed: bool = False,
 ) -> float | None:
     """Count the examples left; those of epochs that select, stop by steps apart, by `weight`."""
     if job.stop_kind == StopKind.STEPS:
         return float(max(job.stop_limit - job.step, 0) * job.global_batch_size)
     per_epoch = job.facts.get("num_examples")
-    if not isinstance(per_epoch, int) or job.stop_kind == StopKind.METRIC:
+    if not isinstance(per_epoch, int):
+        return None
+    if job.stop_kind == StopKind.METRIC and not is_metric_missed:
         return None
     if selection is None:
         return float(max(job.stop_limit * per_epoch - examples_done(job, per_epoch, in_epoch), 0))

@@ -10,10 +10,10 @@ import numpy as np
 from django.db.models import Avg, F, Max, Q, Sum
 from django.utils import timezone
 
-from controlplane.core.values.metrics import is_higher_better
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Allocation, EpochReport, Job, JobMetric
 from jobs.selectors.access import Person, jobs_visible_to
+from jobs.selectors.best_metrics import NO_RESULT, has_higher_better
 from jobs.selectors.series import step_reports_binned
 from jobs.selectors.settings_values import flat_settings
 from jobs.submission import SUBMISSION_COLUMNS
@@ -207,15 +207,13 @@ def _metric_rows(jobs: Sequence[Job]) -> list[MetricRow]:
         (row.name, row.job_id): row
         for row in JobMetric.objects.filter(job__in=jobs).order_by("name", "job_id")
     }
-    goals = {job.stop_metric: job.stop_higher_is_better for job in jobs if job.stop_metric}
     rows = []
-    # A learning rate is in the logs of an epoch, but no result.
-    for name in dict.fromkeys(name for name, _ in found if name != "learning_rate"):
+    for name in dict.fromkeys(name for name, _ in found if name != NO_RESULT):
         of_jobs = [found.get((name, job.pk)) for job in jobs]
         rows.append(
             MetricRow(
                 name,
-                goals.get(name, is_higher_better(name)),
+                has_higher_better(jobs, name),
                 [None if row is None else row.best for row in of_jobs],
                 [None if row is None else row.best_epoch for row in of_jobs],
                 [None if row is None else row.last for row in of_jobs],

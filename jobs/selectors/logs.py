@@ -1,4 +1,8 @@
-"""Logs of jobs: the newest part, the part since an earlier one, matching lines, or all of it."""
+"""Logs of jobs by part: the newest text, the text since an earlier part, or all of it.
+
+A log is read in order of arrival by the numbers of its chunks, or of one trainer by byte offsets.
+No reader holds more than a few chunks, however long the log is.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,12 @@ from django.db.models import QuerySet
 from controlplane.core.protocol.plain_text import parts_shown
 from jobs.models import Job, LogChunk
 
-#: Most characters of one response to a page; a download has no such limit.
+#: Most characters of one response to a page, and most chunks; a download has no such limit.
 MAX_TEXT = 200_000
 MAX_CHUNKS = 2_000
-MAX_MATCHES = 500
-#: Most characters of a line in search results.
-MAX_LINE = 2_000
 MAX_SLOTS = 1_000
-_SEARCHED_CHUNKS = 20_000
+#: Chunks that are read at once, of at most 64 KiB each.
+_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +36,6 @@ class LogPart:
     truncated: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
-    """A matching line; `number` counts from 1 within its trainer's log."""
-
-    slot: int
-    number: int
-    text: str
-
-
 def log_slots(job: Job) -> list[int]:
     """List the slots of trainers that have written a log."""
     slots = LogChunk.objects.filter(job=job).order_by("slot").values_list("slot", flat=True)
@@ -51,51 +44,31 @@ def log_slots(job: Job) -> list[int]:
 
 def log_tail(job: Job, slot: int | None) -> LogPart:
     """Return the newest text, in order of arrival."""
-    chunks = list(_chunks(job, slot).order_by("-id")[: MAX_CHUNKS + 1])
-    kept: list[LogChunk] = []
-    size = 0
-    for chunk in chunks[:MAX_CHUNKS]:
-        if kept and size + len(chunk.text) > MAX_TEXT:
-            break
-        kept.append(chunk)
-        size += len(chunk.text)
-    text = parts_shown(_joined(kept[::-1], with_slots=slot is None))
-    truncated = len(kept) < len(chunks) or len(text) > MAX_TEXT
-    return LogPart(text[-MAX_TEXT:], kept[0].pk if kept else 0, truncated)
+    kept, is_cut = chunks_before(job, slot, None)
+    text = parts_shown(_joined(kept, with_slots=slot is None))
+    truncated = is_cut or len(text) > MAX_TEXT
+    return LogPart(text[-MAX_TEXT:], kept[-1].pk if kept else 0, truncated)
 
 
 def log_since(job: Job, slot: int | None, cursor: int) -> LogPart:
-    """Return the text that arrived after an earlier part.
+    """Return text that arrived after an earlier part; more may follow.
 
     A carriage return as first character means: the text replaces the unfinished line before it.
     """
     # The earlier part has the heading of the trainer that it ends with.
     shown = LogChunk.objects.filter(job=job, pk=cursor).values_list("slot", flat=True).first()
-    chunks = list(_chunks(job, slot).filter(pk__gt=cursor).order_by("id")[:MAX_CHUNKS])
+    chunks, _ = chunks_after(job, slot, cursor)
     last = chunks[-1].pk if chunks else cursor
     text = _joined(chunks, with_slots=slot is None, shown=shown)
     mark = "\r" if "\r" in text.partition("\n")[0] else ""
     return LogPart(mark + parts_shown(text), last, truncated=False)
 
 
-def log_matches(job: Job, slot: int | None, wanted: str) -> tuple[list[LogLine], bool]:
-    """Find lines that contain a text, ignoring case; True: there may be more of them."""
-    lowered = wanted.lower()
-    found: list[LogLine] = []
-    for line in _lines(_chunks(job, slot).order_by("slot", "offset")[:_SEARCHED_CHUNKS]):
-        if lowered in line.text.lower():
-            found.append(LogLine(line.slot, line.number, line.text[:MAX_LINE]))
-            if len(found) == MAX_MATCHES:
-                return found, True
-    return found, False
-
-
 def log_text(job: Job, slot: int | None) -> Iterator[str]:
     """Yield the whole log piece by piece, trainer after trainer."""
     shown: int | None = None
     line = ""
-    chunks = _chunks(job, slot).order_by("slot", "offset")
-    for chunk in chunks.iterator(chunk_size=100):
+    for chunk in chunks_from(job, slot):
         if slot is None and chunk.slot != shown:
             yield parts_shown(line) + _heading(chunk.slot)
             shown, line = chunk.slot, ""
@@ -104,9 +77,67 @@ def log_text(job: Job, slot: int | None) -> Iterator[str]:
     yield parts_shown(line)
 
 
+def chunks_before(
+    job: Job, slot: int | None, end: int | None, most_bytes: int = MAX_TEXT
+) -> tuple[list[LogChunk], bool]:
+    """Return the newest chunks before the one of number `end`, in order of arrival.
+
+    Returns:
+        Chunks of at most `most_bytes`, or one; and whether there are older ones.
+    """
+    chunks = _chunks(job, slot)
+    if end is not None:
+        chunks = chunks.filter(pk__lt=end)
+    return _of_limited_size(chunks.order_by("-id"), most_bytes)
+
+
+def chunks_after(
+    job: Job, slot: int | None, cursor: int, most_bytes: int = MAX_TEXT
+) -> tuple[list[LogChunk], bool]:
+    """Return the chunks that arrived next after the one of number `cursor`, as `chunks_before`."""
+    return _of_limited_size(_chunks(job, slot).filter(pk__gt=cursor).order_by("id"), most_bytes)
+
+
+def chunks_from(
+    job: Job, slot: int | None, first_slot: int = 0, offset: int = 0
+) -> Iterator[LogChunk]:
+    """Yield chunks trainer after trainer, from the one before that with a byte of a log on."""
+    slots = [number for number in log_slots(job) if slot in (None, number)]
+    for number in slots:
+        if number < first_slot:
+            continue
+        one = LogChunk.objects.filter(job=job, slot=number).order_by("offset")
+        start = 0
+        if number == first_slot and offset:
+            start = offset_before(one, offset)
+        while rows := list(one.filter(offset__gte=start)[:_BATCH]):
+            yield from rows
+            start = rows[-1].offset + 1
+
+
+def offset_before(of_trainer: QuerySet[LogChunk], offset: int) -> int:
+    """Return where the chunk begins that comes before the one with a byte of a trainer's log."""
+    newest = of_trainer.filter(offset__lte=offset).order_by("-offset")
+    return [*newest.values_list("offset", flat=True)[:2], 0, 0][1]
+
+
 def _chunks(job: Job, slot: int | None) -> QuerySet[LogChunk]:
     chunks = LogChunk.objects.filter(job=job)
     return chunks if slot is None else chunks.filter(slot=slot)
+
+
+def _of_limited_size(ordered: QuerySet[LogChunk], most_bytes: int) -> tuple[list[LogChunk], bool]:
+    """Read the first chunks, whose sizes are read before their texts; return them by number."""
+    sizes = list(ordered.values_list("pk", "size_bytes")[: MAX_CHUNKS + 1])
+    numbers: list[int] = []
+    total = 0
+    for number, size in sizes[:MAX_CHUNKS]:
+        total += size
+        if numbers and total > most_bytes:
+            break
+        numbers.append(number)
+    chunks = LogChunk.objects.filter(pk__in=numbers).order_by("id")
+    return list(chunks), len(numbers) < len(sizes)
 
 
 def _joined(chunks: Sequence[LogChunk], *, with_slots: bool, shown: int | None = None) -> str:
@@ -122,19 +153,3 @@ def _joined(chunks: Sequence[LogChunk], *, with_slots: bool, shown: int | None =
 
 def _heading(slot: int) -> str:
     return f"\n── trainer {slot} ──\n"
-
-
-def _lines(chunks: QuerySet[LogChunk]) -> Iterator[LogLine]:
-    """Split the logs into lines; a line may span chunks."""
-    slot, number, rest = -1, 0, ""
-    for chunk in chunks.iterator(chunk_size=100):
-        if chunk.slot != slot:
-            if rest:
-                yield LogLine(slot, number + 1, parts_shown(rest))
-            slot, number, rest = chunk.slot, 0, ""
-        *whole, rest = (rest + chunk.text).split("\n")
-        for text in whole:
-            number += 1
-            yield LogLine(slot, number, parts_shown(text))
-    if rest:
-        yield LogLine(slot, number + 1, parts_shown(rest))

@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.core.values.metrics import is_higher_better
 from jobs.models import Job, JobMetric, Sweep
 from jobs.selectors.access import SHOWN_COLUMNS, Person, jobs_visible_to
+from jobs.selectors.best_metrics import NO_RESULT, has_higher_better, usual_metric
 from jobs.selectors.settings_values import value_text
 from jobs.sweep_space import JOBS_LIMIT
 
-#: Metrics by which a sweep is sorted unless told, in this order.
-_USUAL = ("val_accuracy", "accuracy", "val_loss", "loss")
-_NO_RESULT = "learning_rate"
 #: Columns of the jobs of a table; reading whole rows of hundreds would take most of the time.
 _COLUMNS = (
     *SHOWN_COLUMNS, "settings", "epoch", "duration_s", "stop_metric", "stop_higher_is_better",
@@ -64,15 +61,15 @@ def sweep_table(person: Person, sweep: Sweep, *, metric: str = "", order: str = 
     jobs = list(rows_of.defer(None).only(*_COLUMNS).order_by("pk")[:JOBS_LIMIT])
     found = JobMetric.objects.filter(job__in=[job.pk for job in jobs])
     metrics = tuple(name for name in found.order_by("name").values_list("name", flat=True)
-                    .distinct() if name != _NO_RESULT)  # fmt: skip
-    metric = metric if metric in metrics else _usual_metric(jobs, metrics)
+                    .distinct() if name != NO_RESULT)  # fmt: skip
+    metric = metric if metric in metrics else usual_metric(jobs[:1], metrics)
     best = dict(found.filter(name=metric).values_list("job", "best"))
     names = tuple(sorted(sweep.space))
     rows = [
         SweepRow(job, tuple(job.settings.get(name) for name in names), best.get(job.pk))
         for job in jobs
     ]
-    is_higher = _is_higher_better(jobs, metric)
+    is_higher = has_higher_better(jobs, metric)
     known = [row for row in rows if row.best is not None]
     ranked = sorted(known, key=lambda row: row.best or 0.0, reverse=is_higher)
     if order in ("", "best"):
@@ -80,16 +77,6 @@ def sweep_table(person: Person, sweep: Sweep, *, metric: str = "", order: str = 
     else:
         rows = _ordered(rows, names, order)
     return SweepTable(names, metrics, metric, is_higher, rows, ranked)
-
-
-def _usual_metric(jobs: Sequence[Job], metrics: Sequence[str]) -> str:
-    wanted = [job.stop_metric for job in jobs[:1]]
-    return next((name for name in (*wanted, *_USUAL, *metrics) if name in metrics), "")
-
-
-def _is_higher_better(jobs: Sequence[Job], metric: str) -> bool:
-    goals = {job.stop_metric: job.stop_higher_is_better for job in jobs if job.stop_metric}
-    return goals.get(metric, is_higher_better(metric))
 
 
 def _ordered(rows: Sequence[SweepRow], names: Sequence[str], order: str) -> list[SweepRow]:

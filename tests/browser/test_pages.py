@@ -48,6 +48,17 @@ LOOKS = [
     ),
 ]
 
+#: Code for `Site.run`: new text in the log of a job's first trainer.
+LOG_ADD = """
+from django.utils import timezone
+from jobs import nudges
+from jobs.models import LogChunk
+LogChunk.objects.create(
+    job_id={job}, slot=0, offset=LogChunk.objects.filter(job={job}).count(), size_bytes=1,
+    text={text!r}, at=timezone.now(),
+)
+nudges.jobs_changed([{job}])
+"""
 _HEAR_SHIFTS = """
 window.shifts = 0;
 new PerformanceObserver((list) => {
@@ -402,21 +413,61 @@ def test_the_queue_is_reordered_by_keys_and_drag_and_another_admin_sees_it(
     other.page.context.close()
 
 
-def test_the_log_is_searched_without_reading_all_of_it(ada: Visitor) -> None:
+def test_the_log_is_searched_and_read_at_a_match(ada: Visitor) -> None:
     ada.open(f"/jobs/{JOB['running']}/")
-    log = ada.page.locator("#log")
+    log, note = ada.page.locator("#log"), ada.page.locator("#log-note")
     expect(log).to_contain_text("trainer 1")
     ada.page.get_by_label("Search the log").fill("step 77 ")
-    expect(ada.page.locator("#log-note")).to_have_text("2 matching lines")
-    expect(log.locator("mark")).to_have_count(2)
-    expect(log.locator("mark").first).to_have_text("step 77 ")
+    expect(note).to_contain_text("2 matching lines")
+    expect(log.locator("mark")).to_have_text(["step 77 ", "step 77 "])
+    expect(log.locator(".is-context")).to_have_count(12)
     ada.page.get_by_label("Trainer", exact=True).select_option("1")
-    expect(ada.page.locator("#log-note")).to_have_text("1 matching line")
-    ada.page.get_by_label("Search the log").fill("")
+    expect(note).to_contain_text("1 matching line ")
+    log.get_by_role("link", name="trainer 1").click()
+    expect(log.locator(".is-target")).to_contain_text("step 77 ")
+    expect(log.locator(".is-target")).to_be_in_viewport()
+    expect(log.locator("time").first).to_be_hidden()
+    ada.page.get_by_role("button", name="Times").click()
+    expect(log.locator("time").first).to_be_visible()
+    ada.page.get_by_role("button", name="To the end").click()
     expect(log).to_contain_text("a line with <script>window.hurt = 1</script>")
     with ada.page.expect_download() as download:
         ada.page.get_by_role("button", name="Download").click()
     assert download.value.suggested_filename == f"job-{JOB['running']}.log"
+
+
+def test_an_address_leads_to_a_line_of_the_code(ada: Visitor) -> None:
+    ada.open(f"/jobs/{JOB['running']}/#L2")
+    line = ada.page.locator("#L2")
+    expect(line).to_be_in_viewport()
+    expect(line.get_by_role("link", name="Line 2")).to_be_visible()
+    assert ada.page.evaluate(AUDIT) == []
+
+
+def test_the_log_follows_pauses_and_counts_new_lines(ada: Visitor, site: Site) -> None:
+    def say(*texts: str) -> None:
+        site.run(LOG_ADD.format(job=JOB["script"], text="".join(f"{text}\n" for text in texts)))
+
+    say(*(f"line {i}" for i in range(100)))
+    ada.open(f"/jobs/{JOB['script']}/")
+    log, pause = ada.page.locator("#log"), ada.page.locator("#log-pause")
+    expect(ada.page.locator("#live-state")).to_have_text("Live")
+    say("heard at once")
+    expect(log).to_contain_text("heard at once")
+    pause.click()
+    say("WARNING: first", "second")
+    expect(pause).to_have_text("Resume (2 new)")
+    expect(log).not_to_contain_text("second")
+    pause.click()
+    expect(log).to_contain_text("second")
+    expect(log.locator("[data-level='warning'] .log-text")).to_have_text(["WARNING: first"])
+    log.evaluate("box => { box.scrollTop = 0; }")
+    expect(pause).to_have_text("Resume")
+    say("below")
+    expect(pause).to_have_text("Resume (1 new)")
+    log.evaluate("box => { box.scrollTop = box.scrollHeight; }")
+    expect(pause).to_have_text("Pause")
+    expect(log).to_contain_text("below")
 
 
 def test_everything_is_reached_by_keyboard(admin: Visitor) -> None:

@@ -148,3 +148,19 @@ def test_a_sweep_is_previewed_submitted_and_sorted(ada: Visitor) -> None:
     expect(lines).to_have_count(3)
     page.get_by_role("link", name="Compare the best 4").click()
     page.wait_for_url("**/jobs/compare/?job=**")
+
+
+def test_the_form_is_copied_as_it_is_now(ada: Visitor) -> None:
+    page = ada.page
+    ada.open("/jobs/new/")
+    page.get_by_label("Name", exact=True).fill("typed <b>now</b>")
+    page.get_by_role("button", name="Copy as").click()
+    expect(page.locator("#copy-yaml")).to_contain_text("name: typed <b>now</b>")
+    expect(page.locator("#copy-form")).to_be_focused()
+    page.locator("[data-copy=copy-curl]").click()
+    expect(page.locator("[data-copy=copy-curl]")).to_have_text("Copied")
+    assert page.evaluate(AUDIT) == []
+    page.get_by_label("Global batch size").fill("0")
+    page.get_by_role("button", name="Copy as").click()
+    expect(page.locator("[data-error-for=global_batch_size]")).to_be_visible()
+    expect(page.locator("#copy-result")).to_be_empty()

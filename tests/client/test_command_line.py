@@ -22,7 +22,7 @@ from jobs.services.lifecycle.search_rows import metric_values_write
 from tests.client.conftest import Shell, Site, nodes_now, played_to_the_end, wait_until
 from tests.client.scripted_site import Answer, problem, scripted_site
 from tests.client.test_jobs import SPEC, file_make, log_add
-from tests.support.builders import CODE, START, job_make
+from tests.support.builders import CODE, START, job_make, steps_add
 from tests.test_docs import ROOT
 
 #: A name that would clear the screen, ring, set the title, and turn the reading direction.
@@ -149,7 +149,9 @@ def test_watch_on_a_terminal_fits(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(width))
-    job = job_make(site.ada, status=JobStatus.RUNNING, step=40, examples_per_s=10.0, loss=0.5)
+    job = job_make(site.ada, status=JobStatus.RUNNING, step=40, examples_per_s=10.0, loss=0.5,
+                   throughput_by_count={"2": 10.0})  # fmt: skip
+    steps_add(job)
 
     def watch(client: Client, job_id: int, **_options: object) -> Iterator[Any]:
         yield client.job(job_id)
@@ -164,7 +166,7 @@ def test_watch_on_a_terminal_fits(
     assert bars
     assert max(map(len, bars)) <= width
     assert any(f"#{job.pk} running" in line and "40%" in line for line in bars), bars
-    assert ("ends in" in bars[0]) == (width >= 75)
+    assert (" to " in bars[0]) == (width >= 75)
 
 
 @pytest.mark.parametrize("status", [JobStatus.FAILED, JobStatus.INVALID, JobStatus.CANCELLED])
@@ -323,7 +325,10 @@ def test_text_of_others_moves_no_cursor(
 def test_show(site: Site, logged_in: Shell) -> None:
     job = job_make(site.ada, name="mine", step=40, settings={"units": 8}, metrics={"loss": 0.5})
     file_make(job, "model.keras", b"weights")
+    metric_values_write(job, 0, {"val_accuracy": 0.75})
+    metric_values_write(job, 1, {"val_accuracy": 0.5})
     facts = dict(line.split("\t", 1) for line in logged_in("show", f"#{job.pk}").out.splitlines())
+    assert facts["best metric"] == "val_accuracy 0.75 in epoch 1, now 0.5"
     assert facts["progress"] == "step 40 of 100"
     assert (facts["settings.units"], facts["metrics.loss"]) == ("8", "0.5")
     assert facts["file model.keras"] == "7 bytes"
@@ -338,6 +343,12 @@ def test_logs(site: Site, logged_in: Shell) -> None:
     assert logged_in("logs", job.pk, "--slot", "0", "--all").out == "one\ntwo\n"
     assert json.loads(logged_in("logs", job.pk, "--slot", "0", "--json").out)["text"]
     assert logged_in("logs", job.pk, "-f", "--all").code == ExitCode.USAGE
+    assert logged_in("logs", job.pk, "--search", "TWO", "-C", "1").out == "0-0- one\n0:4: two\n"
+    assert logged_in("logs", job.pk, "--level", "error").out == ""
+    found = json.loads(logged_in("logs", job.pk, "--search", "two", "--json").out)
+    assert (found["text"], found["before"]) == ("two", [])
+    assert logged_in("logs", job.pk, "--search", "two", "--all").code == ExitCode.USAGE
+    assert logged_in("logs", job.pk, "--level", "loud").code == ExitCode.REFUSED
 
 
 def test_compare(site: Site, logged_in: Shell) -> None:

@@ -211,3 +211,13 @@ def test_nodes_and_policies_of_admins(site: Site, client: Client) -> None:
     assert [node["is_draining"] for node in told] == [False, True, False]
     assert client.policy()["policy"] in client.policy()["policies"]
     assert {"name", "title", "settings"} <= {*client.templates()[0]}
+
+
+def test_a_search_goes_on_over_its_bounds(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.selectors.log_search.SEARCHED_BYTES", 1)
+    job = job_make(site.ada)
+    for text in ("loss 1\n", "loss", " 2\nloss 3\n"):
+        log_add(job, text)
+    with site.client(site.ada) as client:
+        found = list(client.search_log(job.pk, "LOSS", context=1))
+    assert [match["text"] for match in found] == ["loss 1", "loss 2", "loss 3"]

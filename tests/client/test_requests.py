@@ -30,6 +30,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "generations": lambda client: list(client.generations(1)),
     "metrics": lambda client: client.metrics(1),
     "log": lambda client: client.log(1),
+    "search_log": lambda client: list(client.search_log(1, "x")),
     "whole_log": lambda client: list(client.whole_log(1)),
     "follow_log": lambda client: list(client.follow_log(1)),
     "download": lambda client: client.download(1, "model.keras", Path("unwritten")),

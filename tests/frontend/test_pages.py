@@ -29,8 +29,9 @@ from jobs.models import (
     UserLimits,
 )
 from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.services.lifecycle.search_rows import metric_values_write
 from tests.frontend.world import SCRIPT_NAME, World, make_job
-from tests.support.builders import membership_make
+from tests.support.builders import membership_make, steps_add
 
 PAGES = ["/", "/jobs/", "/jobs/new/", "/nodes/", "/account/"]
 
@@ -113,6 +114,34 @@ def test_the_page_of_a_running_job(world: World, ada: Client) -> None:
         "1.2 MB",
     ):
         assert expected in text
+
+
+def test_best_metric_and_expected_end_stand_in_the_first_view(world: World, ada: Client) -> None:
+    job = world.jobs["running"]
+    for epoch, accuracy in enumerate((0.5, 0.9, 0.7), start=job.epoch):
+        metric_values_write(job, epoch, {"loss": 0.1, "val_accuracy": accuracy})
+    job.update_columns(stop_kind="steps", stop_limit=job.step + 10, throughput_by_count={"2": 16.0})
+    told_at = steps_add(job)
+    left_s = 10 * job.global_batch_size / 16.0
+    page = ada.get(f"/jobs/{job.pk}/")
+    text = page_text(page)
+    assert f"Best val_accuracy 0.9000 epoch {job.epoch + 2}" in text
+    assert "now 0.7000, worse" in text
+    ends = (told_at + datetime.timedelta(seconds=left_s * factor) for factor in (1 / 1.2, 1.2))
+    first, last = (f"{end:%Y-%m-%d %H:%M:%S} UTC" for end in ends)
+    assert f"Expected end {first} to {last}" in text
+    assert "Download model" not in text
+    html = page.content.decode()
+    assert html.index("Expected end") < html.index("Best val_accuracy") < html.index('id="charts"')
+
+
+def test_an_ended_job_offers_its_model_first(world: World, ada: Client) -> None:
+    job = world.jobs["running"]
+    job.update_columns(status=JobStatus.FINISHED.value, ended_at=timezone.now())
+    html = ada.get(f"/jobs/{job.pk}/").content.decode()
+    link = f'href="/jobs/{job.pk}/files/model.keras/" download>Download model'
+    assert html.index(link) < html.index('id="tiles"')
+    assert "Expected end" not in html
 
 
 def test_script_in_names_stays_text(world: World, ada: Client) -> None:
@@ -326,53 +355,44 @@ def test_pages_have_landmarks_and_one_heading(address: str, ada: Client) -> None
     assert "onclick" not in html
 
 
-def test_the_log_comes_in_parts(world: World, ada: Client) -> None:
-    job = world.jobs["running"]
-    address = f"/jobs/{job.pk}/log/"
-    part = ada.get(address + "?slot=0").json()
-    assert part["text"].startswith("12:00:00 step 0 loss")
-    assert part["text"].endswith(f"a line with {SCRIPT_NAME}\n")
-    assert not part["truncated"]
-    nothing = ada.get(f"{address}?slot=0&cursor={part['next_cursor']}").json()
-    assert nothing == {"text": "", "next_cursor": part["next_cursor"], "truncated": False}
+def log_add(job: Job, slot: int, offset: int, text: str) -> None:
     LogChunk.objects.create(
-        job=job, slot=0, offset=99999, size_bytes=4, text="new\n", at=timezone.now()
+        job=job, slot=slot, offset=offset, size_bytes=len(text), text=text, at=timezone.now()
     )
-    assert ada.get(f"{address}?slot=0&cursor={part['next_cursor']}").json()["text"] == "new\n"
 
 
-def test_trainers_are_named_in_a_log_of_all(world: World, ada: Client) -> None:
-    text = ada.get(f"/jobs/{world.jobs['running'].pk}/log/").json()["text"]
-    assert text.count("── trainer 0 ──") == text.count("── trainer 1 ──") == 1
-
-
-def test_a_part_of_a_log_goes_on_below_the_heading_of_its_trainer(
-    world: World, ada: Client
-) -> None:
+def test_the_log_comes_in_windows(world: World, ada: Client) -> None:
     job = world.jobs["running"]
     address = f"/jobs/{job.pk}/log/"
-    before = ada.get(address).json()
-    for slot in (1, 1, 0):
-        LogChunk.objects.create(
-            job=job, slot=slot, offset=LogChunk.objects.count(), size_bytes=4, text="new\n",
-            at=timezone.now(),
-        )  # fmt: skip
-    added = ada.get(f"{address}?cursor={before['next_cursor']}").json()["text"]
-    assert added == "new\nnew\n\n── trainer 0 ──\nnew\n"
-    assert before["text"] + added == ada.get(address).json()["text"]
+    newest = ada.get(address + "?slot=0").json()
+    assert newest["lines"][0]["text"].startswith("12:00:00 step 0 loss")
+    last = newest["lines"][-1]
+    assert (last["text"], last["level"]) == (f"a line with {SCRIPT_NAME}", "output")
+    assert (newest["has_earlier"], newest["has_later"]) == (False, False)
+    nothing = ada.get(f"{address}?slot=0&after={newest['next_cursor']}").json()
+    assert (nothing["lines"], nothing["next_cursor"]) == ([], newest["next_cursor"])
+    log_add(job, 0, 99999, "new\nhalf")
+    more = ada.get(f"{address}?slot=0&after={newest['next_cursor']}").json()
+    assert [line["text"] for line in more["lines"]] == ["new", "half"]
+    log_add(job, 0, 100007, " a line\n")
+    (rest,) = ada.get(f"{address}?slot=0&after={more['next_cursor']}").json()["lines"]
+    assert (rest["text"], rest["continues"], rest["replaces"]) == (" a line", True, False)
+    assert {line["slot"] for line in ada.get(address).json()["lines"]} == {0, 1}
 
 
-def test_a_huge_log_is_cut_to_its_end(world: World, ada: Client) -> None:
+def test_a_huge_log_is_read_by_windows(world: World, ada: Client) -> None:
     job = world.jobs["script"]
     for i in range(30):
-        LogChunk.objects.create(
-            job=job, slot=0, offset=i * 20_000, size_bytes=20_000,
-            text=f"{i:05d}" + "x" * 19_994 + "\n", at=timezone.now(),
-        )  # fmt: skip
-    part = ada.get(f"/jobs/{job.pk}/log/?slot=0").json()
-    assert part["truncated"]
-    assert len(part["text"]) <= 200_000
-    assert part["text"].rstrip("x\n").endswith("00029")
+        log_add(job, 0, i * 20_000, f"{i:05d}" + "x" * 19_994 + "\n")
+    address = f"/jobs/{job.pk}/log/?slot=0"
+    part = ada.get(address).json()
+    assert [line["text"][:5] for line in part["lines"]] == ["00027", "00028", "00029"]
+    assert part["has_earlier"]
+    before = ada.get(f"{address}&before={part['first_cursor']}").json()
+    assert [line["text"][:5] for line in before["lines"]] == ["00024", "00025", "00026"]
+    assert (before["has_earlier"], before["has_later"]) == (True, True)
+    place = ada.get(f"{address}&offset=200000").json()
+    assert [line["offset"] for line in place["lines"]] == [*range(180_000, 340_001, 20_000)]
     whole = b"".join(ada.get(f"/jobs/{job.pk}/log/file/?slot=0").streaming_content)
     assert len(whole) == 600_000
 
@@ -380,17 +400,20 @@ def test_a_huge_log_is_cut_to_its_end(world: World, ada: Client) -> None:
 def test_searching_a_log_finds_lines_across_chunks(world: World, ada: Client) -> None:
     job = world.jobs["script"]
     for offset, text in ((0, "first\nsecond with NEE"), (21, "dle in it\nthird\n"), (37, "needle")):
-        LogChunk.objects.create(
-            job=job, slot=3, offset=offset, size_bytes=len(text), text=text, at=timezone.now()
-        )
-    found = ada.get(f"/jobs/{job.pk}/log/?q=needle").json()
-    assert found == {
-        "lines": [
-            {"slot": 3, "number": 2, "text": "second with NEEdle in it"},
-            {"slot": 3, "number": 4, "text": "needle"},
-        ],
-        "has_more": False,
-    }
+        log_add(job, 3, offset, text)
+    address = f"/jobs/{job.pk}/log/"
+    found = ada.get(f"{address}?q=needle").json()
+    assert [(match["offset"], match["text"]) for match in found["matches"]] == [
+        (6, "second with NEEdle in it"),
+        (37, "needle"),
+    ]
+    first, second = found["matches"]
+    around = [[line["text"] for line in first[name]] for name in ("before", "after")]
+    assert around == [["first"], ["third"]]
+    assert (second["before"], second["after"]) == ([], [])
+    assert (found["stopped"], found["next_cursor"]) == ("end", "")
+    assert ada.get(f"{address}?level=error").json()["matches"] == []
+    assert ada.get(f"{address}?q=needle&cursor=odd&level=odd").json()["matches"]
 
 
 def test_files_are_saved_and_never_shown(world: World, ada: Client) -> None:

@@ -9,15 +9,18 @@ import zipfile
 from typing import Any
 
 import pytest
+import yaml
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from pytest_django import Settings
+from rest_framework.test import APIClient
 
 from frontend.forms import JobForm, all_template_values
 from frontend.sweep_form import SWEEP_FIELDS
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ClusterSetting, Job
+from jobs.services.submission.rows import SUBMITTED_COLUMNS
 from tests.frontend.world import CODE, World, make_job
 
 TEMPLATE = "digits_cnn"
@@ -353,3 +356,59 @@ def test_a_choice_that_there_is_not_is_refused(field: str, world: World, ada: Cl
     page = ada.post("/jobs/new/", _values(name="wrong", **{field: "maybe"}))
     assert field in page.context["form"].errors
     assert not Job.objects.filter(name="wrong").exists()
+
+
+def _texts(client: Client, **changes: Any) -> dict[str, str]:
+    response = client.post("/jobs/new/", _values(**changes, do="copy"))
+    return {name: text for name, _, text in response.context["texts"]}
+
+
+def test_the_form_is_copied_as_texts_that_submit_the_same(world: World, ada: Client) -> None:
+    changes = {"name": "it's “this”", "tags": "a, b", "settings": '{"filters": 3}', "seed": "11"}
+    before = Job.objects.count()
+    copied = _texts(ada, **changes)
+    assert Job.objects.count() == before
+    ada.post("/jobs/new/", _values(**changes))
+    posted = Job.objects.latest("id")
+    api = APIClient()
+    api.force_authenticate(world.ada)
+    answer = api.post("/api/v1/jobs/", copied["yaml"], content_type="application/yaml")
+    again = Job.objects.get(pk=answer.json()["id"])
+    assert posted.pk != again.pk
+    for name in SUBMITTED_COLUMNS:
+        assert getattr(posted, name) == getattr(again, name), name
+    assert "code=@" not in copied["curl"]
+    # The job's page makes the same texts.
+    page = ada.get(f"/jobs/{posted.pk}/copy/")
+    assert {name: text for name, _, text in page.context["texts"]} == copied
+
+
+def test_a_copied_form_names_the_file_that_it_needs(world: World, ada: Client) -> None:
+    copied = _texts(ada, code_from="upload", code=_upload(name="mine.py"))
+    assert "--form code=@mine.py" in copied["curl"]
+    assert "code=Path('mine.py')" in copied["python"]
+    original = make_job(world.ada, "original")
+    copied = _texts(ada, code_from=f"clone:{original.pk}")
+    assert f"/api/v1/jobs/{original.pk}/code/" in copied["curl"]
+    assert f"--form code=@job-{original.pk}.py" in copied["curl"]
+
+
+def test_a_copied_fork_names_its_state(world: World, ada: Client) -> None:
+    parent = world.jobs["running"]
+    changes = {"code_from": f"clone:{parent.pk}", "forked_from": str(parent.pk)}
+    copied = _texts(ada, **changes, checkpoint="now")
+    spec = yaml.safe_load(copied["yaml"])
+    assert (spec["forked_from"], spec["checkpoint"]) == (parent.pk, "now")
+
+
+def test_a_form_with_errors_is_not_copied(ada: Client) -> None:
+    headers = {"HTTP_ACCEPT": "application/json"}
+    values = _values(global_batch_size="none", do="copy")
+    answer = ada.post("/jobs/new/", values, **headers).json()
+    assert set(answer["errors"]) == {"global_batch_size"}
+    assert answer["copy"] == ""
+    answer = ada.post("/jobs/new/", _values(name="<b>x</b>", do="copy"), **headers).json()
+    assert answer["errors"] == {}
+    assert "&lt;b&gt;x&lt;/b&gt;" in answer["copy"]
+    assert "<b>" not in answer["copy"]
+    assert 'data-copy="copy-curl"' in answer["copy"]

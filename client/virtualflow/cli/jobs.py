@@ -105,6 +105,11 @@ def ls(
     return screen.print_table(_JOB_COLUMNS, jobs[:limit], "No job matches.")
 
 
+def _best_text(best: answers.BestMetric) -> str:
+    last = f", now {best['last']:.6g}" if best["is_last_worse"] else ""
+    return f"{best['name']} {best['value']:.6g} in epoch {best['epoch'] + 1}{last}"
+
+
 @click.command()
 @job_argument
 @as_json
@@ -116,7 +121,6 @@ def show(job: int, as_json: bool) -> None:
         return screen.print_json(found)
     progress = job_progress(found)
     starts = [when(found["expected_start_earliest_at"]), when(found["expected_start_latest_at"])]
-    left_s = progress.remaining_s
     screen.print_facts(
         [
             ("job", found["id"]),
@@ -133,7 +137,8 @@ def show(job: int, as_json: bool) -> None:
             ("warning", found["warning"]),
             ("error in", found["error_field"]),
             ("progress", progress.text),
-            ("ends in", None if left_s is None else screen.duration(left_s)),
+            ("ends", found["expected_end"] and screen.until(**found["expected_end"])),
+            ("best metric", found["best_metric"] and _best_text(found["best_metric"])),
             ("starts", " to ".join(starts) if found["expected_start_latest_at"] else None),
             ("accelerators", found["num_accelerators"]),
             ("allocation reason", found["policy_reason"]),
@@ -173,12 +178,27 @@ def watch(job: int, timeout_s: float | None, as_json: bool) -> None:
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
 @click.option("--slot", type=click.IntRange(0), help="Only the trainer of this number.")
 @click.option("--all", "is_whole", is_flag=True, help="From the beginning, trainer by trainer.")
+@click.option("--search", default="", help="Lines with this text, whatever the case.")
+@click.option("--level", help="Lines of this level or above: error, warning, info or debug.")
+@click.option("--context", "-C", default=0, help="Lines to print about each match.")
 @as_json
-def logs(job: int, follow: bool, slot: int | None, is_whole: bool, as_json: bool) -> None:
-    """Print the newest part of a job's log."""
-    if follow and is_whole:
-        raise click.UsageError("Give --follow or --all, not both.")
+def logs(
+    job: int,
+    follow: bool,
+    slot: int | None,
+    is_whole: bool,
+    search: str,
+    level: str | None,
+    context: int,
+    as_json: bool,
+) -> None:
+    """Print the newest part of a job's log, or the lines that match."""
+    if follow + is_whole + bool(search or level) > 1:
+        raise click.UsageError("Give one of --follow, --all, and --search or --level.")
     with Client.from_login() as client:
+        if search or level:
+            found = client.search_log(job, search, level=level, context=context, slot=slot)
+            return _print_matches(found, as_json=as_json)
         if follow:
             pieces = client.follow_log(job, slot=slot)
         elif is_whole:
@@ -192,6 +212,20 @@ def logs(job: int, follow: bool, slot: int | None, is_whole: bool, as_json: bool
             _print_log(pieces, as_json=as_json)
         except KeyboardInterrupt:
             click.get_current_context().exit(ExitCode.INTERRUPTED)
+
+
+def _print_matches(found: Iterator[answers.LogMatch], *, as_json: bool) -> None:
+    """Print lines as grep does: trainer, place and text, with `-` for lines of context."""
+    for number, match in enumerate(found):
+        if as_json:
+            screen.print_json_line(match)
+            continue
+        if number and (match["before"] or match["after"]):
+            click.echo("--")
+        about = [(line, "-") for line in match["before"]], [(line, "-") for line in match["after"]]
+        for line, mark in (*about[0], (match, ":"), *about[1]):
+            place = f"{line['slot']}{mark}{line['offset']}{mark}"
+            click.echo(f"{place} {screen.log_text(line['text'])}")
 
 
 def _print_log(pieces: Iterator[str], *, as_json: bool) -> None:

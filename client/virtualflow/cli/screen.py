@@ -192,6 +192,11 @@ def when(text: str | None) -> str:
     return at.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M")
 
 
+def until(earliest_at: str | None, latest_at: str) -> str:
+    """Return a range of times, such as `14:05:00 to 14:20:00`; without an earliest one its end."""
+    return f"{when(earliest_at)} to {when(latest_at)}" if earliest_at else f"by {when(latest_at)}"
+
+
 def duration(seconds: float) -> str:
     """Return a duration in its two largest units."""
     whole = round(seconds)

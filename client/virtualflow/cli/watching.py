@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 import click
@@ -103,14 +102,13 @@ def _fields(job: Job) -> dict[str, Any]:
         "text": progress.text,
         "held": f"{num} accelerator{'' if num == 1 else 's'}",
         "speed": f"{speed:,.0f} examples/s" if speed else "",
-        "end": _end(job, progress.remaining_s),
+        "end": _end(job),
     }
 
 
-def _end(job: Job, remaining_s: float | None) -> str:
-    if remaining_s is not None:
-        at = datetime.now().astimezone() + timedelta(seconds=min(remaining_s, 10 * 365 * 86400))
-        return f"ends in {screen.duration(remaining_s)}, {screen.when(at.isoformat())}"
+def _end(job: Job) -> str:
+    if job["expected_end"]:
+        return f"ends {screen.until(**job['expected_end'])}"
     earliest, latest = job["expected_start_earliest_at"], job["expected_start_latest_at"]
     if job["status"] == "pending" and earliest and latest:
         return f"starts {screen.when(earliest)} to {screen.when(latest)}"

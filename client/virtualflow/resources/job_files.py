@@ -28,6 +28,34 @@ class JobFileRequests(JobRequests):
         params = {"slot": slot, "cursor": cursor}
         return self._site.get(f"jobs/{job_id}/logs/", answers.LogPart, params=given_only(params))
 
+    def search_log(
+        self,
+        job_id: int,
+        search: str = "",
+        *,
+        level: str | None = None,
+        context: int = 0,
+        slot: int | None = None,
+    ) -> Iterator[answers.LogMatch]:
+        """Yield the lines of a log that match, trainer after trainer; each request is bounded.
+
+        Args:
+            search: a part of the line, whatever the case.
+            level: `debug`, `info`, `warning`, `error` (or above), or `output`: no level.
+            context: lines about each match, at most 20.
+            slot: only this trainer's.
+        """
+        given = {"search": search or None, "level": level, "context": context, "slot": slot}
+        params = given_only(given)
+        cursor = ""
+        while True:
+            asked = params | ({"cursor": cursor} if cursor else {})
+            found = self._site.get(f"jobs/{job_id}/logs/", answers.LogSearch, params=asked)
+            yield from found["matches"]
+            if found["next_cursor"] in ("", cursor):
+                return
+            cursor = found["next_cursor"]
+
     def whole_log(self, job_id: int, *, slot: int | None = None) -> Iterator[str]:
         """Yield all of a log in pieces, trainer after trainer."""
         params = given_only({"slot": slot, "download": 1})

@@ -13,19 +13,28 @@ function tell(text) {
 }
 
 function startCopyButtons() {
-  for (const button of document.querySelectorAll("[data-copy]")) {
-    button.addEventListener("click", async () => {
-      const source = document.getElementById(button.dataset.copy);
-      try {
-        await navigator.clipboard.writeText(source.textContent);
-        button.textContent = "Copied";
-        tell("Copied");
-      } catch {
-        // Without permission for the clipboard: select the text, so that a key press copies it.
-        window.getSelection().selectAllChildren(source);
-      }
-    });
-  }
+  document.addEventListener("click", async ({ target }) => {
+    const button = target.closest("[data-copy]");
+    if (!button) return;
+    const source = document.getElementById(button.dataset.copy);
+    try {
+      await navigator.clipboard.writeText(source.textContent);
+      button.textContent = "Copied";
+      tell("Copied");
+    } catch {
+      // Without permission for the clipboard: select the text, so that a key press copies it.
+      window.getSelection().selectAllChildren(source);
+    }
+  });
+}
+
+// A line of the code may be inside a closed section; not every browser opens it for a link.
+function openTarget() {
+  const target = document.getElementById(window.location.hash.slice(1));
+  const around = target?.closest("details:not([open])");
+  if (!around) return;
+  around.open = true;
+  target.scrollIntoView();
 }
 
 function startMenus() {
@@ -53,6 +62,8 @@ localise();
 tellZone();
 keepAges();
 startCopyButtons();
+openTarget();
+window.addEventListener("hashchange", openTarget);
 startMenus();
 startTheme(drawAll);
 startSelfSubmitting();

@@ -1,75 +1,284 @@
-// A job's log: its newest part, then what comes, or only the lines that match a search.
+// A job's log: windows of lines that follow its end or go back in it, and what a search finds.
 
-const KEPT_CHARACTERS = 400000;
+import { clockText } from "./times.js";
+
+const KEPT_LINES = 5000;
+const WAITING_LINES = 5000;
+const STOPS = {
+  matches: "There may be more.",
+  bytes: "The search stopped at its bound of bytes.",
+  time: "The search stopped at its bound of time.",
+};
+
+function element(name, className, text = "") {
+  const made = document.createElement(name);
+  made.className = className;
+  made.textContent = text;
+  return made;
+}
+
+// One line; of a line that goes on, `data-continues` says how it joins the one before it.
+function row(line) {
+  const made = element("div", "log-line");
+  Object.assign(made.dataset, { slot: line.slot, offset: line.offset, level: line.level });
+  if (line.continues) made.dataset.continues = line.replaces ? "replaces" : "adds";
+  const time = element("time", "", clockText(Date.parse(line.at)));
+  time.dateTime = line.at;
+  made.append(time, element("span", "log-text", line.text));
+  return made;
+}
+
+function join(row, rest) {
+  const text = row.querySelector(".log-text");
+  const added = rest.querySelector(".log-text").textContent;
+  text.textContent = rest.dataset.continues === "replaces" ? added : text.textContent + added;
+  rest.remove();
+}
+
+function marked(text, wanted) {
+  const parts = [];
+  let start = 0;
+  for (let at = wanted ? text.toLowerCase().indexOf(wanted) : -1; at >= 0; at = text.toLowerCase().indexOf(wanted, start)) {
+    parts.push(text.slice(start, at), element("mark", "", text.slice(at, at + wanted.length)));
+    start = at + wanted.length;
+  }
+  return [...parts, text.slice(start)];
+}
 
 export function startLog() {
   const panel = document.querySelector("[data-log-url]");
   if (!panel) return () => Promise.resolve();
-  const box = panel.querySelector("#log");
-  const note = panel.querySelector("#log-note");
-  const slot = panel.querySelector("#log-slot");
-  const search = panel.querySelector("#log-search");
-  let cursor = null;
+  const [box, note, slot, level, search, times, pause] = ["log", "log-note", "log-slot", "log-level", "log-search", "log-times", "log-pause"]
+    .map((id) => document.getElementById(id));
+  // What the box shows: the end as it grows ("end"), another place ("place"), or matches ("search").
+  let mode = "";
+  let isPaused = false;
+  let isPausedByScroll = false;
+  let isFollowing = false;
+  let waiting = [];
+  let nextCursor = 0;
   let turn = 0;
   let timer = 0;
 
-  function show(text, isWhole) {
-    const isAtEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
-    const before = isWhole ? "" : box.textContent;
-    // It may begin by replacing the line that was unfinished, as progress bars do.
-    const whole = text.startsWith("\r") ? before.slice(0, before.lastIndexOf("\n") + 1) + text.slice(1) : before + text;
-    const kept = whole.length > KEPT_CHARACTERS ? whole.slice(whole.indexOf("\n", whole.length - KEPT_CHARACTERS) + 1) : whole;
-    if (isWhole || kept !== box.textContent) box.textContent = kept;
-    if (isWhole || isAtEnd) box.scrollTop = box.scrollHeight;
+  const numWaiting = () => waiting.reduce((sum, { lines }) => sum + lines.filter((line) => !line.continues).length, 0);
+  const isAtEnd = () => box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+
+  function tellPause() {
+    const number = numWaiting();
+    const many = waiting.at(-1)?.has_later ? " or more" : "";
+    pause.hidden = mode === "search";
+    pause.textContent = mode === "place" ? "To the end" : !isPaused ? "Pause" : number ? `Resume (${number}${many} new)` : "Resume";
+    pause.setAttribute("aria-label", isPaused && number ? `Resume: ${number}${many} new lines wait` : pause.textContent);
   }
 
-  function showMatches(answer) {
-    const wanted = search.value.toLowerCase();
-    const lines = answer.lines.map(({ slot: from, number, text }) => {
-      const line = document.createElement("div");
-      line.append(`trainer ${from}, line ${number}: `);
-      let start = 0;
-      for (let at = text.toLowerCase().indexOf(wanted); at >= 0; at = text.toLowerCase().indexOf(wanted, start)) {
-        const hit = document.createElement("mark");
-        hit.textContent = text.slice(at, at + wanted.length);
-        line.append(text.slice(start, at), hit);
-        start = at + wanted.length;
-      }
-      line.append(text.slice(start));
-      return line;
-    });
-    box.replaceChildren(...lines);
-    note.textContent = `${answer.lines.length}${answer.has_more ? " or more" : ""} matching line${answer.lines.length === 1 ? "" : "s"}`;
+  // An answer counts only while the reader has asked for nothing else since.
+  async function ask(query, isOwnRequest = true) {
+    if (isOwnRequest) turn += 1;
+    const mine = turn;
+    const asked = new URLSearchParams({ slot: slot.value, ...query });
+    const response = await fetch(`${panel.dataset.logUrl}?${asked}`, { signal: AbortSignal.timeout(15000), redirect: "error" });
+    const answer = response.ok ? await response.json() : null;
+    return mine === turn ? answer : null;
   }
 
-  async function load(isFresh) {
-    if (!isFresh && search.value) return;
-    const mine = ++turn;
-    const query = new URLSearchParams({ slot: slot.value });
-    if (search.value) query.set("q", search.value);
-    else if (!isFresh && cursor !== null) query.set("cursor", cursor);
-    const response = await fetch(`${panel.dataset.logUrl}?${query}`, { signal: AbortSignal.timeout(15000), redirect: "error" });
-    if (!response.ok || mine !== turn) return;
-    const answer = await response.json();
-    if (mine !== turn) return;
-    if (search.value) {
-      showMatches(answer);
-      return;
+  function more(text, className, act) {
+    const made = element("button", `button button-small log-more ${className}`, text);
+    made.type = "button";
+    made.addEventListener("click", act);
+    return made;
+  }
+
+  function windowOf(answer) {
+    const made = element("div", "log-window");
+    made.dataset.first = answer.first_cursor;
+    let shown = box.lastElementChild?.querySelector(".log-line:last-child")?.dataset.slot;
+    for (const line of answer.lines) {
+      const next = row(line);
+      if (!slot.value && next.dataset.slot !== shown) made.append(element("div", "log-head", `── trainer ${line.slot} ──`));
+      shown = next.dataset.slot;
+      made.append(next);
     }
-    const isWhole = isFresh || cursor === null;
-    cursor = answer.next_cursor;
-    if (isWhole) note.textContent = answer.truncated ? "The newest part; download it for the rest." : "";
-    if (isWhole || answer.text) show(answer.text || "Nothing has been written yet.", isWhole || box.textContent === "Nothing has been written yet.");
+    return made;
   }
 
-  slot.addEventListener("change", () => load(true));
+  function lastRow(root, number) {
+    const rows = root.querySelectorAll(`.log-line[data-slot="${number}"]`);
+    return rows[rows.length - 1];
+  }
+
+  // Joins the lines that a window begins with to the unfinished ones before it.
+  function joinWindows(made) {
+    for (const number of new Set([...made.querySelectorAll("[data-continues]")].map((one) => one.dataset.slot))) {
+      for (const rest of made.querySelectorAll(`.log-line[data-slot="${number}"][data-continues]`)) {
+        let before = rest.previousElementSibling;
+        while (before && before.dataset.slot !== number) before = before.previousElementSibling;
+        for (let part = made.previousElementSibling; !before && part; part = part.previousElementSibling) before = lastRow(part, number);
+        if (before) join(before, rest);
+      }
+    }
+    for (const head of made.querySelectorAll(".log-head")) {
+      if (!head.nextElementSibling?.matches(".log-line")) head.remove();
+    }
+  }
+
+  function add(answer) {
+    nextCursor = answer.next_cursor;
+    if (!answer.lines.length) return;
+    const made = windowOf(answer);
+    box.append(made);
+    joinWindows(made);
+    if (mode !== "end") return;
+    while (box.querySelectorAll(".log-line").length > KEPT_LINES && box.querySelectorAll(".log-window").length > 1) {
+      box.querySelector(".log-window").remove();
+      earlierButton(true);
+    }
+  }
+
+  function earlierButton(isThere) {
+    box.querySelector(".log-earlier")?.remove();
+    if (isThere) box.prepend(more("Earlier lines", "log-earlier", showEarlier));
+  }
+
+  async function showEarlier() {
+    const oldest = box.querySelector(".log-window");
+    const answer = await ask({ before: oldest.dataset.first });
+    if (!answer) return;
+    const height = box.scrollHeight - box.scrollTop;
+    const made = windowOf(answer);
+    oldest.before(made);
+    joinWindows(oldest);
+    earlierButton(answer.has_earlier);
+    box.scrollTop = box.scrollHeight - height;
+  }
+
+  async function showLater() {
+    const answer = await ask({ after: nextCursor });
+    if (!answer) return;
+    box.querySelector(".log-later")?.remove();
+    add(answer);
+    if (answer.has_later) box.append(more("Later lines", "log-later", showLater));
+  }
+
+  async function showEnd() {
+    const answer = await ask({});
+    if (!answer) return;
+    [mode, isPaused, isPausedByScroll, waiting] = ["end", false, false, []];
+    box.replaceChildren();
+    add(answer);
+    if (!answer.lines.length) box.append(element("div", "log-line", "Nothing has been written yet."));
+    earlierButton(answer.has_earlier);
+    note.textContent = "";
+    box.scrollTop = box.scrollHeight;
+    tellPause();
+  }
+
+  async function showPlace(offset) {
+    const answer = await ask({ offset });
+    if (!answer) return;
+    mode = "place";
+    box.replaceChildren();
+    add(answer);
+    earlierButton(answer.has_earlier);
+    if (answer.has_later) box.append(more("Later lines", "log-later", showLater));
+    const target = box.querySelector(`.log-line[data-offset="${offset}"]`);
+    target?.classList.add("is-target");
+    box.scrollTop = target ? target.offsetTop - box.offsetTop - box.clientHeight / 3 : 0;
+    note.textContent = `A part of the log of trainer ${slot.value}.`;
+    tellPause();
+  }
+
+  function showMatch(match, wanted) {
+    const address = new URLSearchParams({ trainer: match.slot, byte: match.offset });
+    const head = element("div", "log-head");
+    const link = element("a", "", `trainer ${match.slot}, ${clockText(Date.parse(match.at))}`);
+    link.href = `?${address}#log-title`;
+    link.title = "Show the log at this place";
+    head.append(link);
+    const found = row(match);
+    found.querySelector(".log-text").replaceChildren(...marked(match.text, wanted));
+    const about = [match.before, match.after].map((lines) => lines.map(row));
+    about.flat().forEach((one) => one.classList.add("is-context"));
+    box.append(head, ...about[0], found, ...about[1]);
+  }
+
+  async function find(cursor = "", before = { matches: 0, bytes: 0 }) {
+    const wanted = search.value.toLowerCase();
+    const answer = await ask({ q: search.value, level: level.value, cursor });
+    if (!answer) return;
+    mode = "search";
+    if (!cursor) box.replaceChildren();
+    box.querySelector(".log-later")?.remove();
+    answer.matches.forEach((match) => showMatch(match, wanted));
+    const sum = { matches: before.matches + answer.matches.length, bytes: before.bytes + answer.searched_bytes };
+    note.textContent = `${sum.matches} matching line${sum.matches === 1 ? "" : "s"} in ${sum.bytes < 1e6 ? `${Math.ceil(sum.bytes / 1e3)} kB` : `${(sum.bytes / 1e6).toFixed(1)} MB`}. ${STOPS[answer.stopped] ?? ""}`.trim();
+    if (answer.next_cursor) box.append(more("Go on searching", "log-later", () => find(answer.next_cursor, sum)));
+    tellPause();
+  }
+
+  const start = () => (search.value || level.value ? find() : showEnd());
+
+  async function follow() {
+    if (mode !== "end" || isFollowing || (isPaused && numWaiting() >= WAITING_LINES)) return;
+    isFollowing = true;
+    const cursor = nextCursor;
+    const answer = await ask({ after: cursor }, false).finally(() => {
+      isFollowing = false;
+    });
+    if (!answer || !answer.lines.length || mode !== "end" || cursor !== nextCursor) return;
+    if (!box.querySelector(".log-window")) {
+      await showEnd();
+    } else if (isPaused) {
+      waiting.push(answer);
+      nextCursor = answer.next_cursor;
+      tellPause();
+    } else if (answer.has_later) {
+      await showEnd(); // too much to show line by line: its end
+    } else {
+      add(answer);
+      box.scrollTop = box.scrollHeight;
+    }
+  }
+
+  function resume() {
+    if (mode === "place" || waiting.at(-1)?.has_later) return showEnd();
+    isPaused = isPausedByScroll = false;
+    waiting.splice(0).forEach(add);
+    box.scrollTop = box.scrollHeight;
+    tellPause();
+    return follow();
+  }
+
+  pause.addEventListener("click", () => {
+    if (isPaused || mode === "place") return resume();
+    isPaused = true;
+    return tellPause();
+  });
+  box.addEventListener("scroll", () => {
+    if (mode !== "end") return;
+    if (isPausedByScroll && isAtEnd()) resume();
+    else if (!isPaused && !isAtEnd()) {
+      isPaused = isPausedByScroll = true;
+      tellPause();
+    }
+  });
+  times.addEventListener("click", () => {
+    times.setAttribute("aria-pressed", String(box.classList.toggle("has-times")));
+  });
+  slot.addEventListener("change", start);
+  level.addEventListener("change", start);
   search.addEventListener("input", () => {
     window.clearTimeout(timer);
-    timer = window.setTimeout(() => load(true), 250);
+    timer = window.setTimeout(start, 250);
   });
   search.addEventListener("keydown", (event) => {
     if (event.key === "Enter") event.preventDefault();
   });
-  load(true);
-  return () => load(false);
+  const asked = new URLSearchParams(window.location.search);
+  if (asked.has("byte") && asked.has("trainer")) {
+    slot.value = asked.get("trainer");
+    showPlace(asked.get("byte"));
+  } else {
+    start();
+  }
+  return follow;
 }

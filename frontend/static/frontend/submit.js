@@ -132,6 +132,15 @@ function showCheck(check) {
   place.append(notice);
 }
 
+// Texts to copy, which the server has rendered and escaped.
+function showCopy(html) {
+  const place = document.getElementById("copy-result");
+  place.replaceChildren(...new DOMParser().parseFromString(html ?? "", "text/html").body.childNodes);
+  if (!html) return;
+  place.firstElementChild.focus({ preventScroll: true });
+  place.scrollIntoView({ block: "start" });
+}
+
 // The server ends a measurement in time, so this many seconds are only for when it cannot.
 const MOST_ASKED = 4000;
 // Who waits for a measurement; null once something else was asked.
@@ -188,6 +197,7 @@ async function send(form, button) {
     const isElsewhere = document.activeElement !== focused && form.contains(document.activeElement);
     showErrors(form, answer.errors ?? {}, !isElsewhere); // a late answer must not interrupt typing
     showCheck(answer.check);
+    showCopy(answer.copy);
     if (answer.check) document.getElementById("check-result").scrollIntoView({ block: "nearest" });
     if (answer.check?.waits_at) follow(form, answer.check.waits_at);
   } catch {

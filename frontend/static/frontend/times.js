@@ -2,13 +2,14 @@
 
 const FULL = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const MINUTE = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const DAY = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
 const RELATIVE = new Intl.RelativeTimeFormat(undefined, { numeric: "always", style: "narrow" });
 const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
 
-function clock(date) {
+function clock(date, format = CLOCK) {
   const isToday = date.toDateString() === new Date().toDateString();
-  return isToday ? CLOCK.format(date) : `${DAY.format(date)} ${CLOCK.format(date)}`;
+  return isToday ? format.format(date) : `${DAY.format(date)} ${format.format(date)}`;
 }
 
 function age(date) {
@@ -28,7 +29,8 @@ export function localise(root = document) {
   for (const element of root.querySelectorAll("time[datetime]")) {
     const date = new Date(element.dateTime);
     if (Number.isNaN(date.getTime())) continue;
-    const text = element.dataset.as === "age" ? age(date) : clock(date);
+    const as = element.dataset.as;
+    const text = as === "age" ? age(date) : clock(date, as === "minute" ? MINUTE : CLOCK);
     if (element.textContent !== text) element.textContent = text;
     if (!element.title) element.title = FULL.format(date);
   }

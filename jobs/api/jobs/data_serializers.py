@@ -1,4 +1,4 @@
-"""Output formats of a job's events and resizes."""
+"""Output formats of a job's events, resizes and log."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from jobs.models import (
     Generation,
 )
 from jobs.selectors.access import text_for
+from jobs.selectors.log_lines import LEVELS, OUTPUT
+from jobs.selectors.log_search import Stop
 
 
 class EventSerializer(serializers.ModelSerializer):
@@ -71,3 +73,42 @@ class GenerationSerializer(serializers.ModelSerializer):
     def get_members(self, generation: Generation) -> list[dict[str, Any]]:
         members: list[dict[str, Any]] = encode(generation.membership.members)
         return members
+
+
+class LogPartSerializer(serializers.Serializer):
+    """A part of a log as text."""
+
+    text = serializers.CharField()
+    next_cursor = serializers.IntegerField(help_text="To ask for what came since.")
+    truncated = serializers.BooleanField(help_text="Older text was left out.")
+    slots = serializers.ListField(child=serializers.IntegerField(), help_text="All trainers.")
+
+
+class LogLineSerializer(serializers.Serializer):
+    """A line of a log."""
+
+    slot = serializers.IntegerField(help_text="Its trainer.")
+    offset = serializers.IntegerField(help_text="Byte of the trainer's log at which it begins.")
+    at = serializers.DateTimeField(help_text="When it arrived.")
+    level = serializers.ChoiceField(
+        choices=[*LEVELS, OUTPUT], help_text="As the line tells; `output`: it tells none."
+    )
+    text = serializers.CharField()
+
+
+class LogMatchSerializer(LogLineSerializer):
+    """A matching line, with lines about it that belong to no match before."""
+
+    before = LogLineSerializer(many=True)
+    after = LogLineSerializer(many=True)
+
+
+class LogSearchSerializer(serializers.Serializer):
+    """A search of a log, which stops at bounds of matches, bytes and time."""
+
+    matches = LogMatchSerializer(many=True)
+    stopped = serializers.ChoiceField(
+        choices=[stop.value for stop in Stop], help_text="`end`: all is searched; or a bound."
+    )
+    next_cursor = serializers.CharField(help_text="To go on from; empty at the end.")
+    searched_bytes = serializers.IntegerField()

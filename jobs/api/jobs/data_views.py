@@ -8,7 +8,7 @@ from typing import Any
 from django.http import StreamingHttpResponse
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, extend_schema
 from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -16,7 +16,12 @@ from rest_framework.views import APIView
 
 from jobs import nudges
 from jobs.api.downloads import file_response, text_response
-from jobs.api.jobs.data_serializers import EventSerializer, GenerationSerializer
+from jobs.api.jobs.data_serializers import (
+    EventSerializer,
+    GenerationSerializer,
+    LogPartSerializer,
+    LogSearchSerializer,
+)
 from jobs.api.requests import (
     actor,
     changeable_job,
@@ -26,15 +31,18 @@ from jobs.api.requests import (
     plain,
     visible_job,
 )
-from jobs.exceptions import NotFoundError
+from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Allocation, Event, Generation
 from jobs.selectors import logs, series
 from jobs.selectors.access import text_for
+from jobs.selectors.log_lines import LEVEL_FILTERS
+from jobs.selectors.log_search import CONTEXT_LIMIT, Wanted, log_search
 from jobs.selectors.retention import job_code
 from jobs.services.lifecycle.audit import read_audit
 from jobs.services.lifecycle.retention import files_delete
 
 _TENURES_LIMIT = 5_000
+_SEARCH_LIMIT = 200
 
 
 class JobEvents(generics.ListAPIView):
@@ -144,30 +152,65 @@ class JobMetrics(APIView):
 
 
 class JobLogs(APIView):
-    """A job's log: the newest part, the part since a cursor, or all of it as a download."""
+    """A job's log: the newest part, the part since a cursor, matching lines, or a download."""
 
     @extend_schema(
-        responses=OpenApiTypes.OBJECT,
+        responses=PolymorphicProxySerializer(
+            component_name="Log",
+            serializers=[LogPartSerializer, LogSearchSerializer],
+            resource_type_field_name=None,
+        ),
         parameters=[
             OpenApiParameter("slot", int, description="Only this trainer's."),
-            OpenApiParameter("cursor", int, description="`next_cursor` of an earlier answer."),
+            OpenApiParameter("cursor", str, description="`next_cursor` of an earlier answer."),
+            OpenApiParameter("search", str, description="Lines with this, whatever the case."),
+            OpenApiParameter(
+                "level",
+                enum=[name for name, _ in LEVEL_FILTERS],
+                description="Lines of this level or above; `output`: that tell no level.",
+            ),
+            OpenApiParameter(
+                "context", int, description=f"Lines about each match, to {CONTEXT_LIMIT}."
+            ),
             OpenApiParameter("download", bool, description="All of it, as plain text."),
         ],
     )
     def get(self, request: Request, job_id: int) -> Response | StreamingHttpResponse:
-        """Get the log."""
+        """Get the log, or search it."""
         job = job_exists(request, job_id)
         read_audit(request.user, job, "log")
-        number = number_param(request, "slot", None, 0, 2**31)
+        number = number_param(request, "slot", None, 0, 2**31 - 1)
         slot = None if number is None else int(number)
         if flag_param(request, "download"):
             return text_response(logs.log_text(job, slot), f"job-{job_id}.log")
+        wanted = _wanted(request)
+        if wanted.text or wanted.level:
+            try:
+                found = log_search(job, slot, wanted, request.query_params.get("cursor", ""))
+            except ValueError:
+                raise InvalidInputError.of(cursor="Give the cursor of an earlier answer.") from None
+            return Response(found.as_data())
         cursor = number_param(request, "cursor", None, 0, 2**53)
         part = (
             logs.log_tail(job, slot) if cursor is None else logs.log_since(job, slot, int(cursor))
         )
         data = dataclasses.asdict(part)
         return Response({**data, "slots": logs.log_slots(job)})
+
+
+def _wanted(request: Request) -> Wanted:
+    """Read what a log is searched for.
+
+    Raises:
+        InvalidInputError: a parameter is not valid.
+    """
+    text, level = (request.query_params.get(name, "") for name in ("search", "level"))
+    if len(text) > _SEARCH_LIMIT:
+        raise InvalidInputError.of(search=f"Give at most {_SEARCH_LIMIT} characters.")
+    known = [name for name, _ in LEVEL_FILTERS]
+    if level and level not in known:
+        raise InvalidInputError.of(level=f"Give one of {', '.join(known)}.")
+    return Wanted(text, level, int(number_param(request, "context", 0, 0, CONTEXT_LIMIT) or 0))
 
 
 class JobFiles(APIView):

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.contrib.auth.models import User
+from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
@@ -21,8 +22,10 @@ from jobs.models import (
     Job,
 )
 from jobs.selectors.access import Person, is_admin
+from jobs.selectors.best_metrics import best_metric_of
 from jobs.selectors.estimates.noise import noise_scale_of
 from jobs.selectors.estimates.nonfinite import nonfinite_warning
+from jobs.selectors.expected_ends import expected_end_of
 from jobs.selectors.forecast import forecast_of
 from jobs.selectors.forks import LISTED_FORKS, forks_listed
 from jobs.selectors.reproducibility import Reproducibility, kinds_used, reproducibility_of
@@ -132,8 +135,37 @@ class ArtifactSerializer(serializers.ModelSerializer):
         fields = ("name", "sha256", "size_bytes", "step", "epoch", "at")
 
 
+class BestMetricSerializer(serializers.Serializer):
+    """Best value of the metric that a job is judged by."""
+
+    name = serializers.CharField(help_text="The metric of its stop, or else one of validation.")
+    is_higher_better = serializers.BooleanField()
+    value = serializers.FloatField()
+    epoch = serializers.IntegerField(help_text="Of the best value, from 0.")
+    step = serializers.IntegerField(allow_null=True, help_text="Step at the end of that epoch.")
+    last = serializers.FloatField(help_text="The newest value.")
+    is_last_worse = serializers.BooleanField()
+
+
+class ExpectedEndSerializer(serializers.Serializer):
+    """Times between which a running job ends, at its present speed."""
+
+    earliest_at = serializers.DateTimeField(
+        allow_null=True, help_text="Null where the value of a metric may end it at any time."
+    )
+    latest_at = serializers.DateTimeField()
+
+
 class JobSerializer(JobSummarySerializer):
     """One job with all fields."""
+
+    best_metric = serializers.SerializerMethodField(
+        help_text="Best and newest value of the metric of its stop, or else of one of validation; "
+        "null before the end of an epoch."
+    )
+    expected_end = serializers.SerializerMethodField(
+        help_text="When a running job ends, as a range; null while unknown."
+    )
 
     files = ArtifactSerializer(source="artifacts", many=True)
     files_expire_at = serializers.SerializerMethodField(
@@ -182,6 +214,8 @@ class JobSerializer(JobSummarySerializer):
             "pause_requested",
             "facts",
             "metrics",
+            "best_metric",
+            "expected_end",
             "nonfinite",
             "digest",
             "error_field",
@@ -217,6 +251,16 @@ class JobSerializer(JobSummarySerializer):
         Its reader is anybody with or without admin rights, so `render` adds the forks.
         """
         return cls(context={"fields": names, "reader": User(is_staff=is_admin)})
+
+    @extend_schema_field(BestMetricSerializer(allow_null=True))
+    def get_best_metric(self, job: Job) -> dict[str, Any] | None:
+        best = best_metric_of(job)
+        return None if best is None else dict(BestMetricSerializer(best).data)
+
+    @extend_schema_field(ExpectedEndSerializer(allow_null=True))
+    def get_expected_end(self, job: Job) -> dict[str, Any] | None:
+        end = expected_end_of(job, timezone.now())
+        return None if end is None else dict(ExpectedEndSerializer(end).data)
 
     def get_forked_at_step(self, job: Job) -> int | None:
         return None if job.fork_spec is None else job.fork_spec.step

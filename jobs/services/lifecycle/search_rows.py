@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from controlplane.core.values.metrics import is_higher_better
 from jobs.models import Job, JobMetric, SearchTerm
 from jobs.models.search import TERM_LIMIT
+from jobs.selectors.best_metrics import has_higher_better
 from jobs.selectors.settings_values import flat_settings, value_text
 
 #: Settings of a job that can be searched for; the others are only shown.
@@ -47,7 +47,7 @@ def metric_values_write(job: Job, epoch: int, logs: Mapping[str, float | None]) 
                 continue
             row = JobMetric(job=job, name=name, best=value, best_epoch=epoch, last=value)
             known[name] = row
-        elif (value > row.best) if _is_higher_better(job, name) else (value < row.best):
+        elif (value > row.best) if has_higher_better([job], name) else (value < row.best):
             row.best, row.best_epoch = value, epoch
         if epoch + 1 >= job.epoch:
             row.last = value
@@ -58,7 +58,3 @@ def metric_values_write(job: Job, epoch: int, logs: Mapping[str, float | None]) 
         unique_fields=["job", "name"],
         update_fields=["best", "best_epoch", "last"],
     )
-
-
-def _is_higher_better(job: Job, name: str) -> bool:
-    return job.stop_higher_is_better if name == job.stop_metric else is_higher_better(name)

@@ -113,6 +113,50 @@ def test_logs(ada: User, client_of: Clients) -> None:
     assert (response.status_code, set(response.json()["errors"])) == (400, {"slot"})
 
 
+def test_a_log_is_searched(ada: User, client_of: Clients) -> None:
+    job, client = job_make(ada), client_of(ada)
+    text = "one\nWARNING: two\nthree\nERROR: four\n"
+    LogChunk.objects.create(job=job, slot=2, offset=0, size_bytes=len(text), text=text, at=at(0))
+    found = client.get(url(job, "logs"), {"search": "TWO", "context": 1}).json()
+    line = {"slot": 2, "at": "2026-03-02T09:00:00Z"}
+    assert found == {
+        "matches": [
+            {
+                **line, "offset": 4, "level": "warning", "text": "WARNING: two",
+                "before": [{**line, "offset": 0, "level": "output", "text": "one"}],
+                "after": [{**line, "offset": 17, "level": "output", "text": "three"}],
+            }
+        ],
+        "stopped": "end", "next_cursor": "", "searched_bytes": len(text),
+    }  # fmt: skip
+
+    def levels(level: str) -> list[str]:
+        answer = client.get(url(job, "logs"), {"level": level}).json()
+        return [match["text"] for match in answer["matches"]]
+
+    assert levels("warning") == ["WARNING: two", "ERROR: four"]
+    assert levels("error") == ["ERROR: four"]
+    assert levels("output") == ["one", "three"]
+    assert client.get(url(job, "logs"), {"search": "two", "slot": 1}).json()["matches"] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"search": "x" * 201}, "search"),
+        ({"level": "loud"}, "level"),
+        ({"search": "x", "context": 21}, "context"),
+        ({"search": "x", "cursor": "12"}, "cursor"),
+        ({"cursor": "0.a"}, "cursor"),
+    ],
+)
+def test_a_search_that_is_none(
+    ada: User, client_of: Clients, query: dict[str, object], field: str
+) -> None:
+    response = client_of(ada).get(url(job_make(ada), "logs"), query)
+    assert (response.status_code, set(response.json()["errors"])) == (400, {field})
+
+
 def test_code_and_files(ada: User, client_of: Clients) -> None:
     job, client = job_make(ada), client_of(ada)
     response = client.get(url(job, "code"))

@@ -12,7 +12,8 @@ from controlplane.core.protocol import wire
 from controlplane.core.protocol.wire import ReportKind, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, LogChunk
-from jobs.selectors.logs import log_matches, log_since, log_tail, log_text
+from jobs.selectors.log_search import Wanted, log_search
+from jobs.selectors.logs import log_since, log_tail, log_text
 from jobs.services.reports.batches import batch_take
 from jobs.services.reports.log_chunks import log_chunks_store
 from jobs.services.submission.validations import validation_start
@@ -129,8 +130,8 @@ class TestLogs:
         assert shown == "begin\n100% loaded\nend\n"
         assert "".join(log_text(job, 0)) == shown
         assert log_tail(job, 0).text == shown
-        lines, _ = log_matches(job, 0, "loaded")
-        assert [(line.number, line.text) for line in lines] == [(2, "100% loaded")]
+        (match,) = log_search(job, 0, Wanted("loaded")).matches
+        assert (match.line.offset, match.line.text) == (6, "100% loaded")
 
     def test_rows_stored_before_have_no_unfinished_sequence(self) -> None:
         job = job_make()

@@ -1,0 +1,101 @@
+"""The code on a job's page: numbered lines, files of an archive, bounds, markup as text."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+from django.core.files.base import ContentFile
+from django.test import Client
+from django.utils import timezone
+
+from jobs.models import AuditEntry, Job
+from jobs.selectors.code_text import SHOWN_BYTES, SHOWN_LINES, code_text
+from tests.frontend.world import World, make_job
+
+
+def give_code(job: Job, name: str, data: bytes, entry: str = "job.py") -> None:
+    job.code.save(name, ContentFile(data), save=False)
+    job.code_name, job.entry_file = name, entry
+    job.save()
+
+
+def archive(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as made:
+        for name, data in files.items():
+            made.writestr(name, data)
+    return buffer.getvalue()
+
+
+def shown_text(page: str) -> str:
+    """Return what a reader would copy: the text of the lines without their numbers."""
+    block = re.search(r'<pre class="block code-text".*?>(.*?)</pre>', page, re.DOTALL)
+    assert block is not None
+    return html.unescape(re.sub(r"<[^>]+>", "", block[1]))
+
+
+def test_code_stands_in_numbered_lines_that_can_be_linked(world: World, ada: Client) -> None:
+    job = make_job(world.ada, "with code")
+    code = "def build(settings):\n\n    return '<b>&amp;</b>'\n"
+    give_code(job, "mine.py", code.encode())
+    page = ada.get(f"/jobs/{job.pk}/").content.decode()
+    assert shown_text(page) == code
+    assert '<span class="code-line" id="L3"><a href="#L3" data-line="3"' in page
+    assert 'id="L4"' not in page
+    assert 'data-copy="code-text"' in page
+    # A live page keeps what it has: the code does not change.
+    refreshed = ada.get(f"/jobs/{job.pk}/", headers={"X-Requested-With": "live"})
+    assert 'id="L1"' not in refreshed.content.decode()
+
+
+def test_files_of_an_archive_are_chosen(world: World, ada: Client) -> None:
+    job = make_job(world.ada, "archive")
+    files = {"job.py": b"import parts\n", "parts/net.py": b"SIZE = 3\n", "data.bin": b"a\0b"}
+    give_code(job, "mine.zip", archive(files))
+    address = f"/jobs/{job.pk}/"
+    assert shown_text(ada.get(address).content.decode()) == "import parts\n"
+    page = ada.get(f"{address}?file=parts/net.py").content.decode()
+    assert shown_text(page) == "SIZE = 3\n"
+    assert "<option selected>parts/net.py</option>" in page
+    assert "The file is no text." in ada.get(f"{address}?file=data.bin").content.decode()
+    other = ada.get(f"{address}?file=../../secret").content.decode()
+    assert shown_text(other) == "import parts\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "num_lines"),
+    [(b"x\n" * (SHOWN_LINES + 5), SHOWN_LINES), (b"x" * (2 * SHOWN_BYTES), 1)],
+)
+def test_long_files_are_bounded(world: World, ada: Client, data: bytes, num_lines: int) -> None:
+    job = make_job(world.ada, "long")
+    give_code(job, "mine.py", data)
+    found = code_text(job)
+    assert found is not None
+    assert (len(found.lines), found.is_cut) == (num_lines, True)
+    assert max(map(len, found.lines)) <= SHOWN_BYTES
+    assert "the download has all" in ada.get(f"/jobs/{job.pk}/").content.decode()
+
+
+def test_code_that_is_not_there(world: World, ada: Client) -> None:
+    job = make_job(world.ada, "gone")
+    give_code(job, "mine.zip", b"no archive")
+    assert "The archive cannot be read." in ada.get(f"/jobs/{job.pk}/").content.decode()
+    Path(job.code.path).unlink()
+    assert ada.get(f"/jobs/{job.pk}/").status_code == 200
+    assert code_text(job) is None
+    Job.objects.filter(pk=job.pk).update(files_deleted_at=timezone.now())
+    page = ada.get(f"/jobs/{job.pk}/").content.decode()
+    assert 'id="code"' not in page
+    assert 'href="#code"' not in page
+
+
+def test_reading_the_code_of_others_is_noted(world: World, admin: Client) -> None:
+    job = make_job(world.ada, "read")
+    give_code(job, "mine.py", b"pass\n")
+    admin.get(f"/jobs/{job.pk}/")
+    assert AuditEntry.objects.filter(object=f"job:{job.pk}/code").count() == 1
