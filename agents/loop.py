@@ -60,8 +60,10 @@ class Agent:
         self._settings = settings
         self._state = state
         self._client = ControlPlaneClient(settings.server, settings.request_timeout_s)
-        self._fork_servers = ForkServers(settings, accelerators, state.fork_servers)
         isolation = Isolation(settings, len(accelerators))
+        self._fork_servers = ForkServers(
+            settings, accelerators, state.fork_servers, has_firewall=isolation.has_firewall
+        )
         transfers = Background(settings.max_transfers, self.wake.set)
         self._around = AgentContext(
             settings,

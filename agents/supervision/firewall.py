@@ -1,5 +1,7 @@
 """Firewall rules by user: a job's processes reach the trainers of their job, and nothing else.
 
+Nobody else reaches those: a trainer's port is open to this machine and the hosts of its job alone.
+
 The rules are one table of nftables for each agent. It is replaced as a whole at every change, and
 outlives the agent, whose trainers do so too. Connections that exist are not cut.
 """
@@ -21,6 +23,8 @@ Address = IPv4Address | IPv6Address
 #: A peer's address and port. None: all ports but those that agents give to trainers, for NCCL,
 #: whose connections between GPUs have ports that the kernel chooses.
 Peer = tuple[Address, int | None]
+#: A trainer's own port, and an address from which it may be reached.
+Caller = tuple[int, Address]
 _LIMIT_S = 10.0
 
 
@@ -43,7 +47,7 @@ class Firewall:
         self._table = f"table inet virtualflow_{uids[0]}"
         self._ports = ports
         self._networks = networks
-        self._peers: dict[int, frozenset[Peer]] = {}
+        self._known: dict[int, tuple[frozenset[Peer], frozenset[Caller]]] = {}
         self._names: dict[str, frozenset[Address]] = {}
 
     @classmethod
@@ -70,10 +74,9 @@ class Firewall:
         Raises:
             FirewallError: it does not.
         """
-        everything: frozenset[Peer] = frozenset(
-            {(ip_address("127.0.0.1"), 1), (ip_address("::1"), None)}
-        )
-        _nft(self._rules({self._uids[-1]: everything}), "--check")
+        old, new = ip_address("127.0.0.1"), ip_address("::1")
+        peers: frozenset[Peer] = frozenset({(old, 1), (new, None)})
+        _nft(self._rules({self._uids[-1]: (peers, frozenset({(1, old), (1, new)}))}), "--check")
 
     def peers_at(self, addresses: Iterable[str], *, has_gpus: bool) -> frozenset[Peer]:
         """Return the peers at addresses "host:port"; may take seconds where a host is a name.
@@ -90,25 +93,35 @@ class Firewall:
                     peers.add((address, None))
         return frozenset(peers)
 
-    def follow(self, uid: int, peers: frozenset[Peer]) -> None:
-        """Let a user reach these peers and no others.
+    def callers_at(self, port: int, hosts: Iterable[str]) -> frozenset[Caller]:
+        """Return the callers of a port at hosts; may take seconds where a host is a name.
+
+        Raises:
+            FirewallError: a name has no address.
+        """
+        return frozenset((port, address) for host in hosts for address in self._addresses(host))
+
+    def follow(
+        self, uid: int, peers: frozenset[Peer], callers: frozenset[Caller] = frozenset()
+    ) -> None:
+        """Let a user reach these peers, and be reached by these callers, and no others.
 
         Raises:
             FirewallError: the rules are as before.
         """
-        if self._peers.get(uid) == peers:
+        if self._known.get(uid) == (peers, callers):
             return
-        wanted = {**self._peers, uid: peers}
+        wanted = {**self._known, uid: (peers, callers)}
         _nft(self._rules(wanted))
-        self._peers = wanted
+        self._known = wanted
 
     def forget(self, uid: int) -> None:
         """Drop what is known of a user that has no processes; the last one's end removes the table.
 
         Other users' rules change with the next `follow`.
         """
-        self._peers.pop(uid, None)
-        if not self._peers:
+        self._known.pop(uid, None)
+        if not self._known:
             try:
                 _nft(f"{self._table}\ndelete {self._table}\n")
             except FirewallError as error:
@@ -131,11 +144,16 @@ class Firewall:
         self._names[host] = known.union(map(ip_address, texts))
         return self._names[host]
 
-    def _rules(self, peers: Mapping[int, frozenset[Peer]]) -> str:
+    def _rules(self, known: Mapping[int, tuple[frozenset[Peer], frozenset[Caller]]]) -> str:
         allowed = [
             f"meta skuid {uid} {_version(address)} daddr {address} {self._port(port)} accept"
-            for uid, addresses in sorted(peers.items())
-            for address, port in sorted(addresses, key=str)
+            for uid, (peers, _) in sorted(known.items())
+            for address, port in sorted(peers, key=str)
+        ]
+        callers = frozenset().union(*(callers for _, callers in known.values()))
+        entering = [
+            f"{_version(address)} saddr {address} {self._port(port)} accept"
+            for port, address in sorted(callers, key=str)
         ]
         allowed += [f"{_version(network)} daddr {network} accept" for network in self._networks]
         users = f"{self._uids[0]}-{self._uids[-1]}"
@@ -153,6 +171,13 @@ class Firewall:
                 "chain output {",
                 "type filter hook output priority 0; policy accept;",
                 f"meta skuid {users} jump jobs",
+                "}",
+                "chain input {",
+                "type filter hook input priority 0; policy accept;",
+                'iifname "lo" accept',
+                "ct state established,related accept",
+                *entering,
+                f"meta l4proto {{ tcp, udp }} th dport {self._ports[0]}-{self._ports[1]} drop",
                 "}",
                 "}",
                 "",

@@ -63,10 +63,20 @@ class ForkServers:
     """All fork servers of an agent. Call `step` in every round and `close` at the end."""
 
     def __init__(
-        self, settings: AgentSettings, accelerators: Sequence[AcceleratorInfo], state: Path
+        self,
+        settings: AgentSettings,
+        accelerators: Sequence[AcceleratorInfo],
+        state: Path,
+        *,
+        has_firewall: bool = False,
     ) -> None:
-        """Remove servers of an earlier agent process from `state`, the folder for servers."""
+        """Remove servers of an earlier agent process from `state`, the folder for servers.
+
+        Args:
+            has_firewall: it guards the ports of trainers, so these need no socket filter.
+        """
         self._settings = settings
+        self._filters_peers = settings.peer_filter and not has_firewall
         self._parent = state
         limits = [accelerator_environment(accelerator) for accelerator in accelerators]
         keys = [self._key(limit) for limit in [*limits, VALIDATION_ENVIRONMENT]]
@@ -162,7 +172,7 @@ class ForkServers:
             run_dir,
             limits,
             settings.kept_environment,
-            filters_peers=settings.peer_filter,
+            filters_peers=self._filters_peers,
         )
 
     def _key(self, limits: Mapping[str, str]) -> Key:

@@ -26,10 +26,11 @@ import psutil
 from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
 from agents.supervision.cgroups import Cgroups
-from agents.supervision.firewall import Firewall, Peer
+from agents.supervision.firewall import Caller, Firewall, Peer
 from agents.supervision.processes import PROJECT_ROOT, uids_of
 from agents.trainer.contract import job_user
 from agents.trainer.contract.job_user import JobUser
+from agents.trainer.contract.ports import declared_address
 from controlplane.core.protocol.wire import TrainerOrders
 
 log = logging.getLogger("agents")
@@ -114,6 +115,7 @@ class Isolation:
         self._memory_bytes = psutil.virtual_memory().total // max(1, num_accelerators)
         self._firewall = Firewall.find(settings)
         self._peers: dict[Path, frozenset[Peer]] = {}  # of run directories
+        self._callers: dict[Path, frozenset[Caller]] = {}
         self._users: dict[Path, int] = {}  # of run directories
         self._owners: dict[int, str] = {}  # of users that are held
         self._killers: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
@@ -149,8 +151,15 @@ class Isolation:
         _give(run_dir, uid)
         return JobUser(uid, NUM_PROCESSES, NUM_FILES, cgroup)
 
+    @property
+    def has_firewall(self) -> bool:
+        """Whether strangers are kept from the ports of trainers, whatever these do themselves."""
+        return self._firewall is not None
+
     def reach(self, run_dir: Path, orders: TrainerOrders) -> None:
-        """Let a trainer reach the others of its membership, besides those of earlier ones.
+        """Let a trainer and the others of its membership reach each other.
+
+        Those of earlier ones still do: members that leave take part in the switch.
 
         Raises:
             OSError: the firewall is as before.
@@ -159,16 +168,21 @@ class Isolation:
             return
         addresses, has_gpus = orders.membership.addresses, not orders.accelerator.threads
         peers = self._firewall.peers_at(addresses, has_gpus=has_gpus)
+        own = declared_address(orders.membership.cluster_addresses, orders.slot)
+        hosts = orders.membership.hosts | {*orders.peers}
+        callers = self._firewall.callers_at(int(own.rpartition(":")[2]), hosts)
         self._peers[run_dir] = self._peers.get(run_dir, frozenset()) | peers
+        self._callers[run_dir] = self._callers.get(run_dir, frozenset()) | callers
         self._wall_up(self._users.get(run_dir))
 
     def _wall_up(self, uid: int | None) -> None:
-        """Set the firewall for a user: all its trainers on this node reach all their peers."""
+        """Set the firewall for a user: all its trainers on this node, and all their peers."""
         if self._firewall is None or uid is None:
             return
         folders = [folder for folder, known in self._users.items() if known == uid]
         peers = [self._peers.get(folder, frozenset()) for folder in folders]
-        self._firewall.follow(uid, frozenset().union(*peers))
+        callers = [self._callers.get(folder, frozenset()) for folder in folders]
+        self._firewall.follow(uid, frozenset().union(*peers), frozenset().union(*callers))
 
     def adopt(self, owner: str, run_dir: Path) -> int | None:
         """Return the job user that an earlier agent process has given the directory to, if any."""
@@ -205,6 +219,7 @@ class Isolation:
                 self._firewall.forget(uid)
         del self._users[run_dir]
         self._peers.pop(run_dir, None)
+        self._callers.pop(run_dir, None)
         with contextlib.suppress(FileNotFoundError):
             # Closed for the next job of this user, down to its deletion.
             os.chown(run_dir, os.geteuid(), os.getegid(), follow_symlinks=False)

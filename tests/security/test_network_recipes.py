@@ -98,9 +98,9 @@ class _Machine:
         answers: list[list[str]] = json.loads(self.run(sys.executable, "-m", *call))
         return answers
 
-    def is_kept_out(self, *addresses: str) -> bool:
+    def is_kept_out(self, *addresses: str, port: int = _TRAINER) -> bool:
         """Return whether no address answers within 3 s."""
-        return not any(self.reaches(*addresses, within_s=3))
+        return not any(self.reaches(*addresses, port=port, within_s=3))
 
     def join(self, wire: _Machine, name: str, *addresses: str) -> None:
         """Give the machine an interface on the wire, from which it sends to everybody there."""
@@ -149,6 +149,31 @@ def test_the_firewall_lets_only_nodes_reach_trainers(held: ExitStack) -> None:
         assert network.stranger.is_kept_out(*outside)
     with network.second.listener(_OTHER_SERVICE):
         assert network.stranger.reaches(*outside, port=_OTHER_SERVICE) == [_BOTH, _BOTH]
+
+
+_AGENTS_RULES = """
+from ipaddress import ip_address
+from agents.supervision.firewall import Firewall
+firewall = Firewall(range(200_000, 200_010), (21_000, 21_999), [])
+firewall.follow(200_001, frozenset(), firewall.callers_at({port}, ["10.20.0.1", "fd00::1"]))
+firewall.follow(200_002, frozenset(), firewall.callers_at(21_900, ["fd00::9"]))
+"""
+
+
+def test_an_agents_firewall_opens_a_trainers_port_to_the_hosts_of_its_job(held: ExitStack) -> None:
+    network = _Network(held)
+    second = ["10.20.0.2", "fd00::2"]
+    with network.second.listener():
+        assert network.stranger.reaches(*second) == [_BOTH, _BOTH]
+        network.second.run(sys.executable, "-c", _AGENTS_RULES.format(port=_TRAINER))
+        assert network.first.reaches(*second) == [_BOTH, _BOTH]
+        assert network.second.reaches("127.0.0.1", *second) == [_BOTH] * 3
+        assert network.stranger.is_kept_out(*second)
+    with network.second.listener(21_900):
+        assert network.first.is_kept_out(*second, port=21_900)
+        assert network.stranger.reaches("fd00::2", port=21_900) == [_BOTH]
+    with network.second.listener(_OTHER_SERVICE):
+        assert network.stranger.reaches(*second, port=_OTHER_SERVICE) == [_BOTH, _BOTH]
 
 
 def _overheard(network: _Network, address: str) -> bool:

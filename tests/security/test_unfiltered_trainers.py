@@ -44,7 +44,7 @@ def test_a_trainer_does_not_listen_without_its_filter(tmp_path: Path) -> None:
         assert job.trainers[0].process.wait(LIMIT_S) == EXIT_FAILED  # SIGSYS, had it listened
         reports = (job.trainers[0].run_dir / REPORTS_FILE).read_text()
         assert '"code": "internal"' in reports
-        assert "start the node's agent with --no-peer-filter" in reports
+        assert "start it with --no-peer-filter" in reports
 
 
 @needs_seccomp

@@ -173,8 +173,9 @@ class PeerFilter:
         return TrainerError(
             "internal",
             f"the kernel refuses the socket filter of port {self.port}, so every machine could "
-            f"reach this trainer: {error}. On a network of trusted machines alone, start the "
-            "node's agent with --no-peer-filter",
+            f"reach this trainer: {error}. Give the node's agent a firewall (--isolation uid, "
+            "nftables, CAP_NET_ADMIN); on a network of trusted machines alone, start it with "
+            "--no-peer-filter",
         )
 
     def _log_dropped(self, which: socket.socket) -> None:
