@@ -375,6 +375,7 @@ SPECTACULAR_SETTINGS = {
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
         "jobs.api.openapi.problems_documented",
+        "jobs.api.openapi.requests_bounded",
     ],
     "ENUM_NAME_OVERRIDES": {
         enum.__name__: [(member.value, member.value) for member in enum]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 from django.conf import settings
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from drf_spectacular.views import SpectacularSwaggerSplitView
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -29,6 +31,59 @@ _PROBLEM = {
     },
     "required": ["type", "title", "status", "code", "detail"],
 }
+
+
+#: Years of `jobs.selectors.time_filter`; JSON Schema has no bounds for times.
+TIME_PATTERN = "^(19|2[0-9])[0-9]{2}-"
+
+
+def fields_param(names: Iterable[str]) -> OpenApiParameter:
+    """Return the parameter by which `chosen_fields` reads some of the output fields."""
+    one = {"type": "string", "enum": [*names]}
+    return OpenApiParameter(
+        "fields",
+        {"type": "array", "items": one},
+        explode=False,
+        description="Only these fields, with commas between them.",
+    )
+
+
+def number_parameter(
+    name: str, low: float, high: float, description: str, type_: str = "number"
+) -> OpenApiParameter:
+    """Return a parameter that `number_param` reads."""
+    schema = {"type": type_, "minimum": low, "maximum": high}
+    return OpenApiParameter(name, schema, description=description)
+
+
+def if_match_param(tag: re.Pattern[str]) -> OpenApiParameter:
+    """Return the header for changes of what has an ETag of this pattern."""
+    schema = {"type": "string", "pattern": rf"^(\*|{tag.pattern})$"}
+    return OpenApiParameter("If-Match", schema, OpenApiParameter.HEADER)
+
+
+def requests_bounded(result: dict[str, Any], **_more: Any) -> dict[str, Any]:
+    """Say in a document what all requests have in common.
+
+    Bodies have no unknown fields, texts no NUL, and times in queries a year that databases know.
+    """
+    for name, component in result["components"]["schemas"].items():
+        if name.endswith("Request") and "properties" in component:
+            component["additionalProperties"] = False
+            for schema in component["properties"].values():
+                _text_bounded(schema)
+    operations = [one for path in result["paths"].values() for one in path.values()]
+    for parameter in (one for each in operations for one in each.get("parameters", ())):
+        _text_bounded(parameter["schema"])
+        if parameter["schema"].get("format") == "date-time":
+            parameter["schema"]["pattern"] = TIME_PATTERN
+    return result
+
+
+def _text_bounded(schema: dict[str, Any]) -> None:
+    text = schema.get("items", schema)
+    if text.get("type") == "string" and not {"enum", "format", "pattern"} & text.keys():
+        text["pattern"] = r"^[^\x00]*$"
 
 
 def problems_documented(result: dict[str, Any], **_more: Any) -> dict[str, Any]:

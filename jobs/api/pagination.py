@@ -36,6 +36,14 @@ class NewestFirst(CursorPagination):
             raise InvalidInputError.of(page_size=f"Give a number from 1 to {self.max_page_size}.")
         return super().get_page_size(request)
 
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        """Return the parameters for the OpenAPI document, with the bounds of `page_size`."""
+        parameters: list[dict[str, Any]] = super().get_schema_operation_parameters(view)
+        for parameter in parameters:
+            if parameter["name"] == self.page_size_query_param:
+                parameter["schema"] |= {"minimum": 1, "maximum": 10**18 - 1}
+        return parameters
+
     def decode_cursor(self, request: Request) -> Cursor | None:
         """Read the cursor of the query.
 

@@ -26,7 +26,7 @@ _PLAIN_COLUMNS = {
     for field in Job._meta.concrete_fields  # noqa: SLF001  public by its documentation
     if not field.is_relation
 }
-_ETAG = re.compile(r'(?:W/)?"(\d{1,10})\.(\d{1,10})"')
+ETAG = re.compile(r'(?:W/)?"(\d{1,10})\.(\d{1,10})"')
 
 
 def visible_jobs(request: Request, job_id: int | None = None) -> QuerySet[Job]:
@@ -114,7 +114,7 @@ def revision_expected(request: Request) -> int | None:
     header = request.headers.get("If-Match")
     if header is None or header.strip() == "*":
         return None
-    match = _ETAG.fullmatch(header.strip())
+    match = ETAG.fullmatch(header.strip())
     if match is None:
         raise InvalidInputError.of(if_match="Send the ETag of the job as you read it.")
     return int(match[1])

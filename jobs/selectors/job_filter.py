@@ -65,6 +65,11 @@ class TextsFilter(django_filters.Filter):
     field_class = TextsField
 
 
+@extend_schema_field({"type": "integer", "minimum": 1, "maximum": JOB_ID_LIMIT})
+class IdFilter(django_filters.NumberFilter):
+    """`?sweep=3`."""
+
+
 def metric_read(text: str) -> tuple[str, str, float | None]:
     """Read `val_accuracy>0.9` or `val_accuracy` into a name, a lookup and a bound.
 
@@ -123,14 +128,14 @@ class JobFilter(django_filters.FilterSet):
     project = django_filters.CharFilter(field_name="project__name", max_length=40)
     name = django_filters.CharFilter(lookup_expr="icontains", max_length=100)
     template = django_filters.CharFilter(max_length=60)
-    forked_from = django_filters.NumberFilter(
+    forked_from = IdFilter(
         field_name="forked_from_id",
         min_value=1,
         max_value=JOB_ID_LIMIT,
         decimal_places=0,
         label="forks of the job with this number",
     )
-    sweep = django_filters.NumberFilter(
+    sweep = IdFilter(
         field_name="sweep_id",
         min_value=1,
         max_value=JOB_ID_LIMIT,
@@ -184,7 +189,7 @@ class JobFilter(django_filters.FilterSet):
         """Select jobs that have all of the tags."""
         return _with_terms(jobs, [f"tag={tag}" for tag in tags])
 
-    @extend_schema_field(_TEXTS)
+    @extend_schema_field(_TEXTS | {"items": {"type": "string", "pattern": "^[^=]*[^=\\s][^=]*="}})
     def filter_settings(
         self, jobs: QuerySet[Job], _name: str, texts: Sequence[str]
     ) -> QuerySet[Job]:

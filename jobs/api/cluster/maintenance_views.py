@@ -55,6 +55,7 @@ class WindowPlanSerializer(serializers.Serializer):
     nodes = serializers.ListField(
         child=serializers.IntegerField(min_value=1, max_value=_ID_LIMIT),
         allow_empty=False,
+        min_length=1,
         max_length=NODES_LIMIT,
         help_text="Nodes, each of which gets a window.",
     )

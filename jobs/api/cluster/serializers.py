@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
+from controlplane.core.policies import POLICIES
 from jobs.models import (
     ApiToken,
     AuditEntry,
@@ -19,6 +20,16 @@ class PolicySerializer(serializers.ModelSerializer):
     class Meta:
         model = ClusterSetting
         fields = ("policy", "version", "changed_by", "changed_at")
+
+
+class PolicyChoiceSerializer(serializers.Serializer):
+    """A change of the policy. Only for the OpenAPI document."""
+
+    policy = serializers.ChoiceField([*POLICIES])
+    version = serializers.IntegerField(
+        required=False, allow_null=True, help_text="As read; another one is refused."
+    )
+    reason = serializers.CharField(required=False, allow_blank=True, max_length=500)
 
 
 class TokenSerializer(serializers.ModelSerializer):

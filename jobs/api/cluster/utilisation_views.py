@@ -13,6 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from jobs.api.openapi import fields_param
 from jobs.api.requests import chosen_fields, time_param
 from jobs.exceptions import InvalidInputError
 from jobs.models import Node
@@ -79,7 +80,7 @@ class NodeUtilisation(APIView):
                 description="Width of a bin in seconds. By default the smallest that is kept for "
                 "so long, and gives at most 20,000 bins.",
             ),
-            OpenApiParameter("fields", str, description=f"Of a bin, some of {', '.join(FIELDS)}."),
+            fields_param(FIELDS),
         ],
     )
     def get(self, request: Request, node_id: int) -> Response:

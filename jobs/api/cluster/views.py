@@ -22,11 +22,13 @@ from jobs.api.cluster.serializers import (
     AuditEntrySerializer,
     EnrolmentTokenSerializer,
     NewTokenSerializer,
+    PolicyChoiceSerializer,
     PolicySerializer,
     TemplateSerializer,
     TokenSerializer,
 )
 from jobs.api.jobs.serializers import ReasonSerializer
+from jobs.api.openapi import number_parameter
 from jobs.api.permissions import AdminPermission, AdminToWritePermission, SessionPermission
 from jobs.api.requests import actor, body, flag_param, number_param, person, plain, text_field
 from jobs.exceptions import InvalidInputError, NotFoundError
@@ -231,7 +233,7 @@ class Policy(APIView):
         """Get the policy, with the names of all policies."""
         return _policy_response()
 
-    @extend_schema(request=PolicySerializer, responses=PolicySerializer)
+    @extend_schema(request=PolicyChoiceSerializer, responses=PolicySerializer)
     def put(self, request: Request) -> Response:
         """Switch the policy; with `version`, only if unchanged since that version."""
         values = body(request)
@@ -258,7 +260,7 @@ class Cluster(APIView):
 
     @extend_schema(
         responses=OpenApiTypes.OBJECT,
-        parameters=[OpenApiParameter("last_s", float, description="How far back, in seconds.")],
+        parameters=[number_parameter("last_s", 1, _HISTORY_LIMIT_S, "How far back, in seconds.")],
     )
     def get(self, request: Request) -> Response:
         """Get the series; jobs of other users are anonymous."""

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from django.utils import timezone
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -15,7 +15,13 @@ from rest_framework.views import APIView
 
 from controlplane.core.values.tiers import Tier
 from jobs import nudges
-from jobs.api.jobs.submission_fields import EnumField, FlagField, TagsField, WholeField
+from jobs.api.jobs.submission_fields import (
+    TAG_SCHEMA,
+    EnumField,
+    FlagField,
+    TagsField,
+    WholeField,
+)
 from jobs.api.requests import body, person
 from jobs.api.throttles import preview_count
 from jobs.exceptions import InvalidInputError, NotFoundError
@@ -34,6 +40,7 @@ from jobs.services.submission.standing import Standing, standing_read
 from jobs.submission import JOB_ID_LIMIT, PRIORITY_RANGE
 
 
+@extend_schema_field(TAG_SCHEMA)
 class TagField(serializers.CharField):
     """One tag."""
 
@@ -265,10 +272,16 @@ class PreviewSerializer(serializers.Serializer):
     num_others = serializers.IntegerField(help_text="Changed jobs that are not yours to see.")
 
 
+class PreviewRequestSerializer(JobsActionSerializer):
+    """New priorities or tiers to preview. Only for the OpenAPI document."""
+
+    action = serializers.ChoiceField([JobsAction.REPRIORITISE.value])  # type: ignore[assignment]
+
+
 class JobsActionPreview(APIView):
     """Effect of new priorities or tiers, before they are given."""
 
-    @extend_schema(request=JobsActionSerializer, responses=PreviewSerializer)
+    @extend_schema(request=PreviewRequestSerializer, responses=PreviewSerializer)
     def post(self, request: Request) -> Response:
         """Return the changes that `reprioritise` would make now, and change nothing."""
         return Response(PreviewSerializer(action_preview(person(request), body(request))).data)

@@ -8,6 +8,7 @@ import re
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from controlplane.core.protocol.codec import decode, encode, is_nested_deeper
@@ -209,6 +210,10 @@ class SecretNamesField(_WordsField):
     complaint = "is no name of a secret; those of yours are on the account page."
 
 
+TAG_SCHEMA = {"type": "string", "pattern": f"^({TAG.pattern})$"}
+
+
+@extend_schema_field({"type": "array", "items": TAG_SCHEMA, "maxItems": TAGS_LIMIT})
 class TagsField(_WordsField):
     """Tags of a job."""
 

@@ -27,9 +27,11 @@ from jobs.api.jobs.serializers import (
 )
 from jobs.api.jobs.submission_request import settings_changed, submission_of, submission_read
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
+from jobs.api.openapi import fields_param, if_match_param, number_parameter
 from jobs.api.pagination import JobPages
 from jobs.api.parsers import SubmissionJsonParser, YamlParser
 from jobs.api.requests import (
+    ETAG,
     actor,
     body,
     changeable_job,
@@ -90,7 +92,7 @@ class JobList(generics.ListAPIView):
             return None
         return chosen_fields(self.request, JobSerializer.Meta.fields)
 
-    @extend_schema(parameters=[OpenApiParameter("fields", str, description="Only these, a,b,c.")])
+    @extend_schema(parameters=[fields_param(JobSerializer.Meta.fields)])
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """List jobs."""
         return super().get(request, *args, **kwargs)
@@ -165,9 +167,11 @@ class JobDetail(APIView):
     @extend_schema(
         responses={200: JobSerializer, 304: None},
         parameters=[
-            OpenApiParameter("wait", float, description="Seconds to wait for a change, to 30."),
-            OpenApiParameter("since_version", int, description="The version that is known."),
-            OpenApiParameter("fields", str),
+            number_parameter(
+                "wait", 0, settings.WAIT_LIMIT_S, "Seconds to wait for a change, to 30."
+            ),
+            number_parameter("since_version", 0, 2**31, "The version that is known.", "integer"),
+            fields_param(JobSerializer.Meta.fields),
         ],
     )
     def get(self, request: Request, job_id: int) -> Response:
@@ -187,7 +191,7 @@ class JobDetail(APIView):
     @extend_schema(
         request=DescriptionSerializer,
         responses={200: JobSerializer},
-        parameters=[OpenApiParameter("If-Match", str, OpenApiParameter.HEADER)],
+        parameters=[if_match_param(ETAG)],
     )
     def patch(self, request: Request, job_id: int) -> Response:
         """Change tags and note of a job; they have no effect on its training."""
@@ -257,7 +261,7 @@ class JobReprioritise(JobAction):
     @extend_schema(
         request=PrioritySerializer,
         responses={200: JobSerializer},
-        parameters=[OpenApiParameter("If-Match", str, OpenApiParameter.HEADER)],
+        parameters=[if_match_param(ETAG)],
     )
     def post(self, request: Request, job_id: int) -> Response:
         return super().post(request, job_id)

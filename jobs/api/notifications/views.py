@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.utils import timezone
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import generics, serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -32,6 +32,14 @@ from jobs.services.notifications.channels import (
 _KINDS = [kind.value for kind in ChannelKind]
 
 
+@extend_schema_field(
+    {
+        "type": "array",
+        "items": {"type": "string", "enum": [*JOB_EVENTS, *CLUSTER_EVENTS]},
+        "minItems": 1,
+        "maxItems": len(JOB_EVENTS) + len(CLUSTER_EVENTS),
+    }
+)
 class EventsField(serializers.ListField):
     """Kinds of events."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.http import HttpResponse
 from django.utils import timezone
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -57,7 +58,10 @@ class Usage(APIView):
     """Accelerator-hours, waste and cost of the jobs that the user sees."""
 
     @extend_schema(
-        responses=UsageSerializer,
+        responses={
+            (200, "application/json"): UsageSerializer,
+            (200, "text/csv"): OpenApiTypes.STR,
+        },
         parameters=[
             OpenApiParameter("by", str, enum=[one.value for one in UsageBy]),
             OpenApiParameter("since", datetime.datetime, description="30 days ago by default."),

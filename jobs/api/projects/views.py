@@ -6,7 +6,7 @@ import re
 
 from django.conf import settings
 from django.utils import timezone
-from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
+from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -14,6 +14,7 @@ from rest_framework.reverse import reverse
 from rest_framework.views import APIView
 
 from jobs import nudges
+from jobs.api.openapi import if_match_param
 from jobs.api.permissions import AdminToWritePermission
 from jobs.api.projects.serializers import (
     MemberSerializer,
@@ -84,7 +85,7 @@ class ProjectDetail(APIView):
     @extend_schema(
         request=ProjectChangeSerializer,
         responses=ProjectDetailSerializer,
-        parameters=[OpenApiParameter("If-Match", str, OpenApiParameter.HEADER)],
+        parameters=[if_match_param(_ETAG)],
     )
     def patch(self, request: Request, project_id: int) -> Response:
         """Change shares and limits (admins); the next decision keeps them."""

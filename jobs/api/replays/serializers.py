@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from jobs.models import (
-    Replay,
-)
+from controlplane.core.policies import POLICIES
+from jobs.models import Replay
+from jobs.services.cluster.replays import HOURS_RANGE
 
 
 class ReplaySummarySerializer(serializers.ModelSerializer):
@@ -43,10 +43,15 @@ class ReplaySerializer(ReplaySummarySerializer):
 class ReplayRequestSerializer(serializers.Serializer):
     """A request for a what-if replay. Only for the OpenAPI document."""
 
-    policy = serializers.CharField()
+    policy = serializers.ChoiceField([*POLICIES])
     accelerators = serializers.DictField(
         child=serializers.IntegerField(min_value=0),
         required=False,
         help_text="Number by kind; a kind that is left out stays as it is.",
     )
-    hours = serializers.IntegerField(required=False, help_text="How far back; 24 by default.")
+    hours = serializers.IntegerField(
+        required=False,
+        min_value=HOURS_RANGE[0],
+        max_value=HOURS_RANGE[1],
+        help_text="How far back; 24 by default.",
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.utils import timezone
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -13,6 +13,7 @@ from jobs import nudges
 from jobs.api.requests import body, person
 from jobs.models import Secret
 from jobs.services.cluster.secrets import VALUE_LIMIT_BYTES, secret_delete, secret_store
+from jobs.submission import SECRET_NAME
 
 
 class SecretSerializer(serializers.ModelSerializer):
@@ -24,11 +25,20 @@ class SecretSerializer(serializers.ModelSerializer):
 
 
 class NewSecretSerializer(serializers.Serializer):
-    """The value of a secret."""
+    """The value of a secret. Only for the OpenAPI document."""
 
-    value = serializers.CharField(
-        min_length=8, max_length=VALUE_LIMIT_BYTES, trim_whitespace=False, write_only=True
+    value = serializers.RegexField(
+        r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$",
+        min_length=8,
+        max_length=VALUE_LIMIT_BYTES,
+        trim_whitespace=False,
+        write_only=True,
     )
+
+
+_NAME_PARAM = OpenApiParameter(
+    "name", {"type": "string", "pattern": f"^({SECRET_NAME.pattern})$"}, OpenApiParameter.PATH
+)
 
 
 class SecretList(APIView):
@@ -45,7 +55,9 @@ class SecretDetail(APIView):
     """One of the user's own secrets; its value is never given."""
 
     @extend_schema(
-        request=NewSecretSerializer, responses={200: SecretSerializer, 201: SecretSerializer}
+        request=NewSecretSerializer,
+        responses={200: SecretSerializer, 201: SecretSerializer},
+        parameters=[_NAME_PARAM],
     )
     def put(self, request: Request, name: str) -> Response:
         """Create the secret, or replace its value."""

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from django.contrib.auth.models import User
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework import generics, serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -16,6 +16,7 @@ from rest_framework.views import APIView
 from controlplane.core.values.tiers import Tier
 from jobs import nudges
 from jobs.api.jobs.submission_fields import EnumField, FlagField, NumberField, WholeField
+from jobs.api.openapi import if_match_param
 from jobs.api.permissions import AdminPermission
 from jobs.api.requests import body, person
 from jobs.exceptions import InvalidInputError
@@ -94,7 +95,7 @@ class UserDetail(APIView):
     @extend_schema(
         request=UserChangeSerializer,
         responses=UserSerializer,
-        parameters=[OpenApiParameter("If-Match", str, OpenApiParameter.HEADER)],
+        parameters=[if_match_param(_ETAG)],
     )
     def patch(self, request: Request, name: str) -> Response:
         """Change a user's limits, or whether the account is active."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 from django.utils import timezone
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -15,6 +15,7 @@ from controlplane.core.values.lifecycle import ValidationStatus
 from jobs import nudges
 from jobs.api.jobs.submission_request import submission_of
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
+from jobs.api.openapi import number_parameter
 from jobs.api.parsers import SubmissionJsonParser, YamlParser
 from jobs.api.requests import number_param, person
 from jobs.api.validations.serializers import ValidationSerializer
@@ -49,7 +50,9 @@ class ValidationDetail(APIView):
 
     @extend_schema(
         responses=ValidationSerializer,
-        parameters=[OpenApiParameter("wait", float, description="Seconds to wait for it, to 30.")],
+        parameters=[
+            number_parameter("wait", 0, settings.WAIT_LIMIT_S, "Seconds to wait for it, to 30.")
+        ],
     )
     def get(self, request: Request, validation_id: int) -> Response:
         """Get a validation."""
