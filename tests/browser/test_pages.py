@@ -220,7 +220,25 @@ def test_times_are_in_the_readers_zone(browser: Browser, site: Site) -> None:
     tick = visitor.page.locator("[data-figure=throughput] .xtick text").first.text_content()
     start = visitor.page.locator("#events time").nth(2).inner_text()
     assert _hour(tick) in (_hour(start), (_hour(start) + 1) % 24)
+    _choose_utc(visitor.page)
+    visitor.open(visitor.page.url)
+    expect(visitor.page.locator("#zone-note")).to_have_text("Times are in UTC.")
+    expect(time).to_have_text(re.compile(rf"{time.get_attribute('datetime')[11:19]}$"))
     visitor.page.context.close()
+
+
+def _choose_utc(page: Page) -> None:
+    """Choose UTC in the menu: times and charts change at once, by nine hours from Tokyo's."""
+    time = page.locator("#spec time").first
+    tick = page.locator("[data-figure=throughput] .xtick text").first
+    hour = _hour(tick.text_content())
+    expect(page.locator("#zone-note")).to_have_text("Times are in your time zone, Asia/Tokyo.")
+    page.locator(".top details.menu summary").click()
+    with page.expect_response("**/account/zone/"):
+        page.get_by_role("button", name="UTC", exact=True).click()
+    expect(page.locator("#zone-note")).to_have_text("Times are in UTC.")
+    expect(time).to_have_attribute("title", re.compile(r"UTC$"))
+    expect(tick).to_have_text(re.compile(rf"{(hour - 9) % 24:02}:"))
 
 
 def _hour(text: str | None) -> int:
@@ -483,6 +501,7 @@ def test_pages_work_without_scripts(browser: Browser, site: Site) -> None:
     page.goto(f"/jobs/{JOB['paused']}/")
     expect(page.get_by_role("heading", level=1)).to_contain_text("weekend run")
     expect(page.locator("#spec time").first).to_contain_text("UTC")
+    expect(page.locator("#zone-note")).to_have_text("Times are in UTC.")
     page.get_by_role("button", name="Resume").click()
     expect(page.locator("#job-head [role=status]")).to_have_text("pending")
     page.goto("/jobs/new/")

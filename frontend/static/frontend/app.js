@@ -1,11 +1,11 @@
 // Starts what a page has: live parts, charts, the log, the submission form, small conveniences.
 
 import { drawAll, refreshFigures, startCharts } from "./charts.js";
+import { startTheme, startZone } from "./choices.js";
 import { onChange, start } from "./live.js";
 import { startLog } from "./log.js";
 import { refreshRegions } from "./regions.js";
 import { startSubmitForm } from "./submit.js";
-import { startTheme } from "./theme.js";
 import { keepAges, localise, tellZone } from "./times.js";
 
 function tell(text) {
@@ -55,6 +55,11 @@ keepAges();
 startCopyButtons();
 startMenus();
 startTheme(drawAll);
+startZone(() => {
+  localise();
+  tellZone();
+  drawAll();
+});
 startSelfSubmitting();
 startSubmitForm();
 startCharts();

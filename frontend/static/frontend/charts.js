@@ -1,7 +1,7 @@
 // Draws the figures that the server sends: colours are looked up in the style sheet, times moved to
-// the reader's zone, and every figure filled into the table beside it as well.
+// the chosen zone, and every figure filled into the table beside it as well.
 
-import { clockText, localStamp } from "./times.js";
+import { clockText, localStamp, timeOf } from "./times.js";
 
 const CONFIG = { displayModeBar: false, responsive: false, doubleClick: false, showTips: false, scrollZoom: false };
 let figures = {};
@@ -104,7 +104,7 @@ function zoom(change) {
   const ends = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
   if (ends.some((end) => end === undefined)) return;
   const address = new URL(window.location.href);
-  const [from, to] = ends.map((end) => new Date(String(end).replace(" ", "T")).toISOString());
+  const [from, to] = ends.map((end) => timeOf(end).toISOString());
   address.searchParams.delete("window");
   address.searchParams.set("from", from);
   address.searchParams.set("to", to);
