@@ -36,6 +36,7 @@
     const scrolls = /auto|scroll/.test(style.overflowX + style.overflowY)
       && (element.scrollWidth > element.clientWidth + 1 || element.scrollHeight > element.clientHeight + 1);
     if (scrolls && isShown(element) && element !== document.documentElement && element.tabIndex < 0
+      && !document.querySelector(`[role=combobox][aria-controls="${element.id}"]`)
       && !element.querySelector("a, button, input, select, textarea, [tabindex]")) wrong.push(`${path(element)} scrolls but not by keyboard`);
   }
 

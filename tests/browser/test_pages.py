@@ -495,6 +495,44 @@ def test_a_theme_is_chosen_by_keyboard_and_charts_follow(browser: Browser, site:
     assert visitor.complaints == []
 
 
+def test_the_palette_finds_pages_actions_and_jobs_by_keys(
+    browser: Browser, site: Site, admin: Visitor
+) -> None:
+    page = admin.page
+    admin.open("/account/")
+    box, options = page.get_by_role("combobox"), page.locator("#palette [role=option]")
+    page.keyboard.press("Control+k")
+    expect(box).to_be_focused()
+    assert page.evaluate(AUDIT) == []
+    page.keyboard.type("theme dark")
+    with page.expect_response("**/account/theme/"):
+        page.keyboard.press("Enter")
+    expect(page.locator("#announcer")).to_have_text("Theme: Dark")
+    page.get_by_role("button", name="Search").click()
+    assert page.evaluate(AUDIT) == []
+    page.keyboard.type("bold")
+    found = options.filter(has_text=f"#{JOB['script']} <script>")  # its name is no markup
+    expect(found).to_have_count(1)
+    while found.get_attribute("aria-selected") != "true":
+        page.keyboard.press("ArrowDown")
+    expect(box).to_have_attribute("aria-activedescendant", found.get_attribute("id") or "")
+    assert not page.evaluate("window.hurt || document.querySelector('#palette b')")
+    page.keyboard.press("Escape")
+    expect(box).to_be_hidden()
+    page.keyboard.press("Control+k")
+    page.keyboard.type(f"#{JOB['paused']}")
+    expect(options.first).to_contain_text("weekend run")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/jobs/{JOB['paused']}/")
+    newcomer = visit(browser, site, "newcomer").page
+    newcomer.goto("/account/")
+    newcomer.keyboard.press("Control+k")
+    pages = newcomer.locator("#palette [role=option]").filter(has_text="page")
+    expect(pages.filter(has_text="Jobs")).not_to_have_count(0)
+    expect(pages.filter(has_text="Queue")).to_have_count(0)
+    newcomer.context.close()
+
+
 def test_pages_work_without_scripts(browser: Browser, site: Site) -> None:
     visitor = visit(browser, site, "ada", java_script_enabled=False)
     page = visitor.page
@@ -502,6 +540,7 @@ def test_pages_work_without_scripts(browser: Browser, site: Site) -> None:
     expect(page.get_by_role("heading", level=1)).to_contain_text("weekend run")
     expect(page.locator("#spec time").first).to_contain_text("UTC")
     expect(page.locator("#zone-note")).to_have_text("Times are in UTC.")
+    expect(page.locator("#palette-open")).to_be_hidden()
     page.get_by_role("button", name="Resume").click()
     expect(page.locator("#job-head [role=status]")).to_have_text("pending")
     page.goto("/jobs/new/")

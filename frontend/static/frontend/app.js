@@ -4,6 +4,7 @@ import { drawAll, refreshFigures, startCharts } from "./charts.js";
 import { startTheme, startZone } from "./choices.js";
 import { onChange, start } from "./live.js";
 import { startLog } from "./log.js";
+import { startPalette } from "./palette.js";
 import { refreshRegions } from "./regions.js";
 import { startSubmitForm } from "./submit.js";
 import { keepAges, localise, tellZone } from "./times.js";
@@ -60,6 +61,7 @@ startZone(() => {
   tellZone();
   drawAll();
 });
+startPalette(tell);
 startSelfSubmitting();
 startSubmitForm();
 startCharts();
