@@ -59,6 +59,7 @@ function layout(own, isTime) {
   return {
     ...own,
     shapes: (own.shapes ?? []).map((shape) => (isTime ? { ...shape, x0: localStamp(shape.x0), x1: localStamp(shape.x1) } : shape)),
+    annotations: (own.annotations ?? []).map((one) => (isTime ? { ...one, x: localStamp(one.x) } : one)),
     xaxis: axis(own.xaxis), yaxis: axis(own.yaxis), ...(own.yaxis2 && { yaxis2: axis(own.yaxis2) }),
     margin: { l: 8, r: 12, t: 8, b: 8 }, showlegend: false, autosize: true, dragmode: (hasMouse() && own.dragmode) || false,
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
@@ -150,6 +151,8 @@ function fillLegend(list, entries) {
     const swatch = document.createElement("span");
     swatch.className = "swatch";
     swatch.style.backgroundColor = colour(entry.colour);
+    if (entry.mark) swatch.dataset.mark = entry.mark;
+    swatch.style.color = readableOn(colour(entry.colour));
     const text = document.createElement(entry.job_id ? "a" : "span");
     text.textContent = entry.label;
     if (entry.job_id) text.href = `/jobs/${entry.job_id}/`;
