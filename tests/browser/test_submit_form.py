@@ -85,7 +85,7 @@ def test_code_is_measured_before_it_is_submitted(ada: Visitor, site: Site, tmp_p
     expect(name).to_have_value("measured")
     name.fill("measured first")
     page.get_by_label("Global batch size").fill("20")
-    page.get_by_label("Accelerator types").fill("cpu")
+    page.get_by_role("group", name="Accelerator types").get_by_label("cpu", exact=True).check()
     result = page.locator("#check-result")
 
     page.get_by_role("button", name="Measure memory").click()
