@@ -76,15 +76,25 @@ _ATTRIBUTES = {
     "tags": {"autocomplete": "off", "placeholder": "none"},
     "note": {"autocomplete": "off"},
     "stop_metric": {"autocomplete": "off"},
-    "accepted_kinds": {"autocomplete": "off", "placeholder": "any"},
     "secrets": {"autocomplete": "off", "placeholder": "none"},
 }
+
+
+class KindsField(forms.Field):
+    """Ticked kinds of accelerators as text, which the serializer validates."""
+
+    widget = forms.CheckboxSelectMultiple
+
+    def clean(self, value: Sequence[str] | None) -> str:
+        return ", ".join(value or ())
 
 
 def _form_field(name: str, field: serializers.Field) -> forms.Field:
     """Return the widget of a serializer's field; the serializer validates the text."""
     options: dict[str, Any] = {"label": field.label, "help_text": field.help_text}
     options["required"] = False
+    if name == "accepted_kinds":
+        return KindsField(**options | {"help_text": "None ticked means any."})
     attributes: dict[str, Any] = dict(_ATTRIBUTES.get(name, {}))
     match field:
         case serializers.ChoiceField():
@@ -134,6 +144,14 @@ class JobForm(SweepForm):
         """Offer the projects to which the user may submit."""
         choices = [("", "none"), *((name, name) for name in names)]
         self.fields["project"].widget = forms.Select(choices=choices)
+
+    def kind_choices(self, kinds: Sequence[str]) -> None:
+        """Offer kinds of accelerators, and others that are chosen already."""
+        widget = self.fields["accepted_kinds"].widget
+        assert isinstance(widget, forms.CheckboxSelectMultiple)
+        chosen = widget.format_value(self["accepted_kinds"].value())
+        absent = [(kind, f"{kind} (no node has it)") for kind in chosen if kind not in kinds]
+        widget.choices = [*((kind, kind) for kind in kinds), *absent]
 
     def checkpoint_choices(self, choices: Sequence[tuple[str, str]]) -> None:
         """Offer the states of the job that this one starts from."""
@@ -348,7 +366,9 @@ def values_shown(values: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("settings", "tuning_space"):
         if isinstance(shown.get(name), dict):
             shown[name] = json.dumps(shown[name], indent=2)
-    for name in ("accepted_kinds", "secrets", "tags"):
+    if isinstance(kinds := shown.get("accepted_kinds"), str):
+        shown["accepted_kinds"] = [kind.strip() for kind in kinds.split(",") if kind.strip()]
+    for name in ("secrets", "tags"):
         if isinstance(shown.get(name), list | tuple):
             shown[name] = ", ".join(map(str, shown[name]))
     return shown

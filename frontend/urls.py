@@ -12,6 +12,7 @@ from frontend.views import (
     account,
     actions,
     admin,
+    choices,
     compare,
     copy,
     job,
@@ -27,7 +28,6 @@ from frontend.views import (
     replays,
     submit,
     sweeps,
-    theme,
     timeline,
 )
 
@@ -100,7 +100,8 @@ urlpatterns = [
     _page("usage/prices/", projects.prices, "prices"),
     _page("audit/", admin.audit, "audit"),
     _page("account/", account.account, "account"),
-    _page("account/theme/", theme.theme, "theme"),
+    _page("account/theme/", choices.theme, "theme"),
+    _page("account/zone/", choices.zone, "zone"),
     _page("account/password/", account.password, "password"),
     _page("account/tokens/", account.tokens, "tokens"),
     _page("account/tokens/<int:token_id>/revoke/", account.token_revoke, "token_revoke"),

@@ -23,10 +23,12 @@ from frontend.figures.parts import (
     time_axis,
 )
 from frontend.figures.rows import HIDDEN_JOB_ID, AllocationChanges, JobLabels, WorkSpan
-from frontend.palette import OTHER_JOBS_TOKEN, job_colour_token
+from frontend.palette import OTHER_JOBS_TOKEN, job_colour_token, pattern, text_on
 
 #: Jobs with a band of their own in the stacked area; all others share one band.
 MAX_BANDS = 12
+#: Least parts of the chart's time and of its highest stack that a label in a band takes.
+_LABEL_LENGTH, _LABEL_HEIGHT = 0.07, 0.08
 
 
 def cluster_allocation_figure(
@@ -56,21 +58,37 @@ def cluster_allocation_figure(
     colours = {job_id: job_colour_token(colour) for job_id, (_, colour) in found.items()}
     colours[HIDDEN_JOB_ID] = OTHER_JOBS_TOKEN
     x = [milliseconds(at) for at in steps.times.tolist()]
-    data = [band(x, largest[job_id], names[job_id], colours[job_id]) for job_id in shown]
-    legend = [legend_entry(names[job_id], colours[job_id], job_id or None) for job_id in shown]
+    patterns = {job_id: pattern(colours[job_id], colour) for job_id, (_, colour) in found.items()}
+    patterns[HIDDEN_JOB_ID] = pattern(OTHER_JOBS_TOKEN, 0)
+    data = [
+        band(x, largest[job_id], names[job_id], colours[job_id], patterns[job_id])
+        for job_id in shown
+    ]
+    legend = [
+        legend_entry(
+            names[job_id],
+            colours[job_id],
+            job_id or None,
+            mark="{shape}{size}".format_map(patterns[job_id]),
+        )
+        for job_id in shown
+    ]
+    labels_shown = _band_labels(data, [f"#{job_id}" if job_id else "" for job_id in shown])
     if num_rest:
         text = f"{num_rest} other jobs"
-        data.append(band(x, steps.samples(is_rest), text, OTHER_JOBS_TOKEN))
+        rest = steps.samples(is_rest)
+        data.append(band(x, rest, text, OTHER_JOBS_TOKEN, patterns[HIDDEN_JOB_ID]))
         legend.append(legend_entry(text, OTHER_JOBS_TOKEN))
     if num_accelerators:
         data.append(capacity_line(x, num_accelerators, _holders(data, len(x))))
-        legend.append(legend_entry(f"capacity {num_accelerators}", "--capacity"))
+        legend.append(legend_entry(f"capacity {num_accelerators}", "--capacity", mark="dash"))
     return {
         "data": data,
         "layout": {
             "xaxis": time_axis(start_at, end_at),
             "yaxis": count_axis(max(num_accelerators, *steps.samples(slice(None)))),
             "hovermode": "x unified",
+            "annotations": labels_shown,
         },
         "legend": legend,
         "table": table(
@@ -140,6 +158,36 @@ class Staircases:
         """Count the jobs of some steps that hold accelerators at any of the times."""
         first, following = self.places
         return len(np.unique(self.job_ids[chosen & (self.counts > 0) & (first < following)]))
+
+
+def _band_labels(bands: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Write a text into each band, where it keeps place and height for longest and has room."""
+    if not bands:
+        return []
+    x = np.array(bands[0]["x"], dtype=np.float64)
+    tops = np.cumsum([one["y"] for one in bands], axis=0)
+    found = []
+    for one, text, top in zip(bands, texts, tops, strict=True):
+        height = np.array(one["y"])
+        is_new = np.diff(top, prepend=np.nan).astype(bool) | np.diff(height, prepend=0).astype(bool)
+        starts = np.flatnonzero(is_new)
+        ends = np.append(x[starts[1:]], x[-1])
+        lengths = np.where(height[starts] >= _LABEL_HEIGHT * tops[-1].max(), ends - x[starts], 0)
+        place = int(lengths.argmax())
+        if text and lengths[place] >= _LABEL_LENGTH * (x[-1] - x[0]):
+            first = starts[place]
+            found.append(
+                {
+                    "x": round((x[first] + ends[place]) / 2),
+                    "y": float(top[first] - height[first] / 2),
+                    "text": text,
+                    "showarrow": False,
+                    "font": {"size": 11, "color": text_on(one["fillcolor"])},
+                    "bgcolor": one["fillcolor"],
+                    "borderpad": 1,
+                }
+            )
+    return found
 
 
 def _newest(changes: AllocationChanges, start_at: float) -> AllocationChanges:

@@ -16,6 +16,7 @@ from frontend.figures.parts import (
     plotly_text,
     table,
 )
+from frontend.palette import DASHES
 from jobs.selectors.comparison import Series
 
 #: Horizontal axes: name in the address -> title.
@@ -25,7 +26,6 @@ AXES: Mapping[str, str] = {
     "time": "time since the start",
     "accelerator_hours": "accelerator-hours of training",
 }
-_DASHES = ("solid", "dash", "dot", "dashdot")
 _SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up")
 #: Units of time: seconds from which one is used -> seconds of one, its name.
 _UNITS = ((3 * 3600, 3600.0, "hours"), (300, 60.0, "minutes"), (0, 1.0, "seconds"))
@@ -39,6 +39,10 @@ class JobStyle:
     name: str
     colour: str
     place: int
+
+    @property
+    def dash(self) -> str:
+        return DASHES[self.place % len(DASHES)]
 
 
 def comparison_figure(
@@ -81,7 +85,9 @@ def comparison_figure(
             "yaxis": {"title": {"text": plotly_text(name)}, "type": "log" if is_log else "linear"},
         },
         "legend": [
-            legend_entry(label(style.job_id, style.name), style.colour, style.job_id)
+            legend_entry(
+                label(style.job_id, style.name), style.colour, style.job_id, mark=style.dash
+            )
             for style in (styles[one.job_id] for one in series)
         ],
         "table": table(["Job", title.capitalize(), name], rows[:MAX_TABLE_ROWS])
@@ -100,9 +106,8 @@ def _positions(series: Series, axis: str) -> Sequence[float]:
 def _trace(series: Series, xs: list[float], style: JobStyle, title: str, at: int) -> dict[str, Any]:
     text = plotly_text(label(style.job_id, style.name))
     hover = f"{text}<br>%{{x:.6~g}} {title}: %{{y:.4f}}<extra></extra>"
-    trace = line(xs, series.values, f"#{style.job_id}", style.colour, hover)
+    trace = line(xs, series.values, f"#{style.job_id}", style.colour, hover, style.dash)
     mode = "lines+markers" if len(xs) <= MAX_MARKERS else "lines"
-    trace["line"]["dash"] = _DASHES[style.place % len(_DASHES)]
     return trace | {
         "mode": f"{mode}+text",
         "text": [f"#{style.job_id}" if place == at else "" for place in range(len(xs))],

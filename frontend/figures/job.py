@@ -10,8 +10,8 @@ from frontend.figures.parts import (
     MAX_POINTS,
     Figure,
     count_axis,
-    legend_entry,
     line,
+    line_legend,
     milliseconds,
     table,
     time_axis,
@@ -45,7 +45,7 @@ def loss_figure(
     checked = [epoch for epoch in epochs if "val_loss" in epoch.logs]
     if checked:
         data.append(epoch_trace(checked, "val_loss", "validation loss", "--second"))
-    legend = [legend_entry(trace["name"], trace["line"]["color"]) for trace in data]
+    legend = line_legend(data)
     return {
         "data": data,
         "layout": {

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from frontend.figures.parts import Figure, legend_entry, line, plotly_text, table, vertical_line
+from frontend.figures.parts import Figure, line, line_legend, plotly_text, table, vertical_line
 from frontend.figures.rows import EpochPoint, ResizeMark
 
 #: Most markers on a line; more would merge into one.
@@ -36,7 +36,7 @@ def metric_figure(name: str, epochs: Sequence[EpochPoint], resizes: Sequence[Res
             "yaxis": {"title": {"text": plotly_text(name)}},
             "shapes": resize_lines(resizes),
         },
-        "legend": [legend_entry(trace["name"], trace["line"]["color"]) for trace in data],
+        "legend": line_legend(data),
         "table": table(
             ["Epoch", "Step", "Training", "Validation"],
             [
@@ -61,6 +61,7 @@ def epoch_trace(points: Sequence[EpochPoint], log: str, label: str, colour: str)
         label,
         colour,
         f"step %{{x}}: %{{y:.4f}}<extra>{label}</extra>",
+        "dash" if log.startswith(VALIDATION) else "solid",
     )
     return trace | {
         "mode": "lines+markers" if len(points) <= MAX_MARKERS else "lines",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -16,7 +16,9 @@ MAX_TABLE_ROWS = 200
 MAX_LABEL_LENGTH = 28
 
 
-def band(x: list[int], y: list[int], name: str, colour: str) -> dict[str, Any]:
+def band(
+    x: list[int], y: list[int], name: str, colour: str, fillpattern: Mapping[str, Any]
+) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines",
@@ -26,6 +28,7 @@ def band(x: list[int], y: list[int], name: str, colour: str) -> dict[str, Any]:
         "name": plotly_text(name),
         "line": {"shape": "hv", "width": 0.5, "color": "--surface"},
         "fillcolor": colour,
+        "fillpattern": fillpattern,
         "hoverinfo": "skip",
     }
 
@@ -45,7 +48,12 @@ def capacity_line(x: list[int], capacity: int, holders: list[str]) -> dict[str, 
 
 
 def line(
-    x: Sequence[float], y: Sequence[float | None], name: str, colour: str, hovertemplate: str
+    x: Sequence[float],
+    y: Sequence[float | None],
+    name: str,
+    colour: str,
+    hovertemplate: str,
+    dash: str = "solid",
 ) -> dict[str, Any]:
     return {
         "type": "scatter",
@@ -53,7 +61,7 @@ def line(
         "x": list(x),
         "y": list(y),
         "name": name,
-        "line": {"color": colour, "width": 2},
+        "line": {"color": colour, "width": 2, "dash": dash},
         "hovertemplate": hovertemplate,
     }
 
@@ -111,8 +119,22 @@ def plotly_text(text: str) -> str:
     return escape(text).replace("%", "&#37;")
 
 
-def legend_entry(label: str, colour: str, job_id: int | None = None) -> dict[str, Any]:
-    return {"label": label, "colour": colour, "job_id": job_id}
+def legend_entry(
+    label: str, colour: str, job_id: int | None = None, *, mark: str = ""
+) -> dict[str, Any]:
+    """Return an entry of the legend.
+
+    Args:
+        mark: dash of its line, or shape and size of its area's pattern: "dash", "/6".
+    """
+    return {"label": label, "colour": colour, "job_id": job_id, "mark": mark}
+
+
+def line_legend(traces: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the legend of some lines."""
+    return [
+        legend_entry(one["name"], one["line"]["color"], mark=one["line"]["dash"]) for one in traces
+    ]
 
 
 def milliseconds(at: float) -> int:

@@ -18,7 +18,7 @@ from frontend.figures.parts import (
     table,
     time_axis,
 )
-from frontend.palette import job_colour_token
+from frontend.palette import DASHES, job_colour_token
 from jobs.models.jobs import NUM_COLOURS
 
 
@@ -68,8 +68,9 @@ def readings_figure(
         x = [milliseconds(at) for at, _ in points]
         y = [_rounded(value, measure) for _, value in points]
         hover = f"%{{y}} {measure.title}<extra>{plotly_text(one.label)}</extra>"
-        data.append(line(x, y, plotly_text(one.label), colour, hover))
-        legend.append(legend_entry(one.label, colour))
+        dash = DASHES[one.place % len(DASHES)]
+        data.append(line(x, y, plotly_text(one.label), colour, hover, dash))
+        legend.append(legend_entry(one.label, colour, mark=dash))
         rows += [
             [milliseconds(at), one.label, _rounded(value, measure)]
             for at, value in one.points

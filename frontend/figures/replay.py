@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from frontend.figures.parts import Figure, label, legend_entry, plotly_text, table
+from frontend.palette import pattern
 
 #: Most jobs with bars: those whose completion time changes most.
 MAX_BARS = 40
@@ -22,8 +23,8 @@ def completion_figure(jobs: Sequence[Mapping[str, Any]]) -> Figure:
     both.sort(key=lambda job: (-abs(job["changed_s"] - job["as_is_s"]), job["id"]))
     shown = sorted(both[:MAX_BARS], key=lambda job: job["id"])
     data = [
-        _bars(shown, "as_is_s", "as it was", "--muted"),
-        _bars(shown, "changed_s", "what if", "--accent"),
+        _bars(shown, "as_is_s", "as it was", "--muted", 0),
+        _bars(shown, "changed_s", "what if", "--accent", 1),
     ]
     return {
         "data": data if shown else [],
@@ -34,7 +35,10 @@ def completion_figure(jobs: Sequence[Mapping[str, Any]]) -> Figure:
             "yaxis": {"rangemode": "tozero", "title": {"text": "minutes to completion"}},
             "hovermode": "x unified",
         },
-        "legend": [legend_entry("as it was", "--muted"), legend_entry("what if", "--accent")],
+        "legend": [
+            legend_entry("as it was", "--muted"),
+            legend_entry("what if", "--accent", mark="/6"),
+        ],
         "table": table(
             ["Job", "Recorded, s", "Replayed, s", "What if, s", "Change"],
             [
@@ -58,13 +62,15 @@ def change_text(before: float | None, after: float | None) -> str:
     return f"{after / before - 1.0:+.0%}"
 
 
-def _bars(jobs: Sequence[Mapping[str, Any]], field: str, name: str, colour: str) -> dict[str, Any]:
+def _bars(
+    jobs: Sequence[Mapping[str, Any]], field: str, name: str, colour: str, place: int
+) -> dict[str, Any]:
     return {
         "type": "bar",
         "x": [plotly_text(f"#{job['id']}") for job in jobs],
         "y": [round(job[field] / _MINUTE_S, 2) for job in jobs],
         "name": name,
-        "marker": {"color": colour},
+        "marker": {"color": colour, "pattern": pattern(colour, place)},
         "hovertemplate": f"%{{y:.1f}} min {name}<extra></extra>",
     }
 

@@ -16,9 +16,9 @@ from django.utils.safestring import SafeString, mark_safe
 
 from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES, JobStatus, NodeStatus
 from controlplane.core.values.tiers import Tier
+from frontend.choices import SYSTEM, ZONES, Theme, theme_of, zone_of
 from frontend.figures.parts import Figure
 from frontend.policy import stream_address
-from frontend.themes import SYSTEM, Theme, theme_of
 from jobs.models import Job, Node, Replay, ReplayStatus
 from jobs.selectors.access import Person, text_for
 from jobs.selectors.estimates.memory import size_text
@@ -78,6 +78,19 @@ def theme_now(context: Context) -> Theme:
     """Return the theme that the browser has chosen."""
     request = context.get("request")
     return theme_of(request) if request else SYSTEM
+
+
+@register.simple_tag(takes_context=True)
+def zone_now(context: Context) -> str:
+    """Return the name of the time zone that the browser has chosen."""
+    request = context.get("request")
+    return zone_of(request) if request else "browser"
+
+
+@register.simple_tag
+def zones() -> dict[str, str]:
+    """Return the time zones to choose from: name -> label."""
+    return ZONES
 
 
 @register.simple_tag(takes_context=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,6 +14,7 @@ from django.views.decorators.http import require_safe
 
 from frontend.figures.comparison import AXES, JobStyle, comparison_figure
 from frontend.figures.metrics import metric_key
+from frontend.figures.parts import Figure
 from frontend.palette import colours_apart, job_colour_token
 from frontend.views.changes import words
 from frontend.views.pages import figures_response
@@ -64,9 +66,10 @@ def _jobs(request: HttpRequest) -> list[Job]:
 
 def _form(request: HttpRequest) -> CompareForm:
     form = CompareForm(request.GET)
-    unknown = [name for name in request.GET if name not in (*form.fields, "job")]
+    known_names = ("job", *form.fields, "tables")
+    unknown = [name for name in request.GET if name not in known_names]
     if unknown:
-        known = ", ".join(["job", *form.fields])
+        known = ", ".join(known_names)
         raise InvalidInputError.of(**{unknown[0]: f"There is no “{unknown[0]}”; use {known}."})
     if not form.is_valid():
         raise InvalidInputError(
@@ -78,7 +81,10 @@ def _form(request: HttpRequest) -> CompareForm:
 @login_required
 @require_safe
 def compare(request: HttpRequest) -> HttpResponse:
-    """Show up to twelve jobs side by side; the address holds jobs, axis, scale and smoothing."""
+    """Show up to twelve jobs side by side; the address holds jobs, axis, scale and smoothing.
+
+    With `tables` in it the charts' tables are filled in, for browsers without JavaScript.
+    """
     try:
         form, jobs = _form(request), _jobs(request)
     except InvalidInputError as error:
@@ -104,6 +110,8 @@ def compare(request: HttpRequest) -> HttpResponse:
             ],
             "charts": [(metric_key(name), name) for name in found.series],
             "figures_query": query.urlencode(),
+            "figures": _figures(jobs, found, form) if "tables" in query else None,
+            "tables_query": f"{query.urlencode()}&tables=1",
             "smooth": form.cleaned_data["smooth"],
             "compared_limit": COMPARED_LIMIT,
             "points_limit": POINTS_LIMIT,
@@ -131,13 +139,17 @@ def compare_figures(request: HttpRequest) -> HttpResponse:
         form, jobs = _form(request), _jobs(request)
     except InvalidInputError as error:
         return JsonResponse({"detail": words(error)}, status=400)
+    return figures_response(request, _figures(jobs, jobs_compared(jobs), form))
+
+
+def _figures(jobs: Sequence[Job], found: Comparison, form: CompareForm) -> dict[str, Figure]:
     colours = colours_apart([job.colour for job in jobs])
     styles = {
         job.pk: JobStyle(job.pk, job.name, job_colour_token(colour), place)
         for place, (job, colour) in enumerate(zip(jobs, colours, strict=True))
     }
     chosen = form.cleaned_data
-    figures = {
+    return {
         metric_key(name): comparison_figure(
             name,
             series,
@@ -146,6 +158,5 @@ def compare_figures(request: HttpRequest) -> HttpResponse:
             is_log=chosen["y"] == "log",
             smoothing=float(chosen["smooth"] or 0),
         )
-        for name, series in jobs_compared(jobs).series.items()
+        for name, series in found.series.items()
     }
-    return figures_response(request, figures)

@@ -27,13 +27,13 @@ from jobs.api.projects.serializers import (
 )
 from jobs.api.projects.usage_views import usage_csv, usage_of
 from jobs.exceptions import ControlPlaneError, ForbiddenError, InvalidInputError, NotFoundError
-from jobs.models import Accelerator, Project, ProjectRole
+from jobs.models import Project, ProjectRole
 from jobs.models.projects import QUOTA_LIMIT
 from jobs.selectors import access
 from jobs.selectors.projects import guaranteed_total, project_states
 from jobs.selectors.series import num_accelerators_present
 from jobs.selectors.time_filter import UtcDateTimeField
-from jobs.selectors.usage import UsageBy, accelerator_prices
+from jobs.selectors.usage import UsageBy, accelerator_kinds, accelerator_prices
 from jobs.services.cluster.projects import (
     member_remove,
     member_set,
@@ -205,8 +205,7 @@ def prices(request: HttpRequest) -> HttpResponse:
 def _price_rows() -> list[tuple[str, float | None]]:
     """Return every kind that has accelerators or a price, with its price."""
     known = accelerator_prices()
-    present = Accelerator.objects.order_by().values_list("kind", flat=True).distinct()
-    kinds = {*present, *known}
+    kinds = {*accelerator_kinds(), *known}
     return [(kind, known.get(kind)) for kind in sorted(kinds)]
 
 

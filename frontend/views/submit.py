@@ -35,6 +35,7 @@ from jobs.models import Job, Sweep, Validation
 from jobs.selectors import access
 from jobs.selectors.forks import checkpoint_choices
 from jobs.selectors.retention import job_code
+from jobs.selectors.usage import accelerator_kinds
 from jobs.services.submission.job_actions import job_submit
 from jobs.services.submission.rows import submission_admit
 from jobs.services.submission.sweeps import SweepRequest, sweep_submit
@@ -245,6 +246,7 @@ def _page(request: HttpRequest, form: forms.JobForm, **more: Any) -> HttpRespons
     kind, _, name = code_from.partition(":")
     is_kept = kind in ("clone", "validation")
     form.standing_limit(access.priority_ceiling(request.user), access.tiers_allowed(request.user))
+    form.kind_choices(accelerator_kinds())
     form.project_choices([one.name for one in access.projects_open_to(request.user)])
     parent = _forked(request, form)
     if parent is not None:

@@ -100,6 +100,8 @@ def problems_documented(result: dict[str, Any], **_more: Any) -> dict[str, Any]:
 class ApiPages(SpectacularSwaggerSplitView):
     """Swagger UI from the package: inline styles, but scripts in files."""
 
+    template_name = "frontend/api_docs.html"
+
     @extend_schema(exclude=True)
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         response = super().get(request, *args, **kwargs)

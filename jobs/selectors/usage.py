@@ -13,7 +13,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db.models import Q
 
-from jobs.models import AcceleratorPrice, Project
+from jobs.models import Accelerator, AcceleratorPrice, Project
 from jobs.selectors.access import Person, is_seen
 from jobs.selectors.readings import HOUR_S
 from jobs.selectors.usage_periods import Period, usage_periods
@@ -105,6 +105,11 @@ def usage_between(
     ]
     rows.sort(key=lambda row: (-row.accelerator_hours, row.name))
     return Usage(since, until, by, rows, _row("", total, has_idle, prices), settings.CURRENCY)
+
+
+def accelerator_kinds() -> list[str]:
+    """Return the kinds of all accelerators of the cluster, sorted."""
+    return sorted({*Accelerator.objects.order_by().values_list("kind", flat=True).distinct()})
 
 
 def accelerator_prices() -> dict[str, float]:

@@ -36,6 +36,7 @@
     const scrolls = /auto|scroll/.test(style.overflowX + style.overflowY)
       && (element.scrollWidth > element.clientWidth + 1 || element.scrollHeight > element.clientHeight + 1);
     if (scrolls && isShown(element) && element !== document.documentElement && element.tabIndex < 0
+      && !document.querySelector(`[role=combobox][aria-controls="${element.id}"]`)
       && !element.querySelector("a, button, input, select, textarea, [tabindex]")) wrong.push(`${path(element)} scrolls but not by keyboard`);
   }
 
@@ -53,8 +54,9 @@
     return sum + weight * (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
   }, 0);
   const ground = (element) => {
-    // The text of a chart's bar stands on the bar.
-    const bar = element.closest(".bars .point")?.querySelector("path");
+    // The text of a chart's bar stands on the bar, and a label on its box.
+    const bar = element.closest(".bars .point")?.querySelector("path")
+      ?? element.closest(".annotation-text-g")?.querySelector(".bg");
     if (bar) return rgba(getComputedStyle(bar).fill);
     const layers = [];
     for (let at = element; at; at = at.parentElement) {

@@ -231,7 +231,25 @@ def test_times_are_in_the_readers_zone(browser: Browser, site: Site) -> None:
     tick = visitor.page.locator("[data-figure=throughput] .xtick text").first.text_content()
     start = visitor.page.locator("#events time").nth(2).inner_text()
     assert _hour(tick) in (_hour(start), (_hour(start) + 1) % 24)
+    _choose_utc(visitor.page)
+    visitor.open(visitor.page.url)
+    expect(visitor.page.locator("#zone-note")).to_have_text("Times are in UTC.")
+    expect(time).to_have_text(re.compile(rf"{time.get_attribute('datetime')[11:19]}$"))
     visitor.page.context.close()
+
+
+def _choose_utc(page: Page) -> None:
+    """Choose UTC in the menu: times and charts change at once, by nine hours from Tokyo's."""
+    time = page.locator("#spec time").first
+    tick = page.locator("[data-figure=throughput] .xtick text").first
+    hour = _hour(tick.text_content())
+    expect(page.locator("#zone-note")).to_have_text("Times are in your time zone, Asia/Tokyo.")
+    page.locator(".top details.menu summary").click()
+    with page.expect_response("**/account/zone/"):
+        page.get_by_role("button", name="UTC", exact=True).click()
+    expect(page.locator("#zone-note")).to_have_text("Times are in UTC.")
+    expect(time).to_have_attribute("title", re.compile(r"UTC$"))
+    expect(tick).to_have_text(re.compile(rf"{(hour - 9) % 24:02}:"))
 
 
 def _hour(text: str | None) -> int:
@@ -528,12 +546,52 @@ def test_a_theme_is_chosen_by_keyboard_and_charts_follow(browser: Browser, site:
     assert visitor.complaints == []
 
 
+def test_the_palette_finds_pages_actions_and_jobs_by_keys(
+    browser: Browser, site: Site, admin: Visitor
+) -> None:
+    page = admin.page
+    admin.open("/account/")
+    box, options = page.get_by_role("combobox"), page.locator("#palette [role=option]")
+    page.keyboard.press("Control+k")
+    expect(box).to_be_focused()
+    assert page.evaluate(AUDIT) == []
+    page.keyboard.type("theme dark")
+    with page.expect_response("**/account/theme/"):
+        page.keyboard.press("Enter")
+    expect(page.locator("#announcer")).to_have_text("Theme: Dark")
+    page.get_by_role("button", name="Search").click()
+    assert page.evaluate(AUDIT) == []
+    page.keyboard.type("bold")
+    found = options.filter(has_text=f"#{JOB['script']} <script>")  # its name is no markup
+    expect(found).to_have_count(1)
+    while found.get_attribute("aria-selected") != "true":
+        page.keyboard.press("ArrowDown")
+    expect(box).to_have_attribute("aria-activedescendant", found.get_attribute("id") or "")
+    assert not page.evaluate("window.hurt || document.querySelector('#palette b')")
+    page.keyboard.press("Escape")
+    expect(box).to_be_hidden()
+    page.keyboard.press("Control+k")
+    page.keyboard.type(f"#{JOB['paused']}")
+    expect(options.first).to_contain_text("weekend run")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/jobs/{JOB['paused']}/")
+    newcomer = visit(browser, site, "newcomer").page
+    newcomer.goto("/account/")
+    newcomer.keyboard.press("Control+k")
+    pages = newcomer.locator("#palette [role=option]").filter(has_text="page")
+    expect(pages.filter(has_text="Jobs")).not_to_have_count(0)
+    expect(pages.filter(has_text="Queue")).to_have_count(0)
+    newcomer.context.close()
+
+
 def test_pages_work_without_scripts(browser: Browser, site: Site) -> None:
     visitor = visit(browser, site, "ada", java_script_enabled=False)
     page = visitor.page
     page.goto(f"/jobs/{JOB['paused']}/")
     expect(page.get_by_role("heading", level=1)).to_contain_text("weekend run")
     expect(page.locator("#spec time").first).to_contain_text("UTC")
+    expect(page.locator("#zone-note")).to_have_text("Times are in UTC.")
+    expect(page.locator("#palette-open")).to_be_hidden()
     page.get_by_role("button", name="Resume").click()
     expect(page.locator("#job-head [role=status]")).to_have_text("pending")
     page.goto("/jobs/new/")

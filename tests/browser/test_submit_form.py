@@ -50,7 +50,7 @@ def test_the_form_helps_checks_and_submits(ada: Visitor, tmp_path: Path) -> None
     page.get_by_role("button", name="Submit the job").click()
     page.wait_for_url(re.compile(r"/jobs/\d+/$"))
     expect(page.get_by_role("heading", level=1)).to_contain_text("my own")
-    expect(page.get_by_text("mine.py")).to_be_visible()
+    expect(page.get_by_role("link", name="mine.py", exact=True)).to_be_visible()
 
 
 def test_a_late_answer_does_not_interrupt_typing(ada: Visitor) -> None:
@@ -85,7 +85,7 @@ def test_code_is_measured_before_it_is_submitted(ada: Visitor, site: Site, tmp_p
     expect(name).to_have_value("measured")
     name.fill("measured first")
     page.get_by_label("Global batch size").fill("20")
-    page.get_by_label("Accelerator types").fill("cpu")
+    page.get_by_role("group", name="Accelerator types").get_by_label("cpu", exact=True).check()
     result = page.locator("#check-result")
 
     page.get_by_role("button", name="Measure memory").click()

@@ -27,7 +27,7 @@ POST_ROUTES = {
     "node_token", "node_cordon", "node_unquarantine", "node_token_revoke", "tokens", "token_revoke",
     "what_if_ask", "replay_cancel", "secrets", "secret_delete", "jobs_act",
     "job_describe", "node_new_token", "oidc_link",
-    "channel_test", "channel_pause", "channel_delete", "theme", "sweep_act", "saved_filter",
+    "channel_test", "channel_pause", "channel_delete", "theme", "zone", "sweep_act", "saved_filter",
     "project_new", "project_edit", "project_member", "project_member_remove", "prices",
     "maintenance_cancel",
 }  # fmt: skip

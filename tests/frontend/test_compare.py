@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+from html import unescape
 
 import pytest
 from django.test import Client
@@ -98,6 +100,19 @@ def test_the_page_shows_values_and_differences(world: World, ada: Client) -> Non
     assert [job.colour for job in response.context["jobs"]] == [4, 0]
     everything = ada.get(f"/jobs/compare/?{query(world, 'running', 'finished')}&settings=all")
     assert "settings.same" in {row.name for row in everything.context["settings"]}
+
+
+def test_ticked_jobs_are_compared_without_scripts(world: World, ada: Client) -> None:
+    jobs = [world.jobs[name].pk for name in ("running", "script")]
+    page = ada.post("/jobs/actions/", {"do": "compare", "job": jobs}, follow=True)
+    assert page.redirect_chain[0][0] == f"/jobs/compare/?job={jobs[0]}&job={jobs[1]}"
+    html = page.content.decode()
+    assert html.count("<details open>") == 0
+    found = re.search(r'<noscript>.*?<a href="(\?[^"]+)">', html)
+    assert found is not None
+    tables = ada.get(f"/jobs/compare/{unescape(found[1])}")
+    assert tables.content.decode().count("<details open>") == len(tables.context["charts"]) > 0
+    assert f"<td>#{jobs[0]}</td>" in tables.content.decode()
 
 
 def test_the_figures_have_a_line_per_job_with_reports(world: World, ada: Client) -> None:

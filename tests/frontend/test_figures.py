@@ -101,6 +101,7 @@ def test_small_jobs_beyond_the_limit_share_a_band() -> None:
         "label": "2 other jobs",
         "colour": "--other-jobs",
         "job_id": None,
+        "mark": "",
     }
 
 
@@ -124,10 +125,24 @@ def test_labels_are_read_of_the_jobs_that_are_named() -> None:
     assert asked == {*range(1, 13), *range(400, 501)}
 
 
+def test_a_pattern_and_a_label_tell_bands_apart_without_colours() -> None:
+    changes = [Change(0.0, number, "job", 1, number - 1) for number in range(1, 13)]
+    changes += [Change(50.0, 1, "job", 5, 0), Change(98.0, 2, "job", 9, 1)]
+    figure = _allocation_figure(changes, 16, 0.0, 100.0)
+    bands = figure["data"][:-1]
+    looks = {(one["fillpattern"]["shape"], one["fillpattern"]["size"]) for one in bands}
+    marks = {entry["mark"] for entry in figure["legend"][:-1]}
+    assert len(looks) == len(marks) == len(bands) == 12
+    # One of 24 accelerators has no room for a label; 5 of them have, from second 50 on.
+    (found,) = figure["layout"]["annotations"]
+    assert (found["text"], found["x"], found["y"]) == ("#1", 75_000, 2.5)
+
+
 def test_jobs_that_one_may_not_see_have_no_name_and_no_link() -> None:
     figure = _allocation_figure([Change(0.0, HIDDEN_JOB_ID, "", 2)], 2, 0.0, 1.0)
     entry = figure["legend"][0]
-    assert entry == {"label": "other people's jobs", "colour": "--other-jobs", "job_id": None}
+    assert (entry["label"], entry["colour"]) == ("other people's jobs", "--other-jobs")
+    assert entry["job_id"] is None
 
 
 def test_no_rows_leave_nothing_but_the_capacity() -> None:

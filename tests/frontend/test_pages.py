@@ -350,7 +350,7 @@ def test_pages_have_landmarks_and_one_heading(address: str, ada: Client) -> None
     assert html.count("<h1") == 1
     assert html.count("<main") == 1
     assert 'href="#main"' in html
-    assert '<html lang="en">' in html
+    assert '<html lang="en" ' in html
     assert " style=" not in html
     assert "onclick" not in html
 

@@ -269,7 +269,7 @@ def test_yaml_fills_the_form(how: str, ada: Client, world: World) -> None:
     assert shown["name"] == "from yaml"
     assert json.loads(shown["settings"]) == {"filters": 4}
     assert (shown["stop_kind"], shown["stop_metric"]) == ("metric", "val_accuracy")
-    assert shown["accepted_kinds"] == "cpu, t4"
+    assert shown["accepted_kinds"] == ["cpu", "t4"]
     # What the YAML leaves open comes from the template.
     assert shown["num_virtual_nodes"] == JOB_TEMPLATES[TEMPLATE].num_virtual_nodes
     assert shown["code_from"] == f"template:{TEMPLATE}"
@@ -412,3 +412,27 @@ def test_a_form_with_errors_is_not_copied(ada: Client) -> None:
     assert "&lt;b&gt;x&lt;/b&gt;" in answer["copy"]
     assert "<b>" not in answer["copy"]
     assert 'data-copy="copy-curl"' in answer["copy"]
+
+
+def _boxes(page: Any) -> dict[str, bool]:
+    """Give the label of each kind on the form, and whether it is ticked."""
+    form = page.context["form"]
+    return {box.choice_label: bool(box.data["selected"]) for box in form["accepted_kinds"]}
+
+
+def test_kinds_are_ticked_and_absent_ones_are_kept(ada: Client, world: World) -> None:
+    assert _boxes(ada.get("/jobs/new/")) == {"cpu": False, "t4": False}
+    yaml = YAML.replace("[cpu, t4]", "'t4, <b>h100'")
+    page = ada.post("/jobs/new/", {"do": "yaml", "yaml": yaml})
+    absent = "<b>h100 (no node has it)"
+    assert _boxes(page) == {"cpu": False, "t4": True, absent: True}
+    assert "<b>h100" not in page.content.decode()
+    kinds = ["t4", "h100"]
+    page = ada.post("/jobs/new/", _values(do="submit", accepted_kinds=kinds), follow=True)
+    job = Job.objects.latest("id")
+    assert job.accepted_kinds == kinds
+    page = ada.get(f"/jobs/new/?from={job.pk}")
+    assert _boxes(page) == {"cpu": False, "t4": True, "h100 (no node has it)": True}
+    page = ada.post("/jobs/new/", _values(do="check", accepted_kinds=["a100"]))
+    assert "No node has a100" in str(page.context["form"].errors["accepted_kinds"])
+    assert _boxes(page) == {"cpu": False, "t4": False, "a100 (no node has it)": True}

@@ -1,11 +1,12 @@
 // Starts what a page has: live parts, charts, the log, the submission form, small conveniences.
 
 import { drawAll, refreshFigures, startCharts } from "./charts.js";
+import { startTheme, startZone } from "./choices.js";
 import { onChange, start } from "./live.js";
 import { startLog } from "./log.js";
+import { startPalette } from "./palette.js";
 import { refreshRegions } from "./regions.js";
 import { startSubmitForm } from "./submit.js";
-import { startTheme } from "./theme.js";
 import { keepAges, localise, tellZone } from "./times.js";
 
 function tell(text) {
@@ -66,6 +67,12 @@ openTarget();
 window.addEventListener("hashchange", openTarget);
 startMenus();
 startTheme(drawAll);
+startZone(() => {
+  localise();
+  tellZone();
+  drawAll();
+});
+startPalette(tell);
 startSelfSubmitting();
 startSubmitForm();
 startCharts();

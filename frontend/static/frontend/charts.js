@@ -1,7 +1,7 @@
 // Draws the figures that the server sends: colours are looked up in the style sheet, times moved to
-// the reader's zone, and every figure filled into the table beside it as well.
+// the chosen zone, and every figure filled into the table beside it as well.
 
-import { clockText, localStamp } from "./times.js";
+import { clockText, localStamp, timeOf } from "./times.js";
 
 const CONFIG = { displayModeBar: false, responsive: false, doubleClick: false, showTips: false, scrollZoom: false };
 let figures = {};
@@ -59,6 +59,7 @@ function layout(own, isTime) {
   return {
     ...own,
     shapes: (own.shapes ?? []).map((shape) => (isTime ? { ...shape, x0: localStamp(shape.x0), x1: localStamp(shape.x1) } : shape)),
+    annotations: (own.annotations ?? []).map((one) => (isTime ? { ...one, x: localStamp(one.x) } : one)),
     xaxis: axis(own.xaxis), yaxis: axis(own.yaxis), ...(own.yaxis2 && { yaxis2: axis(own.yaxis2) }),
     margin: { l: 8, r: 12, t: 8, b: 8 }, showlegend: false, autosize: true, dragmode: (hasMouse() && own.dragmode) || false,
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
@@ -104,7 +105,7 @@ function zoom(change) {
   const ends = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
   if (ends.some((end) => end === undefined)) return;
   const address = new URL(window.location.href);
-  const [from, to] = ends.map((end) => new Date(String(end).replace(" ", "T")).toISOString());
+  const [from, to] = ends.map((end) => timeOf(end).toISOString());
   address.searchParams.delete("window");
   address.searchParams.set("from", from);
   address.searchParams.set("to", to);
@@ -150,6 +151,8 @@ function fillLegend(list, entries) {
     const swatch = document.createElement("span");
     swatch.className = "swatch";
     swatch.style.backgroundColor = colour(entry.colour);
+    if (entry.mark) swatch.dataset.mark = entry.mark;
+    swatch.style.color = readableOn(colour(entry.colour));
     const text = document.createElement(entry.job_id ? "a" : "span");
     text.textContent = entry.label;
     if (entry.job_id) text.href = `/jobs/${entry.job_id}/`;

@@ -23,7 +23,6 @@ function morphAttributes(old, fresh) {
   for (const { name, value } of fresh.attributes) {
     if (name === "open" && old instanceof HTMLDetailsElement) continue;
     if (old.getAttribute(name) === value) continue;
-    if (name === "datetime") old.removeAttribute("title");
     old.setAttribute(name, value);
   }
 }

@@ -1,15 +1,33 @@
-// Shows times in the reader's own zone: <time datetime="..."> keeps the full text as its title.
+// Shows times in the zone that the reader has chosen, the browser's own or UTC:
+// <time datetime="..."> has the full text as its title.
 
-const FULL = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
-const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const MINUTE = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
-const DAY = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
 const RELATIVE = new Intl.RelativeTimeFormat(undefined, { numeric: "always", style: "narrow" });
 const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
+const FORMATS = { browser: formats(undefined), utc: formats("UTC") };
 
-function clock(date, format = CLOCK) {
-  const isToday = date.toDateString() === new Date().toDateString();
-  return isToday ? format.format(date) : `${DAY.format(date)} ${format.format(date)}`;
+function formats(timeZone) {
+  const format = (options) => new Intl.DateTimeFormat(undefined, { ...options, timeZone });
+  return {
+    full: format({ dateStyle: "medium", timeStyle: "long" }),
+    date: format({ dateStyle: "short" }),
+    day: format({ month: "short", day: "numeric" }),
+    clock: format({ hour: "2-digit", minute: "2-digit", second: "2-digit" }),
+    minute: format({ hour: "2-digit", minute: "2-digit" }),
+  };
+}
+
+function isUtc() {
+  return document.documentElement.dataset.zone === "utc";
+}
+
+function chosen() {
+  return isUtc() ? FORMATS.utc : FORMATS.browser;
+}
+
+function clock(at, unit = "clock") {
+  const { date, day, [unit]: time } = chosen();
+  const isToday = date.format(at) === date.format(new Date());
+  return isToday ? time.format(at) : `${day.format(at)} ${time.format(at)}`;
 }
 
 function age(date) {
@@ -21,8 +39,8 @@ function age(date) {
 
 // Without this script times stay in UTC, and the foot of the page says so.
 export function tellZone() {
-  const zone = document.getElementById("zone");
-  if (zone) zone.textContent = `Times are in your time zone, ${FULL.resolvedOptions().timeZone}.`;
+  const zone = FORMATS.browser.full.resolvedOptions().timeZone;
+  document.getElementById("zone-note").textContent = isUtc() ? "Times are in UTC." : `Times are in your time zone, ${zone}.`;
 }
 
 export function localise(root = document) {
@@ -30,9 +48,10 @@ export function localise(root = document) {
     const date = new Date(element.dateTime);
     if (Number.isNaN(date.getTime())) continue;
     const as = element.dataset.as;
-    const text = as === "age" ? age(date) : clock(date, as === "minute" ? MINUTE : CLOCK);
+    const text = as === "age" ? age(date) : clock(date, as === "minute" ? "minute" : "clock");
     if (element.textContent !== text) element.textContent = text;
-    if (!element.title) element.title = FULL.format(date);
+    const title = chosen().full.format(date);
+    if (element.title !== title) element.title = title;
   }
 }
 
@@ -40,10 +59,15 @@ export function clockText(milliseconds) {
   return clock(new Date(milliseconds));
 }
 
-// A date as Plotly wants it: without a zone, so that its axis shows the reader's.
+// A date as Plotly wants it: without a zone, so that its axis shows the chosen one.
 export function localStamp(milliseconds) {
-  const date = new Date(milliseconds);
-  return new Date(milliseconds - date.getTimezoneOffset() * 60000).toISOString().slice(0, -1);
+  const offset = isUtc() ? 0 : new Date(milliseconds).getTimezoneOffset();
+  return new Date(milliseconds - offset * 60000).toISOString().slice(0, -1);
+}
+
+// The time that such a date stands for.
+export function timeOf(stamp) {
+  return new Date(String(stamp).replace(" ", "T") + (isUtc() ? "Z" : ""));
 }
 
 export function keepAges() {

@@ -14,11 +14,12 @@ from controlplane.core.protocol.wire import Task
 from controlplane.core.values.lifecycle import JobStatus
 from controlplane.core.values.tiers import Tier
 from jobs.exceptions import ConflictError, InvalidInputError
-from jobs.models import Accelerator, Artifact, Job, Project
+from jobs.models import Artifact, Job, Project
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.selectors.access import limits_of, priority_ceiling, projects_open_to, tier_ceiling
 from jobs.selectors.forks import fork_fields, fork_start
 from jobs.selectors.secrets import SecretsError, sealed_secrets, secret_values
+from jobs.selectors.usage import accelerator_kinds
 from jobs.services.submission.colours import free_colour
 from jobs.submission import SUBMISSION_COLUMNS, Submission, prediction_values
 
@@ -143,7 +144,7 @@ def kinds_check(accepted_kinds: Sequence[str]) -> None:
     """
     if not accepted_kinds:
         return
-    known = sorted(set(Accelerator.objects.order_by().values_list("kind", flat=True).distinct()))
+    known = accelerator_kinds()
     if known and not set(known) & set(accepted_kinds):
         wanted = " or ".join(accepted_kinds)
         raise InvalidInputError.of(

@@ -175,6 +175,9 @@ def test_the_api_pages_work_under_the_content_security_policy(ada: User) -> None
     assert scripts
     assert all("src=" in tag for tag in scripts)
     assert "default-src 'self'" in response.headers["Content-Security-Policy"]
+    assert 'data-theme="system"' in page
+    client.post("/account/theme/", {"theme": "dark"})
+    assert 'data-theme="dark"' in client.get("/api/v1/docs/").content.decode()
 
 
 def test_health(db: None) -> None:

@@ -1,4 +1,4 @@
-"""The theme: chosen in the menu, kept by the browser."""
+"""The theme and the time zone: chosen in the menu, kept by the browser."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import pytest
 from django.test import Client
 
-from frontend.themes import COOKIE, THEMES
+from frontend.choices import THEME_COOKIE, THEMES, ZONE_COOKIE, ZONES
 from tests.frontend.world import World
 
 ADDRESS = "/account/theme/"
@@ -20,7 +20,7 @@ def _shown(page: bytes) -> tuple[str, str, str]:
         for pattern in (
             r'name="color-scheme" content="([^"]+)"',
             r'id="dark" media="([^"]+)"',
-            r'value="(\w+)" aria-pressed="true"',
+            r'name="theme" value="(\w+)" aria-pressed="true"',
         )
     ]
     scheme, media, pressed = (match[1] if match else "" for match in found)
@@ -41,7 +41,7 @@ def test_without_a_known_choice_the_system_decides(
     cookie: str | None, world: World, ada: Client
 ) -> None:
     if cookie is not None:
-        ada.cookies[COOKIE] = cookie
+        ada.cookies[THEME_COOKIE] = cookie
     assert _shown(ada.get("/").content)[2] == "system"
 
 
@@ -57,4 +57,31 @@ def test_an_unknown_theme_is_refused(world: World, ada: Client) -> None:
     response = ada.post(ADDRESS, {"theme": "pink"})
     assert response.status_code == 400
     assert b"system, light, dark" in response.content
-    assert COOKIE not in response.cookies
+    assert THEME_COOKIE not in response.cookies
+
+
+@pytest.mark.parametrize("name", ZONES)
+def test_a_chosen_zone_is_kept(name: str, world: World, ada: Client) -> None:
+    response = ada.post("/account/zone/", {"zone": name, "next": "/jobs/?status=live"})
+    assert response.headers["Location"] == "/jobs/?status=live"
+    for page in ("/", "/account/"):
+        html = ada.get(page).content.decode()
+        assert f'<html lang="en" data-zone="{name}">' in html
+        assert f'name="zone" value="{name}" aria-pressed="true"' in html
+        assert "Times are in UTC." in html  # what the page's script replaces
+
+
+@pytest.mark.parametrize("cookie", [None, "", "mars", 'utc"><b>'])
+def test_without_a_known_choice_the_zone_is_the_browsers(
+    cookie: str | None, world: World, ada: Client
+) -> None:
+    if cookie is not None:
+        ada.cookies[ZONE_COOKIE] = cookie
+    assert '<html lang="en" data-zone="browser">' in ada.get("/").content.decode()
+
+
+def test_an_unknown_zone_is_refused(world: World, ada: Client) -> None:
+    response = ada.post("/account/zone/", {"zone": "mars"})
+    assert response.status_code == 400
+    assert b"browser, utc" in response.content
+    assert ZONE_COOKIE not in response.cookies

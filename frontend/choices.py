@@ -1,4 +1,4 @@
-"""Themes of the pages: chosen by a browser, kept in its cookie."""
+"""Choices of a browser, kept in its cookies: the theme, the time zone."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from django.http import HttpRequest
 
-#: Cookie of the choice, and how long a browser keeps it.
-COOKIE, COOKIE_S = "virtualflow_theme", 366 * 86_400
+#: Cookies of the choices, and how long a browser keeps them.
+THEME_COOKIE, ZONE_COOKIE, COOKIE_S = "virtualflow_theme", "virtualflow_zone", 366 * 86_400
+#: Zones in which the page's script shows times: name -> label. Without the script it is UTC.
+ZONES = {"browser": "Your zone", "utc": "UTC"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,4 +45,10 @@ THEMES = {
 
 def theme_of(request: HttpRequest) -> Theme:
     """Return the theme that a browser has chosen; the system's without a known choice."""
-    return THEMES.get(request.COOKIES.get(COOKIE, ""), SYSTEM)
+    return THEMES.get(request.COOKIES.get(THEME_COOKIE, ""), SYSTEM)
+
+
+def zone_of(request: HttpRequest) -> str:
+    """Return the name of the zone that a browser has chosen; its own without a known choice."""
+    name = request.COOKIES.get(ZONE_COOKIE, "")
+    return name if name in ZONES else "browser"

@@ -1,6 +1,8 @@
-"""Choice of a theme."""
+"""Choices of a theme and of a time zone."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from django.conf import settings
 from django.contrib.auth.decorators import login_required
@@ -9,21 +11,32 @@ from django.shortcuts import redirect
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
-from frontend.themes import COOKIE, COOKIE_S, THEMES
+from frontend.choices import COOKIE_S, THEME_COOKIE, THEMES, ZONE_COOKIE, ZONES
 
 
 @login_required
 @require_POST
 def theme(request: HttpRequest) -> HttpResponse:
     """Keep a theme for this browser, and lead back to the page where it was chosen."""
-    name = request.POST.get("theme", "")
-    if name not in THEMES:
-        return HttpResponseBadRequest(f"theme: choose one of {', '.join(THEMES)}.")
+    return _keep(request, "theme", THEMES, THEME_COOKIE)
+
+
+@login_required
+@require_POST
+def zone(request: HttpRequest) -> HttpResponse:
+    """Keep a time zone for this browser, and lead back to the page where it was chosen."""
+    return _keep(request, "zone", ZONES, ZONE_COOKIE)
+
+
+def _keep(request: HttpRequest, field: str, names: Collection[str], cookie: str) -> HttpResponse:
+    name = request.POST.get(field, "")
+    if name not in names:
+        return HttpResponseBadRequest(f"{field}: choose one of {', '.join(names)}.")
     back = request.POST.get("next", "")
     is_ours = url_has_allowed_host_and_scheme(back, allowed_hosts=None)
     response = redirect(back if is_ours else "overview")
     response.set_cookie(
-        COOKIE,
+        cookie,
         name,
         max_age=COOKIE_S,
         secure=settings.SESSION_COOKIE_SECURE,
