@@ -114,7 +114,7 @@ def test_submit_wait_resize_reprioritise_finish_and_cancel(stack: Stack, page: P
     go_file.touch()
     status_shows(page, "finished", FINISH_MS)
     for name in ("model.keras", "history.csv", "metrics.json", "log.txt"):
-        expect(page.get_by_role("link", name=name)).to_be_visible()
+        expect(page.get_by_role("link", name=name, exact=True)).to_be_visible()
     page.screenshot(path=stack.directory / "finished.png", full_page=True)
     with page.expect_download() as download:
         page.get_by_role("link", name="history.csv").click()
