@@ -153,7 +153,7 @@ class Isolation:
 
     @property
     def has_firewall(self) -> bool:
-        """Whether strangers are kept from the ports of trainers, whatever these do themselves."""
+        """True if a firewall keeps strangers from the ports of trainers."""
         return self._firewall is not None
 
     def reach(self, run_dir: Path, orders: TrainerOrders) -> None:

@@ -545,7 +545,7 @@ class Delivery(TypedDict):
 
 
 class Change(TypedDict):
-    """What has changed: jobs by number, and whether anything else of the cluster may have."""
+    """Numbers of changed jobs, and whether anything else of the cluster may have changed."""
 
     jobs: list[int]
     cluster: bool

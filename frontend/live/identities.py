@@ -25,7 +25,7 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True, order=True)
 class Credential:
-    """What a stream was opened with: the key of a session, or the digest of an API token."""
+    """Credential of an event stream: the key of a session, or the digest of an API token."""
 
     kind: Literal["session", "token"]
     key: str
