@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import User
@@ -33,6 +34,9 @@ from jobs.models import (
 from jobs.services.cluster.api_tokens import api_token_revoke
 from jobs.services.lifecycle.audit import audit_add, read_audit
 from jobs.services.lifecycle.events import user_actor
+
+#: Nodes that a warning names, at most.
+_NAMED_NODES = 5
 
 
 class ControlPlaneAdmin(admin.AdminSite):
@@ -187,6 +191,21 @@ class AccountAdmin(UserAdmin):
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
         return self.inlines if obj else ()
+
+    def add_view(self, request: HttpRequest, *arguments: Any, **more: Any) -> HttpResponse:
+        """Show or take the form, with a warning if nodes will be closed to several accounts."""
+        shared = Node.objects.filter(isolation="none", removed_at=None).order_by("name")
+        names = [] if settings.USERS_TRUST_EACH_OTHER else [*shared.values_list("name", flat=True)]
+        if names and request.method == "GET":
+            shown = ", ".join(names[:_NAMED_NODES]) + (" ..." if len(names) > _NAMED_NODES else "")
+            text = (
+                "Jobs of all users run as one user of the machine on these nodes, which take no "
+                f"new work while the site has several active accounts: {shown}. Start their agents "
+                "with --isolation uid, or, if all users trust each other, the site with "
+                "VIRTUALFLOW_USERS_TRUST_EACH_OTHER=1."
+            )
+            self.message_user(request, text, messages.WARNING)
+        return super().add_view(request, *arguments, **more)
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
         audit_add(AuditAction.USER_MADE, user_actor(obj))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
@@ -84,6 +86,23 @@ def test_a_superuser_makes_an_account_that_can_log_in(superuser: Client) -> None
     words = {"username": "grace", "password": password}
     assert Client().post("/login/", words).status_code == 302
     assert not User.objects.get(username="grace").is_staff
+
+
+def test_the_form_for_accounts_tells_which_nodes_it_will_close(
+    superuser: Client, settings: Any
+) -> None:
+    shared, _ = node_make("shared")
+    apart, _ = node_make("apart")
+    Node.objects.filter(pk=shared.pk).update(isolation="none")
+    Node.objects.filter(pk=apart.pk).update(isolation="uid")
+    page = reverse("admin:auth_user_add")
+    settings.USERS_TRUST_EACH_OTHER = True
+    assert "take no new work" not in superuser.get(page).content.decode()
+    settings.USERS_TRUST_EACH_OTHER = False
+    text = superuser.get(page).content.decode()
+    assert "while the site has several active accounts: shared. Start" in text
+    Node.objects.filter(pk=shared.pk).update(isolation="uid")
+    assert "take no new work" not in superuser.get(page).content.decode()
 
 
 def test_an_admin_without_permissions_gives_nobody_rights(admin: Client) -> None:
