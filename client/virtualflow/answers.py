@@ -384,6 +384,18 @@ class Replay(TypedDict):
     result: dict[str, Any]
 
 
+class ReplayComparison(TypedDict):
+    """Replays over one history side by side; without rows until one of them is done."""
+
+    start_at: str
+    end_at: str
+    num_jobs: int | None
+    as_is_policy: str | None
+    as_is_accelerators: dict[str, int] | None
+    scenarios: list[dict[str, Any]]
+    rows: list[dict[str, Any]]
+
+
 class Sweep(TypedDict):
     """A group of jobs over a space of settings."""
 

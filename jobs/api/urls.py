@@ -127,6 +127,11 @@ urlpatterns = [
     ),
     path("replays/", replays.ReplayList.as_view(), name="replay-list"),
     path("replays/<int:replay_id>/", replays.ReplayDetail.as_view(), name="replay-detail"),
+    path(
+        "replays/<int:replay_id>/comparison/",
+        replays.ReplayComparison.as_view(),
+        name="replay-comparison",
+    ),
     path("secrets/", secrets.SecretList.as_view(), name="secret-list"),
     path("secrets/<str:name>/", secrets.SecretDetail.as_view(), name="secret-detail"),
     path("tokens/", cluster.Tokens.as_view(), name="token-list"),
