@@ -430,12 +430,29 @@ class Move(TypedDict):
     wanted: int
 
 
+class Start(TypedDict):
+    """Seconds until the expected start of a waiting job."""
+
+    earliest_s: float
+    latest_s: float
+
+
+class StartChange(TypedDict):
+    """A waiting job whose expected start would change; None: there is no estimate."""
+
+    job: int
+    name: str
+    before: Start | None
+    after: Start | None
+
+
 class Preview(TypedDict):
     """Changes that a new priority or tier would make now."""
 
     policy: str
     moves: list[Move]
     num_others: int
+    starts: list[StartChange]
 
 
 class User(TypedDict):

@@ -74,7 +74,8 @@ def queue(request: HttpRequest) -> HttpResponse:
         context |= undo_shown(request)
     asked = request.GET.get("policy", "")
     if asked in POLICIES and asked != context["policy"]:
-        context["preview"] = {"policy": asked, "moves": policy_preview(asked, timezone.now())}
+        found = policy_preview(asked, timezone.now())
+        context["preview"] = {"policy": asked, "moves": found.moves, "starts": found.starts}
     return render(request, "frontend/queue.html", context)
 
 

@@ -187,7 +187,7 @@ TYPES = {
     "Artifact": answers.File, "Event": answers.Event, "Generation": answers.Generation,
     "Node": answers.Node, "Accelerator": answers.Accelerator, "Policy": answers.Policy,
     "Replay": answers.Replay, "Comparison": answers.ReplayComparison, "Index": answers.Index,
-    "User": answers.User,
+    "User": answers.User, "Preview": answers.Preview, "StartChange": answers.StartChange,
     "SavedFilter": answers.SavedFilter, "BestMetric": answers.BestMetric,
     "ExpectedEnd": answers.ExpectedEnd, "LogPart": answers.LogPart,
     "LogLine": answers.LogLine, "LogMatch": answers.LogMatch, "LogSearch": answers.LogSearch,
