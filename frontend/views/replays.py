@@ -79,11 +79,12 @@ def ask(request: HttpRequest) -> HttpResponse:
         replays = replays_ask(person(request), scenarios, hours=hours, now=timezone.now())
     except ControlPlaneError as error:
         return _page(request, given, _errors(error, numbers) or {"form": error.detail})
+    present = accelerator_prices()
     prices = {
         f"price-{replay.pk}:{kind}": price
         for number, replay in zip(numbers, replays, strict=True)
         for kind in kinds
-        if (price := given.get(f"price-{number}-{kind}"))
+        if (price := given.get(f"price-{number}-{kind}")) and price != str(present.get(kind))
     }
     query = f"?{urlencode(prices)}" if prices else ""
     return redirect(reverse("replay", args=[replays[0].pk]) + query)

@@ -187,10 +187,9 @@ def _rows(
         columns = [first["recorded"], first["as_is"], *(r.get("changed", {}) for r in results)]
         values = [column.get(measure.key) for column in columns]
         if measure.key == "cost":
-            if not any(cost is not None for cost in costs):
-                continue
             values = list(costs)
-        rows.append(_row(measure, "", values))
+        if any(value is not None for value in values):
+            rows.append(_row(measure, "", values))
     for number, tier in enumerate(first.get("tiers", ())):
         jobs = f"{tier['num_jobs']} {tier['tier']} job{'' if tier['num_jobs'] == 1 else 's'}"
         changed = [r["tiers"][number]["changed"] if r else {} for r in results]

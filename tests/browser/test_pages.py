@@ -488,6 +488,47 @@ def test_the_log_follows_pauses_and_counts_new_lines(ada: Visitor, site: Site) -
     expect(log).to_contain_text("below")
 
 
+def test_lines_of_a_level_are_shown_as_they_come(ada: Visitor, site: Site) -> None:
+    def say(*texts: str) -> None:
+        site.run(LOG_ADD.format(job=JOB["running"], text="".join(f"{text}\n" for text in texts)))
+
+    say("ERROR: before", "INFO: quiet")
+    ada.open(f"/jobs/{JOB['running']}/")
+    page = ada.page
+    log, pause = page.locator("#log"), page.locator("#log-pause")
+    expect(page.locator("#live-state")).to_have_text("Live")
+    page.get_by_label("Level").select_option("warning")
+    shown = log.locator(".log-line:not(.is-context) .log-text")
+    expect(shown).to_have_text(["ERROR: before"])
+    say("INFO: still quiet", "WARNING: now", "no level")
+    expect(shown).to_have_text(["ERROR: before", "WARNING: now"])
+    pause.click()
+    say("ERROR: later", "INFO: quiet")
+    expect(pause).to_have_text("Resume (1 new)")
+    pause.click()
+    expect(shown).to_have_text(["ERROR: before", "WARNING: now", "ERROR: later"])
+    page.get_by_label("Level").select_option("")
+    expect(log).to_contain_text("INFO: still quiet")
+
+
+def test_the_log_of_an_ended_job_has_nothing_to_pause(ada: Visitor, site: Site) -> None:
+    ada.open(f"/jobs/{JOB['finished']}/")
+    expect(ada.page.locator("#log")).to_contain_text("Nothing has been written yet.")
+    expect(ada.page.locator("#log-pause")).to_be_hidden()
+
+
+def test_the_home_key_moves_a_job_to_the_top_of_the_queue(admin: Visitor) -> None:
+    admin.open("/queue/")
+    last = admin.page.locator("#queue tbody tr").last
+    number = (last.get_attribute("data-key") or "").removeprefix("job-")
+    admin.page.get_by_role("button", name=f"Move job {number}", exact=True).press("Home")
+    expect(admin.page.get_by_role("heading", name="Change 1 job?")).to_be_focused()
+    expect(admin.page.locator("#queue tbody tr").first).to_have_attribute(
+        "data-key", f"job-{number}"
+    )
+    assert admin.page.evaluate(AUDIT) == []
+
+
 def test_everything_is_reached_by_keyboard(admin: Visitor) -> None:
     page = admin.page
     admin.open("/jobs/")

@@ -34,6 +34,7 @@ from jobs.models import (
     Sweep,
     Trial,
 )
+from jobs.services.submission.colours import free_colour
 from tests.support.builders import at, membership_make
 
 PASSWORD = "rowing-boat-on-a-lake"
@@ -101,6 +102,7 @@ def make_job(owner: User, name: str, status: JobStatus = JobStatus.PENDING, **mo
     values: dict[str, object] = {
         "owner": owner,
         "name": name,
+        "colour": free_colour(),
         "code_name": "digits_cnn.py",
         "code_sha256": hashlib.sha256(CODE).hexdigest(),
         "entry_file": "digits_cnn.py",
@@ -375,7 +377,7 @@ def _give_replays(admin: User, jobs: dict[str, Job]) -> None:
         policy="fifo", status=ReplayStatus.RUNNING, progress=0.4, attempts=1, beat_at=now,
         **running_values,
     )  # fmt: skip
-    slower = {name: value * 1.5 for name, value in summary.items()}
+    slower = {name: value * 1.5 for name, value in summary.items()} | {"utilisation": 0.9}
     Replay.objects.create(policy="fifo", result=result | {"changed": slower},
                           **done | {"accelerators": {"cpu": 8}})  # fmt: skip
 
