@@ -304,7 +304,7 @@ class JobsActionPreview(APIView):
 
     @extend_schema(request=PreviewRequestSerializer, responses=PreviewSerializer)
     def post(self, request: Request) -> Response:
-        """Return the changes that `reprioritise` would make now, and change nothing."""
+        """Preview new priorities or tiers: what `reprioritise` would change now."""
         return Response(PreviewSerializer(action_preview(person(request), body(request))).data)
 
 

@@ -39,7 +39,7 @@ class ReplayList(generics.ListAPIView):
 
     @extend_schema(request=ReplayRequestSerializer, responses={201: ReplaySummarySerializer})
     def post(self, request: Request) -> Response:
-        """Request replays of the past with other policies or cluster sizes.
+        """Replay the past with other policies or cluster sizes.
 
         Several scenarios are replayed over the same history: `replays/N/comparison/` has them side
         by side. The answer is the first of their replays.
