@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
@@ -141,7 +142,7 @@ def replay_charts(replays: Sequence[Replay], person: Person) -> dict[str, Figure
     """
     first = replays[0]
     rows = {replay.pk: replay.result.get("jobs", []) for replay in replays}
-    jobs = next(filter(None, rows.values()), [])
+    jobs: list[dict[str, Any]] = next(filter(None, rows.values()), [])
     names = {job["id"]: job["name"] for job in jobs}
     recorded = allocation_changes(
         series.allocation_columns_between(first.start_at, first.end_at), person

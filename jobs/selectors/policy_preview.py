@@ -125,13 +125,13 @@ def _starts(
     assert plan.allocation is not None
     waiting = {job.id for job in snapshot.jobs} - plan.allocation.accelerators.keys()
     pending = visible.filter(status=JobStatus.PENDING).order_by("pk")
+    columns = ("pk", "expected_start_earliest_at", "expected_start_latest_at")
     changed = {}
-    for job_id, *told in pending.values_list(
-        "pk", "expected_start_earliest_at", "expected_start_latest_at"
-    ):
-        before = (
-            None if None in told else ExpectedStart(*((at - now).total_seconds() for at in told))
-        )
+    for job_id, earliest_at, latest_at in pending.values_list(*columns):
+        before = None
+        if earliest_at is not None and latest_at is not None:
+            bounds = ((at - now).total_seconds() for at in (earliest_at, latest_at))
+            before = ExpectedStart(*bounds)
         after = starts.get(job_id)
         if job_id in waiting and _is_changed(before, after):
             changed[job_id] = (before, after)

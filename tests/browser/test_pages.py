@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.page_site import FITTING, VALIDATION_ANSWER, Site
-from tests.browser.visitor import AUDIT, WAIT_MS, Visitor, visit
+from tests.browser.visitor import AUDIT, OVERLAPS, WAIT_MS, Visitor, visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -28,7 +28,7 @@ PAGES = [
     "/jobs/new/?from=1", "/nodes/", "/queue/", "/account/", "/nowhere/",
     "/account/password/", "/account/notifications/", "/account/notifications/1/", "/audit/",
     "/jobs/compare/?job=1&job=2&job=3&smooth=0.9", "/jobs/?metric=accuracy&order=-metric",
-    "/jobs/2/copy/", "/what-if/", "/what-if/1/", "/what-if/2/",
+    "/jobs/2/copy/", "/what-if/?policy-2=fifo", "/what-if/1/?price-1:t4=2", "/what-if/2/",
     "/nodes/1/?change=drain", "/nodes/maintenance/?nodes=1", "/timeline/", "/sweeps/1/", "/sweeps/",
     "/projects/", "/projects/1/", "/usage/?by=user",
 ]  # fmt: skip
@@ -77,7 +77,7 @@ def test_every_page_is_drawn_accessible_and_fits(
         faults = {}
         for address in (PAGES if person == "admin" else NEWCOMERS_PAGES)[pages]:
             visitor.open(address)
-            found = visitor.page.evaluate(AUDIT)
+            found = visitor.page.evaluate(AUDIT) + visitor.page.evaluate(OVERLAPS)
             if visitor.page.evaluate("document.documentElement.scrollWidth > innerWidth"):
                 found.append("it is wider than the window")
             if visitor.page.evaluate(HURT):
@@ -88,6 +88,16 @@ def test_every_page_is_drawn_accessible_and_fits(
         assert not faults
         # The browser itself notes that a page was not there.
         assert [c for c in visitor.complaints if "404 (Not Found)" not in c] == []
+
+
+def test_texts_that_overlap_are_found(browser: Browser) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.set_content(
+        "<p>above</p><p style='margin-top: -2em'>below</p><p style='margin-left: 380px'>beyond</p>"
+        "<div style='overflow: hidden; width: 60px'><b style='margin-left: 90px'>cut</b></div>"
+    )
+    assert page.evaluate(OVERLAPS) == ["“beyond” is beyond the window", "“above” is over “below”"]
+    page.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])

@@ -102,7 +102,7 @@ class MeasureRowSerializer(serializers.Serializer):
     """A figure of all replays of a comparison."""
 
     name = serializers.CharField(source="measure.key")
-    label = serializers.CharField(source="measure.label")
+    title = serializers.CharField(source="measure.label")
     unit = serializers.CharField(source="measure.unit")
     jobs = serializers.CharField(help_text="The jobs that it is of; empty: all.")
     recorded = CellSerializer()
