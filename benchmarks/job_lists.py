@@ -104,7 +104,7 @@ def _job(number: int, users: Sequence[Any], job_class: type, began_at: datetime)
         status=status, priority=1 + number * 31 % 7 * 10, submitted_at=at,
         started_at=at, ended_at=None if status == "pending" else at + timedelta(minutes=9),
         duration_s=0.0 if status == "pending" else float(number * 17 % 5000), step=200, epoch=10,
-        loss=0.1,
+        loss=0.1, colour=number % 12,
     )  # fmt: skip
 
 

@@ -376,6 +376,7 @@ SPECTACULAR_SETTINGS = {
         "drf_spectacular.hooks.postprocess_schema_enums",
         "jobs.api.openapi.problems_documented",
         "jobs.api.openapi.requests_bounded",
+        "jobs.api.openapi.summaries_added",
     ],
     "ENUM_NAME_OVERRIDES": {
         enum.__name__: [(member.value, member.value) for member in enum]

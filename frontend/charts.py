@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
@@ -133,35 +134,55 @@ def job_charts(job: Job, now: datetime, options: ChartOptions | None = None) -> 
     }
 
 
-def replay_charts(replay: Replay, person: Person) -> dict[str, Figure]:
-    """Draw a replay's result: recorded and changed allocation, and all completion times.
+def replay_charts(replays: Sequence[Replay], person: Person) -> dict[str, Figure]:
+    """Draw the results of replays over one history: allocation as recorded and under each of them.
 
-    Both allocations have the same time axis, up to the end of the longer one. All figures are empty
-    before the result.
+    All allocations have the same axes, up to the end of the longest one; they are empty before the
+    result. `completion` has the completion times of all.
     """
-    result = replay.result or {"jobs": [], "allocation": [], "as_is_accelerators": {}}
-    names = {job["id"]: job["name"] for job in result["jobs"]}
-    changed = AllocationChanges.of(result["allocation"])
+    first = replays[0]
+    rows = {replay.pk: replay.result.get("jobs", []) for replay in replays}
+    jobs: list[dict[str, Any]] = next(filter(None, rows.values()), [])
+    names = {job["id"]: job["name"] for job in jobs}
     recorded = allocation_changes(
-        series.allocation_columns_between(replay.start_at, replay.end_at), person
+        series.allocation_columns_between(first.start_at, first.end_at), person
     )
-    recorded = recorded.chosen(np.isin(recorded.job_ids, [*names]))
+    changes = {"recorded": recorded.chosen(np.isin(recorded.job_ids, [*names]))} | {
+        f"replay-{row.pk}": AllocationChanges.of(row.result.get("allocation", ()))
+        for row in replays
+    }
+    sizes = {"recorded": {}} | {f"replay-{row.pk}": row.accelerators for row in replays}
+    for row in replays:
+        sizes["recorded"] = sizes["recorded"] or row.result.get("as_is_accelerators", {})
 
     def named(job_ids: Collection[int]) -> dict[int, tuple[str, int]]:
         """Return names of the time of the replay, and the colours of jobs that still exist."""
         found = labels(job_ids)
-        return {job_id: (names[job_id], found.get(job_id, ("", 0))[1]) for job_id in job_ids}
+        return {
+            job_id: (names.get(job_id, name), colour)
+            for job_id in job_ids
+            for name, colour in [found.get(job_id, ("", 0))]
+        }
 
-    start, end = replay.start_at.timestamp(), replay.end_at.timestamp()
-    ats = [*recorded.ats.tolist(), *changed.ats.tolist()]
-    first, last = min(ats, default=start), max(ats, default=end)
-    span = (max(first, start), max(last, first + SHORTEST_WINDOW_S))
-    sizes = (sum(result["as_is_accelerators"].values()), sum(replay.accelerators.values()))
-    return {
-        "recorded": cluster_allocation_figure(recorded, named, sizes[0], *span),
-        "changed": cluster_allocation_figure(changed, named, sizes[1], *span),
-        "completion": completion_figure(result["jobs"]),
+    start, end = first.start_at.timestamp(), first.end_at.timestamp()
+    ats = [at for one in changes.values() for at in one.ats.tolist()]
+    last = max(ats, default=end)
+    span = (max(min(ats, default=start), start), max(last, start + SHORTEST_WINDOW_S))
+    figures = {
+        name: cluster_allocation_figure(one, named, sum(sizes[name].values()), *span)
+        for name, one in changes.items()
     }
+    tallest = max((one["layout"]["yaxis"] for one in figures.values()), key=lambda y: y["range"][1])
+    for one in figures.values():
+        one["layout"]["yaxis"] = tallest
+    columns = {
+        "as recorded": {job["id"]: job["recorded_s"] for job in jobs},
+        "replayed unchanged": {job["id"]: job["as_is_s"] for job in jobs},
+    } | {
+        f"{row.pk}: {row.policy}": {job["id"]: job["changed_s"] for job in rows[row.pk]}
+        for row in replays
+    }
+    return figures | {"completion": completion_figure(names, columns)}
 
 
 def labels(job_ids: Collection[int]) -> dict[int, tuple[str, int]]:

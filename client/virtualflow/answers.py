@@ -384,6 +384,18 @@ class Replay(TypedDict):
     result: dict[str, Any]
 
 
+class ReplayComparison(TypedDict):
+    """Replays over one history side by side; without rows until one of them is done."""
+
+    start_at: str
+    end_at: str
+    num_jobs: int | None
+    as_is_policy: str | None
+    as_is_accelerators: dict[str, int] | None
+    scenarios: list[dict[str, Any]]
+    rows: list[dict[str, Any]]
+
+
 class Sweep(TypedDict):
     """A group of jobs over a space of settings."""
 
@@ -418,12 +430,29 @@ class Move(TypedDict):
     wanted: int
 
 
+class Start(TypedDict):
+    """Seconds until the expected start of a waiting job."""
+
+    earliest_s: float
+    latest_s: float
+
+
+class StartChange(TypedDict):
+    """A waiting job whose expected start would change; None: there is no estimate."""
+
+    job: int
+    name: str
+    before: Start | None
+    after: Start | None
+
+
 class Preview(TypedDict):
     """Changes that a new priority or tier would make now."""
 
     policy: str
     moves: list[Move]
     num_others: int
+    starts: list[StartChange]
 
 
 class User(TypedDict):

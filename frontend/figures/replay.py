@@ -1,78 +1,60 @@
-"""Figures of a replay: completion times of each job, unchanged and with the change."""
+"""Figures of replays: how long the jobs took under each scenario."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from frontend.figures.parts import Figure, label, legend_entry, plotly_text, table
-from frontend.palette import pattern
+from frontend.figures.parts import Figure, label, line, line_legend, plotly_text, table
+from frontend.palette import DASHES, job_colour_token
 
-#: Most jobs with bars: those whose completion time changes most.
-MAX_BARS = 40
 _MINUTE_S = 60.0
 
 
-def completion_figure(jobs: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw the completion time of each job, replayed unchanged and with the change.
+def completion_figure(
+    names: Mapping[int, str], columns: Mapping[str, Mapping[int, float | None]]
+) -> Figure:
+    """Draw the share of jobs that are complete a time after submission, a line per column.
 
     Args:
-        jobs: rows with `id`, `name`, `recorded_s`, `as_is_s` and `changed_s`; times may be None.
+        names: of the jobs, by number.
+        columns: seconds to completion by name of the column and number of the job; of the first
+            column only jobs that have finished, which are those that are drawn, if there are any.
     """
-    both = [job for job in jobs if job["as_is_s"] is not None and job["changed_s"] is not None]
-    both.sort(key=lambda job: (-abs(job["changed_s"] - job["as_is_s"]), job["id"]))
-    shown = sorted(both[:MAX_BARS], key=lambda job: job["id"])
-    data = [
-        _bars(shown, "as_is_s", "as it was", "--muted", 0),
-        _bars(shown, "changed_s", "what if", "--accent", 1),
-    ]
+    recorded = next(iter(columns.values()), {})
+    drawn = [job_id for job_id in names if recorded.get(job_id) is not None] or list(names)
+    data = []
+    for place, (name, times) in enumerate(columns.items()):
+        seconds = sorted(s for job_id in drawn if (s := times.get(job_id)) is not None)
+        if seconds:
+            data.append(_distribution(seconds, name, place))
     return {
-        "data": data if shown else [],
+        "data": data,
         "layout": {
-            "barmode": "group",
-            "bargap": 0.25,
-            "xaxis": {"type": "category"},
-            "yaxis": {"rangemode": "tozero", "title": {"text": "minutes to completion"}},
+            "xaxis": {"rangemode": "tozero", "title": {"text": "minutes since submission"}},
+            "yaxis": {"range": [0, 104], "title": {"text": "% of jobs complete"}},
             "hovermode": "x unified",
         },
-        "legend": [
-            legend_entry("as it was", "--muted"),
-            legend_entry("what if", "--accent", mark="/6"),
-        ],
+        "legend": line_legend(data),
         "table": table(
-            ["Job", "Recorded, s", "Replayed, s", "What if, s", "Change"],
+            ["Job", *(f"{name}, s" for name in columns)],
             [
-                [
-                    label(job["id"], job["name"]),
-                    *(_seconds(job[name]) for name in ("recorded_s", "as_is_s", "changed_s")),
-                    change_text(job["as_is_s"], job["changed_s"]),
-                ]
-                for job in jobs
+                [label(job_id, name), *(_seconds(times.get(job_id)) for times in columns.values())]
+                for job_id, name in names.items()
             ],
         ),
     }
 
 
-def change_text(before: float | None, after: float | None) -> str:
-    """Format the change to `after`: in per cent, or as a factor from 2 on; a dash if unknown."""
-    if before is None or after is None or before <= 0.0:
-        return "\N{EN DASH}"
-    if after >= 2.0 * before:
-        return f"\N{MULTIPLICATION SIGN}{after / before:.3g}"
-    return f"{after / before - 1.0:+.0%}"
-
-
-def _bars(
-    jobs: Sequence[Mapping[str, Any]], field: str, name: str, colour: str, place: int
-) -> dict[str, Any]:
-    return {
-        "type": "bar",
-        "x": [plotly_text(f"#{job['id']}") for job in jobs],
-        "y": [round(job[field] / _MINUTE_S, 2) for job in jobs],
-        "name": name,
-        "marker": {"color": colour, "pattern": pattern(colour, place)},
-        "hovertemplate": f"%{{y:.1f}} min {name}<extra></extra>",
-    }
+def _distribution(seconds: Sequence[float], name: str, place: int) -> dict[str, Any]:
+    """Return the line of a column; the first two, of no scenario, are grey."""
+    x = [0.0, *(round(value / _MINUTE_S, 2) for value in seconds)]
+    y = [round(100 * number / len(seconds), 2) for number in range(len(seconds) + 1)]
+    colour = "--muted" if place < 2 else job_colour_token(place - 2)
+    text = f"%{{y:.0f}} % {plotly_text(name)}<extra></extra>"
+    one = line(x, y, name, colour, text, DASHES[place % len(DASHES)])
+    one["line"]["shape"] = "hv"
+    return one
 
 
 def _seconds(value: float | None) -> str:

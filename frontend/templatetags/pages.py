@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,8 +20,10 @@ from controlplane.core.values.tiers import Tier
 from frontend.choices import SYSTEM, ZONES, Theme, theme_of, zone_of
 from frontend.figures.parts import Figure
 from frontend.policy import stream_address
+from frontend.text.python_code import Part, python_parts
 from jobs.models import Job, Node, Replay, ReplayStatus
 from jobs.selectors.access import Person, text_for
+from jobs.selectors.code_text import CodeText
 from jobs.selectors.estimates.memory import size_text
 from jobs.selectors.estimates.nonfinite import loss_nonfinite, nonfinite_warning
 from jobs.selectors.settings_values import value_text
@@ -169,13 +172,30 @@ def when(at: Any, as_: str = "clock") -> SafeString:
 
 
 @register.simple_tag
-def code_lines(lines: Sequence[str]) -> SafeString:
+def code_lines(code: CodeText) -> SafeString:
     """Render lines of code with numbers that link to them; the numbers are no text to copy."""
     html = (
         '<span class="code-line" id="L{0}"><a href="#L{0}" data-line="{0}" tabindex="-1"'
         ' aria-label="Line {0}"></a>{1}\n</span>'
     )
+    is_python = code.name.endswith(".py")
+    parts = python_parts(code.lines) if is_python else itertools.repeat(())
+    lines = (_coloured(line, of_line) for line, of_line in zip(code.lines, parts, strict=False))
     return format_html_join("", html, enumerate(lines, start=1))
+
+
+def _coloured(line: str, parts: Sequence[Part]) -> SafeString:
+    """Render a line with its parts marked by their kinds."""
+    ends = [0, *(end for _, end, _ in parts)]
+    coloured = format_html_join(
+        "",
+        '{}<span class="py-{}">{}</span>',
+        (
+            (line[before:start], kind, line[start:end])
+            for before, (start, end, kind) in zip(ends, parts, strict=False)
+        ),
+    )
+    return format_html("{}{}", coloured, line[ends[-1] :])
 
 
 @register.simple_tag

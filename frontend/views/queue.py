@@ -28,6 +28,7 @@ from jobs.models import Job
 from jobs.selectors import pages
 from jobs.selectors.access import jobs_visible_to
 from jobs.selectors.policy_preview import policy_preview
+from jobs.selectors.queue_places import places_moved
 from jobs.services.scheduling.policy import cluster_setting, policy_choose
 from jobs.services.submission.many_jobs import JOBS_LIMIT
 from jobs.submission import PRIORITY_RANGE
@@ -61,7 +62,7 @@ def queue(request: HttpRequest) -> HttpResponse:
     """
     admin_or_404(request)
     number = min(max(id_or_none(request.GET.get("page")) or 1, 1), _MOST_PAGES)
-    changes = _changes_read(request)
+    changes = _moved(request, _changes_read(request))
     body = undo_request(request) or _apply_request(request, changes)
     if body and (request_perform(request, body) or not changes):
         return redirect(f"{reverse('queue')}?page={number}")
@@ -74,7 +75,8 @@ def queue(request: HttpRequest) -> HttpResponse:
         context |= undo_shown(request)
     asked = request.GET.get("policy", "")
     if asked in POLICIES and asked != context["policy"]:
-        context["preview"] = {"policy": asked, "moves": policy_preview(asked, timezone.now())}
+        found = policy_preview(asked, timezone.now())
+        context["preview"] = {"policy": asked, "moves": found.moves, "starts": found.starts}
     return render(request, "frontend/queue.html", context)
 
 
@@ -116,6 +118,29 @@ def _changes_read(request: HttpRequest) -> list[dict[str, Any]]:
             seen = {"expected_tier": seen_tier, "expected_priority": seen_priority}
             changes.append({"job": job_id, **change, **seen})
     return changes
+
+
+def _moved(request: HttpRequest, changes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add to changes those that bring a job to the position asked for, on whichever page."""
+    do, number = request.POST.get("do"), request.POST.get("move", "").strip()
+    # The Enter key in the fields of the move previews.
+    if do not in ("move", "top") and not (do == "preview" and number):
+        return changes
+    job_id = id_or_none(number.removeprefix("#"))
+    position = 1 if do == "top" else id_or_none(request.POST.get("to", "").strip())
+    if job_id is None or position is None:
+        messages.error(request, "Give a job's number and a position.", extra_tags="bad")
+        return changes
+    try:
+        places = places_moved(job_id, position)
+    except ControlPlaneError as error:
+        messages.error(request, words(error), extra_tags="bad")
+        return changes
+    moved = {
+        place.job_id: {"job": place.job_id, "tier": place.tier, "priority": str(place.priority)}
+        for place in places
+    }
+    return [change for change in changes if change["job"] not in moved] + list(moved.values())
 
 
 def _apply_request(request: HttpRequest, changes: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -2,144 +2,214 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
+from urllib.parse import urlencode
 
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.db.models import F
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.core.policies import POLICIES
 from frontend.charts import replay_charts
-from frontend.figures.replay import change_text
 from frontend.views.admin import admin_or_404
-from frontend.views.changes import person
+from frontend.views.changes import person, words
 from frontend.views.pages import figures_response
-from jobs.exceptions import ControlPlaneError
+from jobs.exceptions import ControlPlaneError, NotFoundError
 from jobs.models import Replay, ReplayStatus
 from jobs.selectors.readings import HOUR_S
+from jobs.selectors.replays import (
+    Cell,
+    Comparison,
+    MeasureRow,
+    cluster_cost,
+    comparison_of,
+    replays_compared,
+)
 from jobs.selectors.usage import accelerator_prices
 from jobs.services.cluster.replays import (
     HOURS_RANGE,
+    SCENARIOS_LIMIT,
+    Scenario,
     accelerators_present,
-    replay_ask,
     replay_cancel,
+    replays_ask,
 )
 from jobs.services.scheduling.policy import cluster_setting
 
 _SHOWN_REPLAYS = 20
 _DEFAULT_HOURS = 24
-#: Rows of the comparison: key of the summaries, label, unit.
-_MEASURES = (
-    ("mean_jct_s", "Mean completion time", "s"),
-    ("median_jct_s", "Median completion time", "s"),
-    ("p90_jct_s", "90th percentile of completion times", "s"),
-    ("mean_queueing_s", "Mean time until the first step", "s"),
-    ("makespan_s", "Until the last job was done", "s"),
-    ("utilisation", "Accelerators in use", "%"),
-    ("resizes_per_job", "Resizes of a job", ""),
-    ("worst_fairness", "Worst finish-time fairness", ""),
-)
-_MAKESPAN_ROW = [key for key, _, _ in _MEASURES].index("makespan_s")
-#: Rows of a tier: key of the summaries, label.
-_TIER_MEASURES = (
-    ("mean_jct_s", "mean completion time"),
-    ("mean_queueing_s", "mean time until the first step"),
-)
+#: Most characters of a value that the form takes.
+_LENGTH_LIMIT = 40
 
 
 @login_required
 @require_safe
 def what_if(request: HttpRequest) -> HttpResponse:
-    """Show the form for a replay, and the replays so far."""
+    """Show the form for replays, filled from the address, and the replays so far."""
     admin_or_404(request)
-    return _page(request, {"policy": cluster_setting().policy, "hours": str(_DEFAULT_HOURS)}, {})
+    given = {"policy-1": cluster_setting().policy, "hours": str(_DEFAULT_HOURS)}
+    return _page(request, given | _given(request.GET), {})
 
 
 @login_required
 @require_POST
 def ask(request: HttpRequest) -> HttpResponse:
-    """Request a replay; show the form again with messages at its invalid fields."""
+    """Request replays of the scenarios; show the form again with messages at invalid fields."""
     admin_or_404(request)
-    given = {name: str(value)[:40] for name, value in request.POST.items()}
-    accelerators = {
-        kind: _whole(text)
-        for kind in accelerators_present()
-        if (text := given.get(f"kind-{kind}", "").strip())
-    }
-    try:
-        replay = replay_ask(
-            person(request),
-            policy=given.get("policy", ""),
-            accelerators=accelerators,
-            hours=_whole(given.get("hours", "")),
-            now=timezone.now(),
+    given = _given(request.POST)
+    numbers = [n for n in range(1, SCENARIOS_LIMIT + 1) if n == 1 or given.get(f"policy-{n}")]
+    kinds = list(accelerators_present())
+    scenarios = [
+        Scenario(
+            given.get(f"policy-{number}", ""),
+            {kind: _whole(text) for kind in kinds if (text := given.get(f"kind-{number}-{kind}"))},
         )
+        for number in numbers
+    ]
+    hours = _whole(given.get("hours", ""))
+    try:
+        replays = replays_ask(person(request), scenarios, hours=hours, now=timezone.now())
     except ControlPlaneError as error:
-        errors = {name: " ".join(texts) for name, texts in error.fields.items()}
-        return _page(request, given, errors or {"form": error.detail})
-    return redirect("replay", replay_id=replay.pk)
+        return _page(request, given, _errors(error, numbers) or {"form": error.detail})
+    present = accelerator_prices()
+    prices = {
+        f"price-{replay.pk}:{kind}": price
+        for number, replay in zip(numbers, replays, strict=True)
+        for kind in kinds
+        if (price := given.get(f"price-{number}-{kind}")) and price != str(present.get(kind))
+    }
+    query = f"?{urlencode(prices)}" if prices else ""
+    return redirect(reverse("replay", args=[replays[0].pk]) + query)
+
+
+def _given(values: QueryDict) -> dict[str, str]:
+    return {name: str(value).strip()[:_LENGTH_LIMIT] for name, value in values.items()}
+
+
+def _errors(error: ControlPlaneError, numbers: Sequence[int]) -> dict[str, str]:
+    """Return the messages by field of the form: `policy-1`, `kind-1`, `hours`."""
+    found = {}
+    for name, texts in error.fields.items():
+        *place, field = name.split(".")
+        number = numbers[int(place[1])] if place else numbers[0]
+        field = {"policy": f"policy-{number}", "accelerators": f"kind-{number}"}.get(field, field)
+        found[field] = " ".join(texts)
+    return found
 
 
 @login_required
 @require_safe
 def replay(request: HttpRequest, replay_id: int) -> HttpResponse:
-    """Show one replay: its progress, or both simulations side by side."""
+    """Show a replay beside those over the same history: progress, figures and charts."""
     admin_or_404(request)
-    row = get_object_or_404(Replay.objects.select_related("requested_by"), pk=replay_id)
-    context: dict[str, Any] = {"replay": row, "percent": round(100 * row.progress)}
-    if row.status == ReplayStatus.DONE:
-        context |= {"rows": _comparison(row), "result": row.result}
+    row = get_object_or_404(Replay, pk=replay_id)
+    prices, error = _prices(request.GET), ""
+    try:
+        comparison = comparison_of(row, prices)
+    except ControlPlaneError as invalid:
+        comparison, error = comparison_of(row, {}), words(invalid)
+    replays = comparison.replays
+    names = [f"{one.pk}: {one.policy}" for one in replays]
+    columns = ["as recorded", "replayed unchanged", *names]
+    kinds = list(accelerators_present())
+    context = {
+        "comparison": comparison,
+        "replays": replays,
+        "error": error,
+        "percent": round(100 * min(one.progress for one in replays)),
+        "columns": columns,
+        "rows": [_row(one, columns) for one in comparison.rows],
+        "kinds": kinds,
+        "scenarios": [
+            {
+                "replay": one,
+                "prices": _priced(one, kinds, comparison.prices[one.pk]),
+                "chart": f"replay-{one.pk}",
+                "title": f"Accelerators, {name}",
+            }
+            for one, name in zip(replays, names, strict=True)
+        ],
+        "empty": "Shown when the simulation is done and accelerators were allocated.",
+        "currency": settings.CURRENCY,
+        "form_query": _form_query(comparison, kinds),
+        "tables_query": urlencode({"tables": 1} | {f"price-{k}": v for k, v in prices.items()}),
+        "figures": None,
+    }
+    if "tables" in request.GET:
+        context["figures"] = replay_charts(replays, request.user)
     return render(request, "frontend/replay.html", context)
 
 
 @login_required
 @require_safe
 def replay_figures(request: HttpRequest, replay_id: int) -> HttpResponse:
-    """Return the figures of a result as JSON; empty ones before the result."""
+    """Return the figures of a comparison as JSON; empty ones before the results."""
     admin_or_404(request)
     row = get_object_or_404(Replay, pk=replay_id)
-    return figures_response(request, replay_charts(row, request.user))
+    return figures_response(
+        request, replay_charts(list(replays_compared(row).order_by("id")), request.user)
+    )
 
 
 @login_required
 @require_POST
 def cancel(request: HttpRequest, replay_id: int) -> HttpResponse:
-    """Cancel a live replay, or delete an ended one."""
+    """Cancel the live replays of a comparison, or delete all once they have ended."""
     admin_or_404(request)
-    try:
-        replay_cancel(replay_id, timezone.now())
-    except ControlPlaneError as error:
-        raise Http404(str(error)) from error
-    messages.success(request, f"Replay {replay_id} is gone.", extra_tags="good")
+    rows = list(replays_compared(get_object_or_404(Replay, pk=replay_id)))
+    live = [row for row in rows if row.is_live]
+    for row in live or rows:
+        with suppress(NotFoundError):  # deleted in another window
+            replay_cancel(row.pk, timezone.now())
+    text = "The simulation is cancelled." if live else "The simulation is deleted."
+    messages.success(request, text, extra_tags="good")
     return redirect("what_if")
 
 
 def _page(request: HttpRequest, given: dict[str, str], errors: dict[str, str]) -> HttpResponse:
     present, prices = accelerators_present(), accelerator_prices()
+    scenarios = [
+        {
+            "number": number,
+            "policy": given.get(f"policy-{number}", ""),
+            "policy_error": errors.get(f"policy-{number}"),
+            "kinds_error": errors.get(f"kind-{number}"),
+            "kinds": [
+                {
+                    "name": kind,
+                    "number": count,
+                    "value": given.get(f"kind-{number}-{kind}", str(count)),
+                    "price": given.get(f"price-{number}-{kind}", prices.get(kind, "")),
+                }
+                for kind, count in present.items()
+            ],
+        }
+        for number in range(1, SCENARIOS_LIMIT + 1)
+    ]
     context = {
         "policies": list(POLICIES),
         "given": given,
         "errors": errors,
-        "kinds": [
-            (kind, number, given.get(f"kind-{kind}", str(number)))
-            for kind, number in present.items()
-        ],
+        "present": present,
+        "scenarios": scenarios,
         "hours_low": HOURS_RANGE[0],
         "hours_high": HOURS_RANGE[1],
-        "replays": _scenarios(prices),
+        "replays": _past(prices),
         "prices": prices,
         "currency": settings.CURRENCY,
     }
     return render(request, "frontend/what_if.html", context, status=400 if errors else 200)
 
 
-def _scenarios(prices: Mapping[str, float]) -> list[tuple[Replay, dict[str, str]]]:
+def _past(prices: Mapping[str, float]) -> list[tuple[Replay, dict[str, str]]]:
     """Return the newest replays with their main figures; none before the result."""
     rows = Replay.objects.select_related("requested_by").defer("result")
     rows = rows.annotate(changed=F("result__changed"), num_jobs=F("result__num_jobs"))
@@ -147,54 +217,69 @@ def _scenarios(prices: Mapping[str, float]) -> list[tuple[Replay, dict[str, str]
     for row in rows[:_SHOWN_REPLAYS]:
         figures = {}
         if row.status == ReplayStatus.DONE:
-            makespan_s = row.changed["makespan_s"]
-            cost = _cost(row.accelerators, makespan_s, prices)
             figures = {
                 "num_jobs": str(row.num_jobs),
                 "mean": _shown(row.changed["mean_jct_s"], "s"),
-                "makespan": _shown(makespan_s, "s"),
-                "cost": _shown(cost, ""),
+                "makespan": _shown(row.changed["makespan_s"], "s"),
+                "cost": _shown(cluster_cost(row.accelerators, row.changed, prices), ""),
             }
         found.append((row, figures))
     return found
 
 
-def _cost(
-    accelerators: Mapping[str, int], seconds: float | None, prices: Mapping[str, float]
-) -> float | None:
-    """Return the price of a whole cluster for a time; None unless each kind has a price."""
-    if seconds is None or not prices.keys() >= accelerators.keys():
-        return None
-    return sum(number * prices[kind] for kind, number in accelerators.items()) * seconds / HOUR_S
+def _row(row: MeasureRow, columns: Sequence[str]) -> dict[str, Any]:
+    """Return a row of the comparison as texts."""
+    label = row.measure.label
+    if row.measure.key == "cost" and settings.CURRENCY:
+        label += f", {settings.CURRENCY}"
+    if row.jobs:
+        label = f"{row.jobs}: {label[0].lower()}{label[1:]}"
+    cells = zip(columns, [row.recorded, row.as_is, *row.scenarios], strict=True)
+    return {"label": label, "cells": [_cell(name, cell, row.measure.unit) for name, cell in cells]}
 
 
-def _comparison(replay: Replay) -> list[dict[str, str]]:
-    """List the figures recorded, replayed unchanged, and replayed with the change."""
-    result, prices = replay.result, accelerator_prices()
-    rows = [_compared(result, key, text, unit) for key, text, unit in _MEASURES]
-    if prices:
-        sizes = dict.fromkeys(("recorded", "as_is"), result["as_is_accelerators"])
-        sizes["changed"] = replay.accelerators
-        costs = {
-            name: {"cost": _cost(size, result[name].get("makespan_s"), prices)}
-            for name, size in sizes.items()
-        }
-        text = "Cost of all accelerators until then"
-        text += f", {settings.CURRENCY}" if settings.CURRENCY else ""
-        rows.insert(_MAKESPAN_ROW + 1, _compared(costs, "cost", text, ""))
-    for tier in result.get("tiers", ()):
-        number = tier["num_jobs"]
-        name = f"{number} {tier['tier']} job{'' if number == 1 else 's'}"
-        rows += [_compared(tier, key, f"{name}: {text}", "s") for key, text in _TIER_MEASURES]
-    return rows
-
-
-def _compared(result: dict[str, Any], key: str, text: str, unit: str) -> dict[str, str]:
-    values = {name: result[name].get(key) for name in ("recorded", "as_is", "changed")}
-    return {name: _shown(value, unit) for name, value in values.items()} | {
-        "label": text,
-        "change": change_text(values["as_is"], values["changed"]),
+def _cell(column: str, cell: Cell, unit: str) -> dict[str, Any]:
+    change = "" if cell.factor is None else f"\N{MULTIPLICATION SIGN}{cell.factor:.3g} "
+    return {
+        "column": column,
+        "value": _shown(cell.value, unit),
+        "change": cell.verdict if cell.verdict == "same" else change + cell.verdict,
+        "is_best": cell.is_best,
     }
+
+
+def _priced(
+    replay: Replay, kinds: Sequence[str], prices: Mapping[str, float]
+) -> list[tuple[str, str, float | str]]:
+    """Return the price of each kind with the name of its field; no name without accelerators."""
+    return [
+        (kind, f"price-{replay.pk}:{kind}" if kind in replay.accelerators else "",
+         prices.get(kind, ""))
+        for kind in kinds
+    ]  # fmt: skip
+
+
+def _prices(given: QueryDict) -> dict[str, str]:
+    """Read the prices of an address: `price-REPLAY:KIND`, such as `price-13:cpu`."""
+    prefix = "price-"
+    return {
+        name.removeprefix(prefix): value
+        for name, value in _given(given).items()
+        if name.startswith(prefix)
+    }
+
+
+def _form_query(comparison: Comparison, kinds: Sequence[str]) -> str:
+    """Return the query of the form with the scenarios of a comparison."""
+    first = comparison.first
+    hours = round((first.end_at - first.start_at).total_seconds() / HOUR_S)
+    values: dict[str, object] = {"hours": hours}
+    for number, row in enumerate(comparison.replays, start=1):
+        values[f"policy-{number}"] = row.policy
+        values |= {f"kind-{number}-{kind}": row.accelerators.get(kind, 0) for kind in kinds}
+        prices = comparison.prices[row.pk]
+        values |= {f"price-{number}-{kind}": price for kind, price in prices.items()}
+    return urlencode(values)
 
 
 def _shown(value: float | None, unit: str) -> str:
@@ -207,5 +292,4 @@ def _shown(value: float | None, unit: str) -> str:
 
 def _whole(text: str) -> object:
     """Read a whole number; return other text unchanged, for the service to reject."""
-    text = text.strip()
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 8 else text

@@ -33,6 +33,8 @@ _PROBLEM = {
 }
 
 
+_SUMMARY_END = re.compile(r"[;:(]|\.(?:\s|$)")
+
 #: Years of `jobs.selectors.time_filter`; JSON Schema has no bounds for times.
 TIME_PATTERN = "^(19|2[0-9])[0-9]{2}-"
 
@@ -94,6 +96,15 @@ def problems_documented(result: dict[str, Any], **_more: Any) -> dict[str, Any]:
         for operation in operations.values():
             problem = {"description": "The request was refused, or failed.", "content": content}
             operation["responses"]["default"] = problem
+    return result
+
+
+def summaries_added(result: dict[str, Any], **_more: Any) -> dict[str, Any]:
+    """Give operations a summary: the beginning of their description, up to a colon or the like."""
+    for operations in result["paths"].values():
+        for operation in operations.values():
+            sentence = _SUMMARY_END.split(operation.get("description", ""), maxsplit=1)[0]
+            operation["summary"] = sentence.strip()
     return result
 
 

@@ -23,7 +23,6 @@ from jobs.api.secrets import views as secrets
 from jobs.api.sweeps import views as sweeps
 from jobs.api.users import views as users
 from jobs.api.validations import views as validations
-from jobs.services.cluster.nodes import Cordon
 
 urlpatterns = [
     path("", Index.as_view(), name="index"),
@@ -71,12 +70,12 @@ urlpatterns = [
     path("nodes/<int:node_id>/cordon/", cluster.NodeCordon.as_view(), name="node-cordon"),
     path(
         "nodes/<int:node_id>/drain/",
-        cluster.NodeCordon.as_view(change=Cordon.DRAIN),
+        cluster.NodeDrain.as_view(),
         name="node-drain",
     ),
     path(
         "nodes/<int:node_id>/uncordon/",
-        cluster.NodeCordon.as_view(change=Cordon.UNCORDON),
+        cluster.NodeUncordon.as_view(),
         name="node-uncordon",
     ),
     path(
@@ -127,6 +126,11 @@ urlpatterns = [
     ),
     path("replays/", replays.ReplayList.as_view(), name="replay-list"),
     path("replays/<int:replay_id>/", replays.ReplayDetail.as_view(), name="replay-detail"),
+    path(
+        "replays/<int:replay_id>/comparison/",
+        replays.ReplayComparison.as_view(),
+        name="replay-comparison",
+    ),
     path("secrets/", secrets.SecretList.as_view(), name="secret-list"),
     path("secrets/<str:name>/", secrets.SecretDetail.as_view(), name="secret-detail"),
     path("tokens/", cluster.Tokens.as_view(), name="token-list"),

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.page_site import FITTING, VALIDATION_ANSWER, Site
-from tests.browser.visitor import AUDIT, WAIT_MS, Visitor, visit
+from tests.browser.visitor import AUDIT, OVERLAPS, WAIT_MS, Visitor, visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -28,7 +28,7 @@ PAGES = [
     "/jobs/new/?from=1", "/nodes/", "/queue/", "/account/", "/nowhere/",
     "/account/password/", "/account/notifications/", "/account/notifications/1/", "/audit/",
     "/jobs/compare/?job=1&job=2&job=3&smooth=0.9", "/jobs/?metric=accuracy&order=-metric",
-    "/jobs/2/copy/", "/what-if/", "/what-if/1/", "/what-if/2/",
+    "/jobs/2/copy/", "/what-if/?policy-2=fifo", "/what-if/1/?price-1:t4=2", "/what-if/2/",
     "/nodes/1/?change=drain", "/nodes/maintenance/?nodes=1", "/timeline/", "/sweeps/1/", "/sweeps/",
     "/projects/", "/projects/1/", "/usage/?by=user",
 ]  # fmt: skip
@@ -77,7 +77,7 @@ def test_every_page_is_drawn_accessible_and_fits(
         faults = {}
         for address in (PAGES if person == "admin" else NEWCOMERS_PAGES)[pages]:
             visitor.open(address)
-            found = visitor.page.evaluate(AUDIT)
+            found = visitor.page.evaluate(AUDIT) + visitor.page.evaluate(OVERLAPS)
             if visitor.page.evaluate("document.documentElement.scrollWidth > innerWidth"):
                 found.append("it is wider than the window")
             if visitor.page.evaluate(HURT):
@@ -88,6 +88,16 @@ def test_every_page_is_drawn_accessible_and_fits(
         assert not faults
         # The browser itself notes that a page was not there.
         assert [c for c in visitor.complaints if "404 (Not Found)" not in c] == []
+
+
+def test_texts_that_overlap_are_found(browser: Browser) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.set_content(
+        "<p>above</p><p style='margin-top: -2em'>below</p><p style='margin-left: 380px'>beyond</p>"
+        "<div style='overflow: hidden; width: 60px'><b style='margin-left: 90px'>cut</b></div>"
+    )
+    assert page.evaluate(OVERLAPS) == ["“beyond” is beyond the window", "“above” is over “below”"]
+    page.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
@@ -486,6 +496,47 @@ def test_the_log_follows_pauses_and_counts_new_lines(ada: Visitor, site: Site) -
     log.evaluate("box => { box.scrollTop = box.scrollHeight; }")
     expect(pause).to_have_text("Pause")
     expect(log).to_contain_text("below")
+
+
+def test_lines_of_a_level_are_shown_as_they_come(ada: Visitor, site: Site) -> None:
+    def say(*texts: str) -> None:
+        site.run(LOG_ADD.format(job=JOB["running"], text="".join(f"{text}\n" for text in texts)))
+
+    say("ERROR: before", "INFO: quiet")
+    ada.open(f"/jobs/{JOB['running']}/")
+    page = ada.page
+    log, pause = page.locator("#log"), page.locator("#log-pause")
+    expect(page.locator("#live-state")).to_have_text("Live")
+    page.get_by_label("Level").select_option("warning")
+    shown = log.locator(".log-line:not(.is-context) .log-text")
+    expect(shown).to_have_text(["ERROR: before"])
+    say("INFO: still quiet", "WARNING: now", "no level")
+    expect(shown).to_have_text(["ERROR: before", "WARNING: now"])
+    pause.click()
+    say("ERROR: later", "INFO: quiet")
+    expect(pause).to_have_text("Resume (1 new)")
+    pause.click()
+    expect(shown).to_have_text(["ERROR: before", "WARNING: now", "ERROR: later"])
+    page.get_by_label("Level").select_option("")
+    expect(log).to_contain_text("INFO: still quiet")
+
+
+def test_the_log_of_an_ended_job_has_nothing_to_pause(ada: Visitor, site: Site) -> None:
+    ada.open(f"/jobs/{JOB['finished']}/")
+    expect(ada.page.locator("#log")).to_contain_text("Nothing has been written yet.")
+    expect(ada.page.locator("#log-pause")).to_be_hidden()
+
+
+def test_the_home_key_moves_a_job_to_the_top_of_the_queue(admin: Visitor) -> None:
+    admin.open("/queue/")
+    last = admin.page.locator("#queue tbody tr").last
+    number = (last.get_attribute("data-key") or "").removeprefix("job-")
+    admin.page.get_by_role("button", name=f"Move job {number}", exact=True).press("Home")
+    expect(admin.page.get_by_role("heading", name="Change 1 job?")).to_be_focused()
+    expect(admin.page.locator("#queue tbody tr").first).to_have_attribute(
+        "data-key", f"job-{number}"
+    )
+    assert admin.page.evaluate(AUDIT) == []
 
 
 def test_everything_is_reached_by_keyboard(admin: Visitor) -> None:

@@ -14,6 +14,8 @@ from tests.support.starts import count_start
 
 #: Script that returns the accessibility faults of a page.
 AUDIT = (Path(__file__).parent / "audit.js").read_text().split("\n", 1)[1]
+#: Script that returns the texts that are painted over each other or beyond the window's edges.
+OVERLAPS = (Path(__file__).parent / "overlaps.js").read_text().split("\n", 1)[1]
 WAIT_MS = 60_000
 
 

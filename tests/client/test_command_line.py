@@ -16,8 +16,10 @@ from virtualflow.cli.exit_codes import ExitCode
 from virtualflow.cli.main import cli
 from virtualflow.credentials import SERVER_VARIABLE, TOKEN_VARIABLE, credentials_path
 
+from controlplane.core.expected_starts import ExpectedStart
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, Node, Project, ProjectMembership, Replay, ReplayStatus, Sweep
+from jobs.selectors.policy_preview import Preview, StartChange
 from jobs.services.lifecycle.search_rows import metric_values_write
 from tests.client.conftest import Shell, Site, nodes_now, played_to_the_end, wait_until
 from tests.client.scripted_site import Answer, problem, scripted_site
@@ -539,6 +541,21 @@ def test_simulate(
         assert rows[1] == ["mean completion time", "1,234 s", "1,234 s", "\N{EN DASH}"]
     else:
         assert (ended.code, "It is stuck." in ended.err) == (ExitCode.JOB_FAILED, True)
+
+
+def test_a_preview_tells_starts(
+    site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_make(site.ada)
+    change = StartChange(job, ExpectedStart(600.0, 1200.0), None)
+    monkeypatch.setattr(
+        "jobs.api.jobs.action_views.reprioritise_preview", lambda *_: Preview([], [change])
+    )
+    told = logged_in("reprioritise", job.pk, "--priority", 5, "--preview").out.splitlines()
+    assert told == [
+        "No accelerators would change now.",
+        f"Job {job.pk} (a job): expected start in 10 min 0 s to 20 min 0 s → not known",
+    ]
 
 
 def test_a_sweep(site: Site, logged_in: Shell, code: Path, tmp_path: Path) -> None:

@@ -84,6 +84,8 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "test_channel": lambda client: client.test_channel(1),
     "deliveries": lambda client: list(client.deliveries(1)),
     "simulate": lambda client: client.simulate("fifo"),
+    "simulate_scenarios": lambda client: client.simulate_scenarios([{"policy": "fifo"}]),
+    "comparison": lambda client: client.comparison(1, {(1, "cpu"): 0.5}),
     "replay": lambda client: client.replay(1),
     "watch_replay": lambda client: list(client.watch_replay(1)),
 }
@@ -93,7 +95,7 @@ TEXTS = {
     "delete_filter",
 }
 NOT_REPEATED = {
-    *("simulate", "create_channel", "delete_channel", "test_channel"),
+    *("simulate", "simulate_scenarios", "create_channel", "delete_channel", "test_channel"),
     *("make_project", "remove_member", "plan_windows", "delete_filter"),
 }
 NONSENSE = {

@@ -12,7 +12,10 @@ import pytest
 from django.core.files.base import ContentFile
 from django.test import Client
 from django.utils import timezone
+from hypothesis import given
+from hypothesis import strategies as st
 
+from frontend.text.python_code import python_parts
 from jobs.models import AuditEntry, Job
 from jobs.selectors.code_text import SHOWN_BYTES, SHOWN_LINES, code_text
 from tests.frontend.world import World, make_job
@@ -99,3 +102,55 @@ def test_reading_the_code_of_others_is_noted(world: World, admin: Client) -> Non
     give_code(job, "mine.py", b"pass\n")
     admin.get(f"/jobs/{job.pk}/")
     assert AuditEntry.objects.filter(object=f"job:{job.pk}/code").count() == 1
+
+
+def test_python_is_coloured_and_keeps_its_text(world: World, ada: Client) -> None:
+    job = make_job(world.ada, "coloured")
+    code = (
+        "@keep\ndef build(settings):\n"
+        "    '''Two <b>\n    lines.'''  # why & how\n"
+        "    return 0x1F if x else 'é' \\\n        + \"<i>\"\n"
+    )
+    give_code(job, "mine.py", code.encode())
+    page = ada.get(f"/jobs/{job.pk}/").content.decode()
+    assert shown_text(page) == code
+    assert re.findall(r'<span class="py-(\w+)">([^<]*)</span>', page) == [
+        ("keyword", "def"), ("name", "build"),
+        ("string", "&#x27;&#x27;&#x27;Two &lt;b&gt;"),
+        ("string", "    lines.&#x27;&#x27;&#x27;"), ("comment", "# why &amp; how"),
+        ("keyword", "return"), ("number", "0x1F"), ("keyword", "if"), ("keyword", "else"),
+        ("string", "&#x27;é&#x27;"), ("string", "&quot;&lt;i&gt;&quot;"),
+    ]  # fmt: skip
+
+
+def test_other_files_have_no_colours(world: World, ada: Client) -> None:
+    job = make_job(world.ada, "archive")
+    give_code(job, "mine.zip", archive({"job.py": b"", "notes.txt": b"if 1"}))
+    page = ada.get(f"/jobs/{job.pk}/?file=notes.txt").content.decode()
+    assert shown_text(page) == "if 1\n"
+    assert 'class="py-' not in page
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [["x = 1", "'''never closed", "y"], ["x = 1", "(" * 3000], ["x = 1", "  y", " z"],
+     ["x = 1", "\0 $ ? !"], ["x = 1", "\f\t\x1c", "\\"], ["x = 1", "0_0_ 1e 0xg 'a"],
+     ["x = 1", "y" * 401]],
+)  # fmt: skip
+def test_what_is_no_python_keeps_the_colours_before_it(lines: list[str]) -> None:
+    assert python_parts(lines)[0] == [(4, 5, "number")]
+    assert len(python_parts(lines)) == len(lines)
+
+
+def test_the_time_for_colours_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frontend.text.python_code._TIME_LIMIT_S", -1.0)
+    assert python_parts(["x = 1"]) == [[]]
+
+
+@given(st.lists(st.text("ab 01_'\"\\#()\t\f\r@é.:=\0\u2028", max_size=12), max_size=8))
+def test_parts_are_in_order_within_their_lines(lines: list[str]) -> None:
+    for line, parts in zip(lines, python_parts(lines), strict=True):
+        ends = [0]
+        for start, end, _ in parts:
+            assert ends[-1] <= start < end <= len(line)
+            ends.append(end)

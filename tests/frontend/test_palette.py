@@ -79,6 +79,8 @@ def test_text_has_the_contrast_that_aa_asks_for(theme: str) -> None:
     pairs += [(text, f"{job}-soft") for job in JOBS for text in ("text",)]
     pairs += [("on-accent", "accent"), ("text", "accent-soft"), ("muted", "accent-soft")]
     pairs += [("good", "surface"), ("muted", "quiet-soft"), ("second", "surface")]
+    code = ("text", "accent", "good", "second", "muted")
+    pairs += [(text, ground) for text in code for ground in ("sunken", "info-soft")]
     weak = {
         pair: round(ratio, 2)
         for pair in pairs

@@ -16,7 +16,7 @@ from tests.frontend.world import World
 
 
 def test_a_switch_is_previewed_with_its_changes(world: World, admin: Client) -> None:
-    moves = policy_preview("weighted_fair", timezone.now())
+    moves = policy_preview("weighted_fair", timezone.now()).moves
     page = admin.get("/queue/", {"policy": "weighted_fair"}).content.decode()
     text = " ".join(re.sub(r"<[^>]+>", " ", page).split())
     assert "Switch from goodput_fair to weighted_fair?" in text

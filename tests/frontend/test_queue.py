@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from jobs.models import AuditEntry, Event, Job
 from tests.frontend.test_reprioritise import shown
-from tests.frontend.world import World
+from tests.frontend.world import World, make_job
 
 
 def fields(page: Any) -> dict[str, Any]:
@@ -130,4 +130,40 @@ def test_changes_are_for_admins(world: World, ada: Client) -> None:
     job, before = world.jobs["pending"], standings()
     form = {"do": "apply", "reason": "x", "job": job.pk, f"priority-{job.pk}": "5"}
     assert ada.post("/queue/", form).status_code == 404
+    assert standings() == before
+
+
+def test_a_job_is_moved_to_another_page(world: World, admin: Client) -> None:
+    for number in range(60):
+        make_job(world.ada, f"number {number}", priority=900 - 10 * number)
+    job, before = Job.objects.latest("pk"), standings()
+
+    def moved(**values: str) -> str:
+        return shown(admin.post("/queue/?page=2", values).content)
+
+    assert f"#{job.pk} {job.name} priority 310 → 901" in moved(do="top", move=f"#{job.pk}")
+    # Between 890 and 880, of which the Enter key knows as much as the button.
+    assert f"#{job.pk} {job.name} priority 310 → 885" in moved(do="move", move=str(job.pk), to="3")
+    assert "priority 310 → 885" in moved(do="preview", move=str(job.pk), to="3")
+    page = admin.post("/queue/?page=2", {"do": "move", "move": str(job.pk), "to": "3"})
+    assert standings() == before
+    done = admin.post("/queue/?page=2", {**apply_fields(page), "reason": "order"}, follow=True)
+    assert "1 job reprioritised." in shown(done.content)
+    assert standings() == before | {job.pk: ("normal", 885)}
+    assert admin.get("/queue/").context["rows"][2].job == job
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"do": "move", "move": "1"}, "Give a job's number and a position."),
+        ({"do": "top", "move": "first"}, "Give a job's number and a position."),
+        ({"do": "top", "move": "999999"}, "There is no job 999999 in the queue."),
+    ],
+)
+def test_a_move_that_cannot_be_is_told(
+    values: dict[str, str], text: str, world: World, admin: Client
+) -> None:
+    before = standings()
+    assert text in shown(admin.post("/queue/", values).content).replace("&#x27;", "'")
     assert standings() == before

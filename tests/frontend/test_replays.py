@@ -2,68 +2,122 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 
+import pytest
 from django.conf import settings
+from django.http import QueryDict
 from django.test import Client
 
 from jobs.models import AcceleratorPrice, Event, Replay, ReplayStatus
 from tests.frontend.world import World
 
-DASH = "\N{EN DASH}"
+DASH, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
+
+
+@pytest.fixture
+def compared(world: World) -> Replay:
+    """Return the first of the world's two scenarios over one history."""
+    return Replay.objects.filter(status=ReplayStatus.DONE).earliest("id")
 
 
 def test_the_form_starts_from_what_there_is(world: World, admin: Client) -> None:
     page = admin.get("/what-if/").content.decode()
-    assert 'name="kind-cpu" type="number" min="0" step="1" inputmode="numeric" value="8"' in page
-    assert 'name="kind-t4"' in page
-    assert f'<option value="{settings.DEFAULT_POLICY}" selected>' in page
+    assert 'name="kind-1-cpu" type="number" min="0" step="1" inputmode="numeric" value="8"' in page
+    assert 'name="kind-4-t4"' in page
+    assert page.count(f'<option value="{settings.DEFAULT_POLICY}" selected>') == 1
+    assert page.count('<details class="scenario" open>') == 1
 
 
-def test_a_question_is_asked(world: World, admin: Client) -> None:
-    response = admin.post(
-        "/what-if/ask/", {"policy": "priority", "kind-cpu": "32", "kind-t4": "", "hours": "3"}
-    )
-    replay = Replay.objects.latest("id")
-    assert response.headers["Location"] == f"/what-if/{replay.pk}/"
-    assert (replay.policy, replay.accelerators, replay.status) == (
-        "priority", {"cpu": 32, "t4": 2}, "waiting",
-    )  # fmt: skip
-    assert replay.requested_by == world.admin
-    assert b"as soon as the worker is free" in admin.get(response.headers["Location"]).content
+def test_the_form_is_filled_from_the_address(world: World, admin: Client) -> None:
+    address = "/what-if/?hours=3&policy-2=srtf&kind-2-cpu=32&price-2-cpu=1.25"
+    page = admin.get(address).content.decode()
+    assert page.count('<option value="srtf" selected>') == 1
+    assert re.search(r'name="kind-2-cpu"[^>]*value="32"', page)
+    assert re.search(r'name="price-2-cpu"[^>]*value="1.25"', page)
+    assert re.search(r'name="hours"[^>]*value="3"', page)
+    assert page.count('<details class="scenario" open>') == 2
+
+
+def test_scenarios_are_asked_about_together(world: World, admin: Client) -> None:
+    values = {
+        "policy-1": "priority", "kind-1-cpu": "32", "kind-1-t4": "", "price-1-cpu": "0.05",
+        "policy-2": "", "policy-3": "srtf", "price-3-cpu": "1.5", "hours": "3",
+    }  # fmt: skip
+    response = admin.post("/what-if/ask/", values)
+    second, first = Replay.objects.order_by("-id")[:2]
+    address = response.headers["Location"]
+    assert address == f"/what-if/{first.pk}/?price-{second.pk}%3Acpu=1.5"
+    assert [(row.policy, row.accelerators, row.status) for row in (first, second)] == [
+        ("priority", {"cpu": 32, "t4": 2}, "waiting"), ("srtf", {"cpu": 8, "t4": 2}, "waiting"),
+    ]  # fmt: skip
+    assert (first.requested_by, first.start_at) == (world.admin, second.start_at)
+    page = admin.get(address).content.decode()
+    assert page.count("as soon as the worker is free") == 2
+    assert re.search(rf'name="price-{second.pk}:cpu"[^>]*value="1.5"', page)
 
 
 def test_a_wrong_question_comes_back_with_its_fault(world: World, admin: Client) -> None:
     before = Replay.objects.count()
-    response = admin.post("/what-if/ask/", {"policy": "fifo", "kind-cpu": "many", "hours": "1"})
+    values = {"policy-1": "fifo", "policy-3": "fifo", "kind-3-cpu": "many", "hours": "1"}
+    response = admin.post("/what-if/ask/", values)
     assert response.status_code == 400
     page = response.content.decode()
-    assert "Give a whole number from 0 on for cpu." in page
+    error = 'id="what-kinds-3-error">Give a whole number from 0 on for cpu.'
+    assert error in page
     assert 'value="many"' in page
-    response = admin.post("/what-if/ask/", {"policy": "fifo", "hours": "9999"})
+    assert (
+        'id="what-policy-1-error"' in admin.post("/what-if/ask/", {"hours": "1"}).content.decode()
+    )
+    response = admin.post("/what-if/ask/", {"policy-1": "fifo", "hours": "9999"})
     assert "Give whole hours from 1 to 720." in response.content.decode()
     assert Replay.objects.count() == before
 
 
-def test_an_answer_shows_three_pasts(world: World, admin: Client) -> None:
-    replay = Replay.objects.get(status=ReplayStatus.DONE)
-    page = admin.get(f"/what-if/{replay.pk}/").content.decode()
-    row = page.split("Mean completion time</th>")[1].split("</tr>")[0]
-    assert re.findall(r'data-label="([a-z ]+)">(?:<strong>)?([^<]+)<', row) == [
-        ("recorded", "520 s"), ("replayed", "520 s"), ("what if", "260 s"), ("change", "-50%"),
+def _cells(page: str, label: str) -> list[tuple[str, str]]:
+    """Read a row of the comparison: column and text of each cell."""
+    row = page.split(f">{label}</th>")[1].split("</tr>")[0]
+    cells = re.findall(r'data-label="([^"]+)">(.*?)</td>', row, re.DOTALL)
+    return [(name, " ".join(re.sub(r"<[^>]+>", " ", text).split())) for name, text in cells]
+
+
+def test_scenarios_stand_side_by_side(compared: Replay, admin: Client) -> None:
+    page = admin.get(f"/what-if/{compared.pk}/").content.decode()
+    names = [f"{compared.pk}: priority", f"{compared.pk + 2}: fifo"]
+    assert _cells(page, "Mean completion time") == [
+        ("as recorded", "520 s"), ("replayed unchanged", "520 s"),
+        (names[0], f"best 260 s {TIMES}0.5 better"), (names[1], f"780 s {TIMES}1.5 worse"),
+    ]  # fmt: skip
+    assert [text for _, text in _cells(page, "Accelerators in use")] == [
+        "75%", "75%", f"38% {TIMES}0.5 worse", f"best 90% {TIMES}1.2 better",
     ]  # fmt: skip
     assert "was left out" in page
+    other = admin.get(f"/what-if/{compared.pk + 2}/").content.decode()
+    assert _cells(other, "Mean completion time") == _cells(page, "Mean completion time")
 
 
-def test_scenarios_stand_side_by_side(world: World, admin: Client) -> None:
+def test_the_scenarios_can_be_changed(compared: Replay, admin: Client) -> None:
+    AcceleratorPrice.objects.all().delete()
+    start_at = compared.end_at - datetime.timedelta(hours=2)
+    Replay.objects.filter(start_at=compared.start_at).update(start_at=start_at)
+    page = admin.get(f"/what-if/{compared.pk}/?price-{compared.pk}:t4=2").content.decode()
+    [query] = re.findall(r'href="/what-if/\?([^"]+)">Change the scenarios', page)
+    assert QueryDict(query.replace("&amp;", "&")).dict() == {
+        "hours": "2", "policy-1": "priority", "kind-1-cpu": "16", "kind-1-t4": "2",
+        "price-1-t4": "2.0", "policy-2": "fifo", "kind-2-cpu": "8", "kind-2-t4": "0",
+    }  # fmt: skip
+
+
+def test_the_list_has_the_figures_of_each(compared: Replay, admin: Client) -> None:
     def row() -> list[str]:
         page = admin.get("/what-if/").content.decode()
         line = page.split(f'data-key="replay-{replay.pk}"')[1].split("</tr>")[0]
         return re.findall(r'"number[^>]*>([^<]*)<', line)
 
     AcceleratorPrice.objects.all().delete()
-    replay = Replay.objects.get(status=ReplayStatus.DONE)
+    replay = compared
     assert row() == ["2", "260 s", "300 s"]
     AcceleratorPrice.objects.create(kind="cpu", per_hour=3.0)
     assert row() == ["2", "260 s", "300 s", DASH]  # t4 has no price
@@ -73,53 +127,70 @@ def test_scenarios_stand_side_by_side(world: World, admin: Client) -> None:
     assert row() == [""] * 4
 
 
-def test_an_answer_has_the_cost_if_prices_are_set(world: World, admin: Client) -> None:
-    def cost() -> list[str]:
-        page = admin.get(f"/what-if/{replay.pk}/").content.decode()
-        _, _, rest = page.partition("Cost of all accelerators until then</th>")
-        return re.findall(r'"number"[^>]*>(?:<strong>)?([^<]+)<', rest.split("</tr>")[0])
+def test_costs_follow_prices_of_the_address(compared: Replay, admin: Client) -> None:
+    def cost(query: str = "") -> list[str]:
+        page = admin.get(f"/what-if/{compared.pk}/{query}").content.decode()
+        label = "Cost of all accelerators until then"
+        return [text for _, text in _cells(page, label)] if label in page else []
 
     AcceleratorPrice.objects.all().delete()
-    replay = Replay.objects.get(status=ReplayStatus.DONE)
     assert cost() == []
     for kind, price in (("cpu", 3.0), ("t4", 6.0)):
         AcceleratorPrice.objects.create(kind=kind, per_hour=price)
-    # (8 * 3 + 2 * 6) an hour for 600 s, and (16 * 3 + 2 * 6) for 300 s.
-    assert cost() == ["6.00", "6.00", "5.00", "-17%"]
+    # (8 * 3 + 2 * 6) an hour for 600 s, (16 * 3 + 2 * 6) for 300 s, and 8 * 3 for 900 s.
+    assert cost() == ["6.00", "6.00", f"best 5.00 {TIMES}0.833 better", "6.00 same"]
+    query = f"?price-{compared.pk}:cpu=6&price-{compared.pk + 2}:cpu=1.5"
+    assert cost(query) == ["6.00", "6.00", f"9.00 {TIMES}1.5 worse", f"best 3.00 {TIMES}0.5 better"]
+    page = admin.get(f"/what-if/{compared.pk}/?price-{compared.pk}:cpu=much").content.decode()
+    assert f"Give a number from 0 to 1,000,000 for {compared.pk}:cpu." in page
+    assert cost("?price-999:cpu=2") == cost()
 
 
-def test_an_answer_shows_each_tier(world: World, admin: Client) -> None:
-    replay = Replay.objects.get(status=ReplayStatus.DONE)
-    page = admin.get(f"/what-if/{replay.pk}/").content.decode()
-    shown = {}
-    for name in ("urgent", "idle"):
-        for text in ("mean completion time", "mean time until the first step"):
-            row = page.split(f"1 {name} job: {text}</th>")[1].split("</tr>")[0]
-            shown[name, text.split()[1]] = re.findall(r'"number"[^>]*>(?:<strong>)?([^<]+)<', row)
+def test_the_comparison_shows_each_tier(compared: Replay, admin: Client) -> None:
+    page = admin.get(f"/what-if/{compared.pk}/").content.decode()
+    shown = {
+        name: [text for _, text in _cells(page, f"1 {name} job: mean completion time")][:3]
+        for name in ("urgent", "idle")
+    }
     assert shown == {
-        ("urgent", "completion"): ["500 s", "520 s", "260 s", "-50%"],
-        ("urgent", "time"): [DASH, "12 s", "3 s", "-75%"],
-        ("idle", "completion"): [DASH, "520 s", "260 s", "-50%"],
-        ("idle", "time"): [DASH, "12 s", "3 s", "-75%"],
+        "urgent": ["500 s", "520 s", f"best 260 s {TIMES}0.5 better"],
+        "idle": [DASH, "520 s", f"best 260 s {TIMES}0.5 better"],
     }
 
 
-def test_the_figures_have_one_time_axis(world: World, admin: Client) -> None:
-    replay = Replay.objects.get(status=ReplayStatus.DONE)
-    figures = admin.get(f"/what-if/{replay.pk}/figures/").json()
-    recorded, changed = figures["recorded"], figures["changed"]
-    assert recorded["layout"]["xaxis"] == changed["layout"]["xaxis"]
-    assert [entry["label"] for entry in recorded["legend"]][-1] == "capacity 10"
-    assert [entry["label"] for entry in changed["legend"]][-1] == "capacity 18"
-    bars = {trace["name"]: trace["y"] for trace in figures["completion"]["data"]}
-    assert bars == {"as it was": [8.67, 8.67], "what if": [4.33, 4.33]}
-    first = figures["completion"]["table"]["rows"][0]
-    assert first[1:] == ["500", "520", "260", "-50%"]
+def test_the_figures_have_the_same_axes(compared: Replay, admin: Client) -> None:
+    figures = admin.get(f"/what-if/{compared.pk}/figures/").json()
+    stacks = [figures[name] for name in
+              ("recorded", f"replay-{compared.pk}", f"replay-{compared.pk + 2}")]  # fmt: skip
+    for axis in ("xaxis", "yaxis"):
+        assert len({json.dumps(stack["layout"][axis]) for stack in stacks}) == 1
+    assert [stack["legend"][-1]["label"] for stack in stacks] == [
+        "capacity 10", "capacity 18", "capacity 8",
+    ]  # fmt: skip
+    completion = figures["completion"]
+    # Only one job has finished: after 500 s as recorded.
+    assert [(one["name"], one["x"], one["y"]) for one in completion["data"]] == [
+        ("as recorded", [0, 8.33], [0, 100]),
+        ("replayed unchanged", [0, 8.67], [0, 100]),
+        (f"{compared.pk}: priority", [0, 4.33], [0, 100]),
+        (f"{compared.pk + 2}: fifo", [0, 4.33], [0, 100]),
+    ]
+    assert len({one["line"]["dash"] for one in completion["data"]}) == 4
+    assert completion["table"]["rows"][0][1:] == ["500", "520", "260", "260"]
+    tables = admin.get(f"/what-if/{compared.pk}/?tables=1").content.decode()
+    assert "<td>520</td>" in tables
+
+
+def test_a_chart_has_jobs_that_its_rows_leave_out(compared: Replay, admin: Client) -> None:
+    compared.result["jobs"] = compared.result["jobs"][1:]
+    compared.save()
+    figures = admin.get(f"/what-if/{compared.pk}/figures/").json()
+    assert len(figures[f"replay-{compared.pk}"]["legend"]) == 3  # two jobs, and the capacity
 
 
 def test_there_are_no_figures_before_there_is_an_answer(world: World, admin: Client) -> None:
     replay = Replay.objects.get(status=ReplayStatus.RUNNING)
-    assert b"40 % of both replays" in admin.get(f"/what-if/{replay.pk}/").content
+    assert b"40 % of all simulations" in admin.get(f"/what-if/{replay.pk}/").content
     figures = admin.get(f"/what-if/{replay.pk}/figures/").json()
     assert figures["completion"]["data"] == []
     assert json.dumps(figures).count('"capacity"') == 1  # of the cluster that is tried
@@ -129,6 +200,7 @@ def test_cancelling_and_forgetting(world: World, admin: Client) -> None:
     replay = Replay.objects.get(status=ReplayStatus.RUNNING)
     assert admin.post(f"/what-if/{replay.pk}/cancel/").headers["Location"] == "/what-if/"
     replay.refresh_from_db()
+    assert Replay.objects.count() == 3
     assert replay.status == ReplayStatus.CANCELLED
     admin.post(f"/what-if/{replay.pk}/cancel/")
     assert not Replay.objects.filter(id=replay.pk).exists()
@@ -137,5 +209,5 @@ def test_cancelling_and_forgetting(world: World, admin: Client) -> None:
 
 def test_nothing_of_it_touches_what_runs(world: World, admin: Client) -> None:
     before = Event.objects.count()
-    admin.post("/what-if/ask/", {"policy": "fifo", "hours": "1"})
+    admin.post("/what-if/ask/", {"policy-1": "fifo", "hours": "1"})
     assert Event.objects.count() == before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from frontend.figures.replay import change_text
 from frontend.live.progress import Progress, job_progress
 from frontend.templatetags import pages
 from frontend.text.job_facts import Fact, shown_facts
@@ -116,12 +115,3 @@ def test_facts_have_names_and_units() -> None:
         Fact("Is deterministic", "yes"),
         Fact("Num unused", "0"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [(100.0, 50.0, "-50%"), (100.0, 199.0, "+99%"), (13.0, 807.56, "\N{MULTIPLICATION SIGN}62.1"),
-     (0.0, 5.0, DASH), (None, 5.0, DASH)],
-)  # fmt: skip
-def test_changes(before: float | None, after: float, expected: str) -> None:
-    assert change_text(before, after) == expected

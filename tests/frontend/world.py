@@ -34,6 +34,7 @@ from jobs.models import (
     Sweep,
     Trial,
 )
+from jobs.services.submission.colours import free_colour
 from tests.support.builders import at, membership_make
 
 PASSWORD = "rowing-boat-on-a-lake"
@@ -101,6 +102,7 @@ def make_job(owner: User, name: str, status: JobStatus = JobStatus.PENDING, **mo
     values: dict[str, object] = {
         "owner": owner,
         "name": name,
+        "colour": free_colour(),
         "code_name": "digits_cnn.py",
         "code_sha256": hashlib.sha256(CODE).hexdigest(),
         "entry_file": "digits_cnn.py",
@@ -330,7 +332,7 @@ def _give_trials(job: Job) -> None:
 
 
 def _give_replays(admin: User, jobs: dict[str, Job]) -> None:
-    """Let an admin have asked "what if" twice: one answer, and one that is being made."""
+    """Let an admin have compared two scenarios, and let another replay run."""
     now = timezone.now()
     start = now - datetime.timedelta(minutes=10)
     values = {
@@ -368,13 +370,16 @@ def _give_replays(admin: User, jobs: dict[str, Job]) -> None:
             )
         ],
     }  # fmt: skip
+    done = values | {"status": ReplayStatus.DONE, "progress": 1.0, "finished_at": now}
+    Replay.objects.create(policy="priority", result=result, **done)
+    running_values = values | {"start_at": start - datetime.timedelta(hours=1)}
     Replay.objects.create(
-        policy="priority", status=ReplayStatus.DONE, progress=1.0, finished_at=now, result=result,
-        **values,
+        policy="fifo", status=ReplayStatus.RUNNING, progress=0.4, attempts=1, beat_at=now,
+        **running_values,
     )  # fmt: skip
-    Replay.objects.create(
-        policy="fifo", status=ReplayStatus.RUNNING, progress=0.4, attempts=1, beat_at=now, **values
-    )
+    slower = {name: value * 1.5 for name, value in summary.items()} | {"utilisation": 0.9}
+    Replay.objects.create(policy="fifo", result=result | {"changed": slower},
+                          **done | {"accelerators": {"cpu": 8}})  # fmt: skip
 
 
 def _give_papers(job: Job) -> None:

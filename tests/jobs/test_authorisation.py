@@ -73,6 +73,7 @@ WHO = {
     "api/v1/usage/": USER,
     "api/v1/replays/": ADMIN,
     "api/v1/replays/<int:replay_id>/": ADMIN,
+    "api/v1/replays/<int:replay_id>/comparison/": ADMIN,
     "api/v1/channels/": USER,
     "api/v1/channels/<int:channel_id>/": USER,
     "api/v1/channels/<int:channel_id>/test/": USER,

@@ -236,7 +236,7 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
         lambda s: s.rest.delete(f"/api/v1/nodes/{s.node.pk}/"), "node_removed", "node:node-a",
     ),
     "a replay": (
-        lambda s: s.session.post("/what-if/ask/", {"policy": "fifo", "hours": "24"}),
+        lambda s: s.session.post("/what-if/ask/", {"policy-1": "fifo", "hours": "24"}),
         "replay_asked",
         "replay:",
     ),

@@ -41,7 +41,7 @@ DEPENDENT: dict[str, set[str] | None] = {
     "PUT /api/v1/prices/": {"per_hour"},
     "POST /api/v1/projects/": {"guaranteed"},
     "PATCH /api/v1/projects/{project_id}/": {"guaranteed"},
-    "POST /api/v1/replays/": {"accelerators"},
+    "POST /api/v1/replays/": {"accelerators", "scenarios", "policy"},
     "PUT /api/v1/secrets/{name}/": {"name"},  # variables of the system
     "GET /api/v1/usage/": {"since", "until", "project"},
 }

@@ -96,4 +96,14 @@ def _preview(
         click.echo(f"{found['num_others']} jobs of other people would change.")
     if not found["moves"] and not found["num_others"]:
         click.echo("No accelerators would change now.")
+    for change in found["starts"]:
+        name = screen.plain(change["name"])
+        both = (_start_words(change["before"]), _start_words(change["after"]))
+        click.echo(f"Job {change['job']} ({name}): expected start {' → '.join(both)}")
     return None
+
+
+def _start_words(start: answers.Start | None) -> str:
+    if start is None:
+        return "not known"
+    return f"in {screen.duration(start['earliest_s'])} to {screen.duration(start['latest_s'])}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from virtualflow import answers
 from virtualflow.errors import VirtualFlowError
@@ -27,9 +28,32 @@ class ReplayRequests:
         Args:
             accelerators: number by kind; a kind that is left out stays as it is.
         """
-        body = {"policy": policy, "accelerators": dict(accelerators or {}), "hours": hours}
+        scenario = {"policy": policy, "accelerators": dict(accelerators or {})}
+        return self.simulate_scenarios([scenario], hours=hours)
+
+    def simulate_scenarios(
+        self, scenarios: Sequence[Mapping[str, Any]], *, hours: int = 24
+    ) -> answers.Replay:
+        """Ask for replays of the last hours under several scenarios; return the first (admins).
+
+        Args:
+            scenarios: each with `policy` and optionally `accelerators`, as of `simulate`.
+        """
+        body = {"scenarios": [dict(one) for one in scenarios], "hours": hours}
         response = self._site.request("POST", "replays/", json=body)
         return answer_read(response, answers.Replay, _REQUESTED)
+
+    def comparison(
+        self, replay_id: int, prices: Mapping[tuple[int, str], float] | None = None
+    ) -> answers.ReplayComparison:
+        """Return a replay side by side with those over the same history.
+
+        Args:
+            prices: of an hour by number of the replay and kind; others are those of the site.
+        """
+        given = [f"{number}:{kind}={price}" for (number, kind), price in (prices or {}).items()]
+        path = f"replays/{replay_id}/comparison/"
+        return self._site.get(path, answers.ReplayComparison, params={"price": given})
 
     def replay(self, replay_id: int) -> answers.Replay:
         """Return a replay; `result` is empty until `status` is `done`."""

@@ -4,6 +4,7 @@ import { clockText } from "./times.js";
 
 const KEPT_LINES = 5000;
 const WAITING_LINES = 5000;
+const LEVELS = ["debug", "info", "warning", "error"];
 const STOPS = {
   matches: "There may be more.",
   bytes: "The search stopped at its bound of bytes.",
@@ -35,6 +36,10 @@ function join(row, rest) {
   rest.remove();
 }
 
+function hasLevel(level, wanted) {
+  return wanted === "output" || level === "output" ? level === wanted : LEVELS.indexOf(level) >= LEVELS.indexOf(wanted);
+}
+
 function marked(text, wanted) {
   const parts = [];
   let start = 0;
@@ -50,7 +55,8 @@ export function startLog() {
   if (!panel) return () => Promise.resolve();
   const [box, note, slot, level, search, times, pause] = ["log", "log-note", "log-slot", "log-level", "log-search", "log-times", "log-pause"]
     .map((id) => document.getElementById(id));
-  // What the box shows: the end as it grows ("end"), another place ("place"), or matches ("search").
+  // What the box shows: the end as it grows ("end"), another place ("place"), matches ("search"), or
+  // all lines of a level as they come ("level").
   let mode = "";
   let isPaused = false;
   let isPausedByScroll = false;
@@ -59,14 +65,18 @@ export function startLog() {
   let nextCursor = 0;
   let turn = 0;
   let timer = 0;
+  // Of each trainer, whether the newest line is shown, and so is what goes on with it.
+  let isShown = new Map();
 
+  const hasEnded = () => document.querySelector("[data-ended]") !== null;
+  const isGrowing = () => mode === "end" || mode === "level";
   const numWaiting = () => waiting.reduce((sum, { lines }) => sum + lines.filter((line) => !line.continues).length, 0);
   const isAtEnd = () => box.scrollHeight - box.scrollTop - box.clientHeight < 40;
 
   function tellPause() {
     const number = numWaiting();
     const many = waiting.at(-1)?.has_later ? " or more" : "";
-    pause.hidden = mode === "search";
+    pause.hidden = mode === "search" || (mode !== "place" && hasEnded() && !isPaused);
     pause.textContent = mode === "place" ? "To the end" : !isPaused ? "Pause" : number ? `Resume (${number}${many} new)` : "Resume";
     pause.setAttribute("aria-label", isPaused && number ? `Resume: ${number}${many} new lines wait` : pause.textContent);
   }
@@ -127,6 +137,7 @@ export function startLog() {
     const made = windowOf(answer);
     box.append(made);
     joinWindows(made);
+    while (mode === "level" && box.querySelectorAll(".log-line").length > KEPT_LINES) box.firstElementChild.remove();
     if (mode !== "end") return;
     while (box.querySelectorAll(".log-line").length > KEPT_LINES && box.querySelectorAll(".log-window").length > 1) {
       box.querySelector(".log-window").remove();
@@ -205,34 +216,61 @@ export function startLog() {
     const wanted = search.value.toLowerCase();
     const answer = await ask({ q: search.value, level: level.value, cursor });
     if (!answer) return;
-    mode = "search";
+    // A search of a level alone that is at the end of the log goes on with what comes.
+    mode = answer.next_cursor || search.value ? "search" : "level";
+    [isPaused, isPausedByScroll, waiting] = [false, false, []];
     if (!cursor) box.replaceChildren();
     box.querySelector(".log-later")?.remove();
     answer.matches.forEach((match) => showMatch(match, wanted));
     const sum = { matches: before.matches + answer.matches.length, bytes: before.bytes + answer.searched_bytes };
     note.textContent = `${sum.matches} matching line${sum.matches === 1 ? "" : "s"} in ${sum.bytes < 1e6 ? `${Math.ceil(sum.bytes / 1e3)} kB` : `${(sum.bytes / 1e6).toFixed(1)} MB`}. ${STOPS[answer.stopped] ?? ""}`.trim();
     if (answer.next_cursor) box.append(more("Go on searching", "log-later", () => find(answer.next_cursor, sum)));
+    if (mode === "level") box.scrollTop = box.scrollHeight;
     tellPause();
   }
 
-  const start = () => (search.value || level.value ? find() : showEnd());
+  async function showLevel() {
+    const end = await ask({});
+    if (!end) return;
+    nextCursor = end.next_cursor;
+    isShown = new Map(end.lines.map((line) => [String(line.slot), hasLevel(line.level, level.value)]));
+    await find();
+  }
+
+  // Whether a line belongs to the shown level, and has not been found by the search already.
+  function isNew(line) {
+    if (!line.continues) isShown.set(String(line.slot), hasLevel(line.level, level.value));
+    if (!isShown.get(String(line.slot))) return false;
+    return !box.querySelector(`.log-line[data-slot="${line.slot}"][data-offset="${line.offset}"]`);
+  }
+
+  function start() {
+    if (search.value) return find();
+    return level.value ? showLevel() : showEnd();
+  }
 
   async function follow() {
-    if (mode !== "end" || isFollowing || (isPaused && numWaiting() >= WAITING_LINES)) return;
+    tellPause(); // the job may have ended
+    if (!isGrowing() || isFollowing || (isPaused && numWaiting() >= WAITING_LINES)) return;
     isFollowing = true;
     const cursor = nextCursor;
     const answer = await ask({ after: cursor }, false).finally(() => {
       isFollowing = false;
     });
-    if (!answer || !answer.lines.length || mode !== "end" || cursor !== nextCursor) return;
-    if (!box.querySelector(".log-window")) {
+    if (!answer || !answer.lines.length || !isGrowing() || cursor !== nextCursor) return;
+    if (mode === "level" && !answer.has_later) {
+      answer.lines = answer.lines.filter(isNew);
+      nextCursor = answer.next_cursor;
+      if (!answer.lines.length) return;
+    }
+    if (mode === "end" && !box.querySelector(".log-window")) {
       await showEnd();
     } else if (isPaused) {
       waiting.push(answer);
       nextCursor = answer.next_cursor;
       tellPause();
     } else if (answer.has_later) {
-      await showEnd(); // too much to show line by line: its end
+      await start(); // too much to show line by line: its end
     } else {
       add(answer);
       box.scrollTop = box.scrollHeight;
@@ -240,7 +278,8 @@ export function startLog() {
   }
 
   function resume() {
-    if (mode === "place" || waiting.at(-1)?.has_later) return showEnd();
+    if (mode === "place") return showEnd();
+    if (waiting.at(-1)?.has_later) return start();
     isPaused = isPausedByScroll = false;
     waiting.splice(0).forEach(add);
     box.scrollTop = box.scrollHeight;
@@ -254,9 +293,9 @@ export function startLog() {
     return tellPause();
   });
   box.addEventListener("scroll", () => {
-    if (mode !== "end") return;
+    if (!isGrowing()) return;
     if (isPausedByScroll && isAtEnd()) resume();
-    else if (!isPaused && !isAtEnd()) {
+    else if (!isPaused && !isAtEnd() && !hasEnded()) {
       isPaused = isPausedByScroll = true;
       tellPause();
     }

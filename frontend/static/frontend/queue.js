@@ -188,10 +188,14 @@ function drag(event) {
 function press(event) {
   if (!event.target.matches(".move-drag")) return;
   const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
-  if (!by && event.key !== "Enter") return;
+  if (!by && event.key !== "Enter" && event.key !== "Home") return;
   event.preventDefault();
-  if (by) step(event.target.closest("tr"), by);
-  else form.requestSubmit(form.querySelector('[value="preview"]'));
+  const row = event.target.closest("tr");
+  if (by) step(row, by);
+  else if (event.key === "Home") {
+    form.elements.move.value = read(row).id;
+    form.requestSubmit(form.querySelector('[value="top"]'));
+  } else form.requestSubmit(form.querySelector('[value="preview"]'));
 }
 
 // A page that shows a preview comes with the changed values filled in: the fields' defaults are what

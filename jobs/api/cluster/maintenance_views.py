@@ -73,7 +73,7 @@ class MaintenanceWindows(APIView):
         operation_id="maintenance_windows_list", responses=MaintenanceWindowSerializer(many=True)
     )
     def get(self, request: Request) -> Response:
-        """List the windows that are planned or under way, the next one first."""
+        """List maintenance windows: planned or under way, the next one first."""
         return Response(_data(windows_open(request.user), request.user))
 
     @extend_schema(

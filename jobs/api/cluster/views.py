@@ -114,7 +114,7 @@ def _node(node_id: int) -> Node:
 
 
 class NodeCordon(APIView):
-    """Cordon, drain or uncordon a node (admins)."""
+    """Cordon a node: it takes no new work (admins)."""
 
     permission_classes = (AdminPermission,)
     change = Cordon.CORDON
@@ -142,6 +142,18 @@ class NodeCordon(APIView):
         return Response(_node_data(request, node_id))
 
 
+class NodeDrain(NodeCordon):
+    """Drain a node: its jobs move to others, or wait (admins)."""
+
+    change = Cordon.DRAIN
+
+
+class NodeUncordon(NodeCordon):
+    """Uncordon a node: it takes new work again (admins)."""
+
+    change = Cordon.UNCORDON
+
+
 class NodeUnquarantine(APIView):
     """End a node's quarantine before its time is over (admins)."""
 
@@ -163,7 +175,7 @@ class NodeAcceptShape(APIView):
 
     @extend_schema(request=OpenApiTypes.OBJECT, responses=NodeSerializer)
     def post(self, request: Request, node_id: int) -> Response:
-        """Accept the shape with this `digest`."""
+        """Accept the shape of a node with this `digest`."""
         digest = text_field(body(request), "digest", limit=64)
         shape_accept(_node(node_id), digest, timezone.now(), actor=actor(request))
         nudges.jobs_changed(cluster=True)
@@ -193,7 +205,7 @@ class EnrolmentTokens(APIView):
         operation_id="enrolment_tokens_list", responses=EnrolmentTokenSerializer(many=True)
     )
     def get(self, _request: Request) -> Response:
-        """List the tokens that can still be used, newest first."""
+        """List enrolment tokens that can still be used, newest first."""
         rows = pages.enrolment_tokens(timezone.now())
         return Response(EnrolmentTokenSerializer(rows, many=True).data)
 
@@ -211,7 +223,7 @@ class EnrolmentTokenDetail(APIView):
 
     @extend_schema(responses={204: None})
     def delete(self, _request: Request, token_id: int) -> Response:
-        """Revoke the token."""
+        """Revoke an enrolment token."""
         enrolment_token_revoke(token_id)
         return Response(status=204)
 
@@ -265,7 +277,7 @@ class Cluster(APIView):
         parameters=[number_parameter("last_s", 1, _HISTORY_LIMIT_S, "How far back, in seconds.")],
     )
     def get(self, request: Request) -> Response:
-        """Get the series; jobs of other users are anonymous."""
+        """Get the cluster as series; jobs of other users are anonymous."""
         now = timezone.now()
         last_s = number_param(request, "last_s", _HOUR_S, 1, _HISTORY_LIMIT_S) or _HOUR_S
         start = now - datetime.timedelta(seconds=last_s)
@@ -330,7 +342,7 @@ class Tokens(generics.ListAPIView):
 
     @extend_schema(request=NewTokenSerializer, responses={201: TokenSerializer})
     def post(self, request: Request) -> Response:
-        """Create a token, with the user's `password`; `token` is shown only once."""
+        """Create an API token, with the user's `password`; `token` is shown only once."""
         values = body(request)
         password_confirm(plain(request), person(request), text_field(values, "password", 4096))
         row, text = api_token_create(
@@ -350,7 +362,7 @@ class TokenDetail(APIView):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, token_id: int) -> Response:
-        """Revoke the token."""
+        """Revoke an API token."""
         api_token_revoke(person(request), token_id, timezone.now())
         return Response(status=204)
 
@@ -369,7 +381,7 @@ class TemplateCode(APIView):
 
     @extend_schema(responses=OpenApiTypes.OBJECT)
     def get(self, _request: Request, name: str) -> Response:
-        """Get the code."""
+        """Get the code of a template."""
         template = JOB_TEMPLATES.get(name)
         if template is None:
             raise NotFoundError("There is no such template.")

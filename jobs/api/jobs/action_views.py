@@ -26,7 +26,7 @@ from jobs.api.requests import body, person
 from jobs.api.throttles import preview_count
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.selectors.access import jobs_changeable_by, jobs_visible_to
-from jobs.selectors.policy_preview import reprioritise_preview
+from jobs.selectors.policy_preview import STARTS_LIMIT, reprioritise_preview
 from jobs.services.scheduling.policy import cluster_setting
 from jobs.services.submission.many_jobs import (
     JOBS_LIMIT,
@@ -205,18 +205,20 @@ def action_preview(user: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     if jobs_changeable_by(user).filter(pk__in=given).count() < len(given):
         raise NotFoundError("There is no such job, or it is not yours.")
     preview_count(user)
-    moves = reprioritise_preview(
+    preview = reprioritise_preview(
         {job_id: one.priority for job_id, one in given.items() if one.priority is not None},
         {job_id: one.tier for job_id, one in given.items() if one.tier is not None},
         timezone.now(),
+        jobs_visible_to(user),
     )
-    moved = [move.job.pk for move in moves]
+    moved = [move.job.pk for move in preview.moves]
     visible = set(jobs_visible_to(user).filter(pk__in=moved).values_list("pk", flat=True))
-    shown = [move for move in moves if move.job.pk in visible]
+    shown = [move for move in preview.moves if move.job.pk in visible]
     return {
         "policy": cluster_setting().policy,
         "moves": shown,
-        "num_others": len(moves) - len(shown),
+        "num_others": len(preview.moves) - len(shown),
+        "starts": preview.starts,
     }
 
 
@@ -264,12 +266,31 @@ class MoveSerializer(serializers.Serializer):
     wanted = serializers.IntegerField(help_text="Accelerators then; 0: it would wait.")
 
 
+class StartSerializer(serializers.Serializer):
+    """Seconds until the expected start of a waiting job."""
+
+    earliest_s = serializers.FloatField()
+    latest_s = serializers.FloatField()
+
+
+class StartChangeSerializer(serializers.Serializer):
+    """A waiting job whose expected start would change; null: there is no estimate."""
+
+    job = serializers.IntegerField(source="job.pk")
+    name = serializers.CharField(source="job.name")
+    before = StartSerializer(allow_null=True)
+    after = StartSerializer(allow_null=True)
+
+
 class PreviewSerializer(serializers.Serializer):
     """Changes that a new priority or tier would make now."""
 
     policy = serializers.CharField()
     moves = MoveSerializer(many=True)
     num_others = serializers.IntegerField(help_text="Changed jobs that are not yours to see.")
+    starts = StartChangeSerializer(
+        many=True, help_text=f"Of at most {STARTS_LIMIT} jobs, those that start first."
+    )
 
 
 class PreviewRequestSerializer(JobsActionSerializer):
@@ -283,7 +304,7 @@ class JobsActionPreview(APIView):
 
     @extend_schema(request=PreviewRequestSerializer, responses=PreviewSerializer)
     def post(self, request: Request) -> Response:
-        """Return the changes that `reprioritise` would make now, and change nothing."""
+        """Preview new priorities or tiers: what `reprioritise` would change now."""
         return Response(PreviewSerializer(action_preview(person(request), body(request))).data)
 
 

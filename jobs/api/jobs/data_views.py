@@ -76,7 +76,7 @@ class JobAllocations(APIView):
 
     @extend_schema(responses=OpenApiTypes.OBJECT)
     def get(self, request: Request, job_id: int) -> Response:
-        """Get both series."""
+        """Get the allocations of a job, and its resizes."""
         job = job_exists(request, job_id)
         allocations = list(
             Allocation.objects.filter(job=job)
@@ -122,7 +122,7 @@ class JobMetrics(APIView):
 
     @extend_schema(responses=OpenApiTypes.OBJECT)
     def get(self, request: Request, job_id: int) -> Response:
-        """Get the series."""
+        """Get the metrics of a job as series."""
         job = job_exists(request, job_id)
         return Response(
             {
@@ -176,7 +176,7 @@ class JobLogs(APIView):
         ],
     )
     def get(self, request: Request, job_id: int) -> Response | StreamingHttpResponse:
-        """Get the log, or search it."""
+        """Get the log of a job, or search it."""
         job = job_exists(request, job_id)
         read_audit(request.user, job, "log")
         number = number_param(request, "slot", None, 0, 2**31 - 1)
@@ -218,7 +218,7 @@ class JobFiles(APIView):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, job_id: int) -> Response:
-        """Delete them; the job stays."""
+        """Delete the files of a job; the job stays."""
         job = changeable_job(request, job_id)
         files_delete(job.pk, timezone.now(), actor=actor(request))
         nudges.jobs_changed([job.pk])
@@ -230,7 +230,7 @@ class JobFile(APIView):
 
     @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
     def get(self, request: Request, job_id: int, name: str) -> StreamingHttpResponse:
-        """Download the file; `X-Sha256` is its digest."""
+        """Download a file of a job; `X-Sha256` is its digest."""
         job = job_exists(request, job_id)
         artifact = job.artifacts.filter(name=name).first()
         if artifact is None:
@@ -246,7 +246,7 @@ class JobCode(APIView):
 
     @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
     def get(self, request: Request, job_id: int) -> StreamingHttpResponse:
-        """Download the code."""
+        """Download the code of a job."""
         job = visible_job(request, job_id)
         code = job_code(job)
         read_audit(request.user, job, "code")

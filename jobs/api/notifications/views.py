@@ -144,7 +144,7 @@ class ChannelDetail(APIView):
 
     @extend_schema(request=ChannelChangeSerializer, responses=ChannelSerializer)
     def patch(self, request: Request, channel_id: int) -> Response:
-        """Change the events, pause or resume."""
+        """Change the events of a channel, pause or resume it."""
         values = _values(ChannelChangeSerializer, request)
         return Response(ChannelSerializer(channel_change(person(request), channel_id, values)).data)
 

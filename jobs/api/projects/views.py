@@ -88,7 +88,7 @@ class ProjectDetail(APIView):
         parameters=[if_match_param(_ETAG)],
     )
     def patch(self, request: Request, project_id: int) -> Response:
-        """Change shares and limits (admins); the next decision keeps them."""
+        """Change shares and limits of a project (admins); the next decision keeps them."""
         values = checked(ProjectChangeSerializer, body(request))
         project_change(
             project_id, values, by=person(request), seen_version=_version_expected(request)

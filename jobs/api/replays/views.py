@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.http import Http404
 from django.utils import timezone
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -12,6 +14,7 @@ from rest_framework.views import APIView
 
 from jobs.api.permissions import AdminPermission
 from jobs.api.replays.serializers import (
+    ComparisonSerializer,
     ReplayRequestSerializer,
     ReplaySerializer,
     ReplaySummarySerializer,
@@ -19,9 +22,11 @@ from jobs.api.replays.serializers import (
 from jobs.api.requests import body, person, text_field
 from jobs.exceptions import InvalidInputError
 from jobs.models import Replay
-from jobs.services.cluster.replays import replay_ask, replay_cancel
+from jobs.selectors.replays import comparison_of
+from jobs.services.cluster.replays import Scenario, replay_cancel, replays_ask
 
 _DEFAULT_HOURS = 24
+_TEXTS = {"type": "array", "items": {"type": "string"}}
 
 
 class ReplayList(generics.ListAPIView):
@@ -34,19 +39,34 @@ class ReplayList(generics.ListAPIView):
 
     @extend_schema(request=ReplayRequestSerializer, responses={201: ReplaySummarySerializer})
     def post(self, request: Request) -> Response:
-        """Request a replay of the past with another policy or cluster size."""
+        """Replay the past with other policies or cluster sizes.
+
+        Several scenarios are replayed over the same history: `replays/N/comparison/` has them side
+        by side. The answer is the first of their replays.
+        """
         values = body(request)
-        accelerators = values.get("accelerators", {})
-        if not isinstance(accelerators, dict):
-            raise InvalidInputError.of(accelerators="Give an object of numbers by kind.")
-        replay = replay_ask(
+        given = values.get("scenarios")
+        if given is not None and ("policy" in values or "accelerators" in values):
+            text = "Give scenarios, or a policy and accelerators, not both."
+            raise InvalidInputError.of(scenarios=text)
+        if given is not None and not isinstance(given, list):
+            raise InvalidInputError.of(scenarios="Give a list of scenarios.")
+        replays = replays_ask(
             person(request),
-            policy=text_field(values, "policy"),
-            accelerators=accelerators,
+            [_scenario(one) for one in ([values] if given is None else given)],
             hours=values.get("hours", _DEFAULT_HOURS),
             now=timezone.now(),
         )
-        return Response(ReplaySummarySerializer(replay).data, status=201)
+        return Response(ReplaySummarySerializer(replays[0]).data, status=201)
+
+
+def _scenario(values: Any) -> Scenario:
+    if not isinstance(values, dict):
+        raise InvalidInputError.of(scenarios="Each scenario is an object with a policy.")
+    accelerators = values.get("accelerators", {})
+    if not isinstance(accelerators, dict):
+        raise InvalidInputError.of(accelerators="Give an object of numbers by kind.")
+    return Scenario(text_field(values, "policy"), accelerators)
 
 
 class ReplayDetail(APIView):
@@ -67,3 +87,31 @@ class ReplayDetail(APIView):
         """Cancel a live replay, or delete an ended one."""
         replay_cancel(replay_id, timezone.now())
         return Response(status=204)
+
+
+class ReplayComparison(APIView):
+    """A what-if replay beside those over the same history."""
+
+    permission_classes = (AdminPermission,)
+
+    @extend_schema(
+        parameters=[
+            OpenApiParameter(
+                "price",
+                _TEXTS,
+                description="Price of an hour, as `REPLAY:KIND=PRICE`; repeatable.",
+            )
+        ],
+        responses=ComparisonSerializer,
+    )
+    def get(self, request: Request, replay_id: int) -> Response:
+        """Compare a replay with those over the same history."""
+        replay = Replay.objects.filter(id=replay_id).first()
+        if replay is None:
+            raise Http404
+        prices = dict(text.rpartition("=")[::2] for text in request.query_params.getlist("price"))
+        comparison = comparison_of(replay, prices)
+        known = {f"{row.pk}:{kind}" for row in comparison.replays for kind in row.accelerators}
+        if unknown := sorted(prices.keys() - known):
+            raise InvalidInputError.of(price=f"No such replay and kind: {', '.join(unknown)}.")
+        return Response(ComparisonSerializer(comparison).data)

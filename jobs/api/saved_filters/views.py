@@ -29,7 +29,7 @@ class SavedFilterList(APIView):
 
     @extend_schema(operation_id="saved_filters_list", responses=SavedFilterSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """List filters."""
+        """List the kept filters of jobs."""
         rows = SavedFilter.objects.filter(owner=person(request))
         return Response(SavedFilterSerializer(rows, many=True).data)
 

@@ -46,7 +46,7 @@ class SecretList(APIView):
 
     @extend_schema(operation_id="secrets_list", responses=SecretSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """List names and dates."""
+        """List the names and dates of secrets."""
         rows = Secret.objects.filter(owner=person(request))
         return Response(SecretSerializer(rows, many=True).data)
 

@@ -1,11 +1,12 @@
-"""Execution of one what-if replay: simulates the recorded past twice, unchanged and changed."""
+"""Execution of what-if replays: the recorded past, simulated unchanged and under each scenario."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from jobs.selectors.series import allocation_spans_between
 
 Progress = Callable[[float], None]
 
-#: Most seconds that both simulations may take together.
+#: Most seconds that the simulations of a comparison may take together.
 TIME_LIMIT_S = 1500.0
 
 #: Most rows of a result: jobs, and changes of allocation.
@@ -50,34 +51,49 @@ class ReplayStoppedError(Exception):
         self.at = at
 
 
-def replay_answer(replay: Replay, progress: Progress) -> dict[str, Any]:
-    """Simulate the past of `replay` without and with its change.
+def replay_answers(
+    replays: Sequence[Replay], progress: Progress
+) -> Iterator[tuple[Replay, dict[str, Any] | ReplayStoppedError]]:
+    """Simulate the past that replays share once without a change, and under each of them.
 
-    Returns:
-        `recorded`, `as_is` and `changed`: figures, with completion times of finished jobs only, if
-        there are any; `as_is_policy`, `as_is_accelerators`; `jobs`: completion times by job;
-        `allocation`: [time, job, accelerators from then on] with the change; `num_jobs`; `notes`;
-        `tiers`: highest first, if jobs have several: `tier`, `num_jobs`, and the completion times
-        and waits of its jobs, `recorded`, `as_is` and `changed`.
+    Yields:
+        Each replay with its result, or why it has none. A result has `recorded`, `as_is` and
+        `changed`: figures, with completion times of finished jobs only, if there are any;
+        `as_is_policy`, `as_is_accelerators`; `jobs`: completion times by job; `allocation`:
+        [time, job, accelerators from then on] with the change; `num_jobs`; `notes`; `tiers`:
+        highest first, if jobs have several: `tier`, `num_jobs`, and the completion times and waits
+        of its jobs, `recorded`, `as_is` and `changed`.
 
     Raises:
-        ReplayStoppedError: no job to replay, the time limit was exceeded, or it was cancelled.
+        ReplayStoppedError: no job to replay, the simulation without a change failed, the time
+            limit was exceeded, or all replays were cancelled.
     """
-    history = history_read(replay.start_at, replay.end_at)
+    history = history_read(replays[0].start_at, replays[0].end_at)
     if not history.jobs:
         raise ReplayStoppedError(_nothing(history), _now())
-    as_is_policy = history.policy if history.policy in POLICIES else replay.policy
-    deadline = time.monotonic() + TIME_LIMIT_S
-    as_is = _simulate(history, as_is_policy, None, _half(progress, 0, deadline))
-    changed = _simulate(history, replay.policy, replay.accelerators, _half(progress, 1, deadline))
-    numbers = {job.label: job.id for job in history.jobs}
-    return {
-        "recorded": _recorded(replay, history),
+    policy = history.policy if history.policy in POLICIES else replays[0].policy
+    parts = _parts(progress, 1 + len(replays))
+    as_is = _simulate(history, policy, None, next(parts))
+    unchanged = {
+        "recorded": _recorded(replays[0], history),
         "as_is": _figures(as_is, history),
-        "changed": _figures(changed, history),
-        "as_is_policy": as_is_policy,
+        "as_is_policy": policy,
         "as_is_accelerators": history.accelerators,
         "num_jobs": len(history.jobs),
+    }
+    for replay, part in zip(replays, parts, strict=True):
+        try:
+            changed = _simulate(history, replay.policy, replay.accelerators, part)
+        except ReplayStoppedError as stop:
+            yield replay, stop
+        else:
+            yield replay, unchanged | _changed(history, as_is, changed)
+
+
+def _changed(history: History, as_is: Report, changed: Report) -> dict[str, Any]:
+    numbers = {job.label: job.id for job in history.jobs}
+    return {
+        "changed": _figures(changed, history),
         "tiers": _tiers(history, as_is, changed),
         "notes": _notes(history, changed),
         "jobs": _job_rows(history.jobs, as_is, changed),
@@ -105,16 +121,21 @@ def _simulate(
         raise ReplayStoppedError(f"{policy}: {error}", _now()) from error
 
 
-def _half(progress: Progress, half: int, deadline: float) -> Callable[[int, int, float], None]:
-    """Report the progress of one of the two simulations, and stop it at the deadline."""
+def _parts(progress: Progress, number: int) -> Iterator[Callable[[int, int, float], None]]:
+    """Yield a callback for each of the simulations: it reports their progress and stops them late.
 
-    def report(ended: int, total: int, _at: float) -> None:
+    They share the time limit.
+    """
+    deadline = time.monotonic() + TIME_LIMIT_S
+
+    def report(place: int, ended: int, total: int, _at: float) -> None:
         if time.monotonic() > deadline:
             text = f"It took longer than {TIME_LIMIT_S / 60:.0f} minutes; ask about fewer hours."
             raise ReplayStoppedError(text, _now())
-        progress((half + ended / max(total, 1)) / 2)
+        progress((place + ended / max(total, 1)) / number)
 
-    return report
+    for place in range(number):
+        yield partial(report, place)
 
 
 def _recorded(replay: Replay, history: History) -> dict[str, float | None]:

@@ -5,22 +5,28 @@ from __future__ import annotations
 import datetime
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from django.db import transaction
 from django.db.models import Q
 
 from controlplane.core.policies import POLICIES
 from jobs import nudges
 from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError
 from jobs.models import LIVE_REPLAY_STATUSES, Accelerator, AuditAction, Replay, ReplayStatus
-from jobs.services.cluster.replay_run import ReplayStoppedError, replay_answer
+from jobs.selectors.replays import replays_compared
+from jobs.services.cluster.replay_run import ReplayStoppedError, replay_answers
 from jobs.services.lifecycle.audit import audit_add
 
 logger = logging.getLogger(__name__)
 
+#: Scenarios of one comparison.
+SCENARIOS_LIMIT = 4
+
 #: Replays that may wait or run at a time ...
-LIVE_LIMIT = 5
+LIVE_LIMIT = 2 * SCENARIOS_LIMIT
 
 #: ... and that are kept in all; the oldest are deleted first.
 KEPT_LIMIT = 50
@@ -47,48 +53,73 @@ def accelerators_present() -> dict[str, int]:
     return dict(sorted(Counter(kinds.values_list("kind", flat=True)).items()))
 
 
-def replay_ask(
-    user: Any,
-    *,
-    policy: str,
-    accelerators: Mapping[str, object],
-    hours: object,
-    now: datetime.datetime,
-) -> Replay:
-    """Add a replay to the queue.
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Policy and cluster under which the past is replayed.
 
-    Args:
+    Attributes:
         accelerators: kind -> number in the replayed cluster; a kind left out keeps its present
             number.
+    """
+
+    policy: str
+    accelerators: Mapping[str, object]
+
+
+def replays_ask(
+    user: Any, scenarios: Sequence[Scenario], *, hours: object, now: datetime.datetime
+) -> list[Replay]:
+    """Add a replay of each scenario to the queue, all over the same history.
+
+    Args:
         hours: start of the replayed time span, in hours back from now.
 
     Raises:
-        InvalidInputError: a field is out of bounds; the error names the field.
+        InvalidInputError: a field is out of bounds; the error names the field, of several
+            scenarios as `scenarios.N.field`, N from 0.
         ConflictError: enough replays are waiting already.
     """
-    if policy not in POLICIES:
-        raise InvalidInputError.of(policy=f"Choose one of {', '.join(POLICIES)}.")
+    if not 1 <= len(scenarios) <= SCENARIOS_LIMIT:
+        raise InvalidInputError.of(scenarios=f"Give 1 to {SCENARIOS_LIMIT} scenarios.")
     low, high = HOURS_RANGE
     if isinstance(hours, bool) or not isinstance(hours, int) or not low <= hours <= high:
         raise InvalidInputError.of(hours=f"Give whole hours from {low} to {high}.")
-    size = _size_checked(accelerators)
-    if Replay.objects.filter(status__in=LIVE_REPLAY_STATUSES).count() >= LIVE_LIMIT:
+    sizes = _sizes_checked(scenarios)
+    if Replay.objects.filter(status__in=LIVE_REPLAY_STATUSES).count() + len(sizes) > LIVE_LIMIT:
         raise ConflictError(
-            f"{LIVE_LIMIT} replays are waiting or running. Cancel one, or wait until one is done."
+            f"At most {LIVE_LIMIT} replays wait or run at a time. Cancel some, or wait until they "
+            "are done."
         )
-    replay = Replay.objects.create(
-        requested_by=user,
-        requested_at=now,
-        policy=policy,
-        accelerators=size,
-        start_at=now - datetime.timedelta(hours=hours),
-        end_at=now,
-    )
-    audit_add(AuditAction.REPLAY_ASKED, f"replay:{replay.pk}", now=now, policy=policy, hours=hours)
-    kept = Replay.objects.order_by("-id").values_list("id", flat=True)[:KEPT_LIMIT]
-    Replay.objects.exclude(status__in=LIVE_REPLAY_STATUSES).exclude(id__in=list(kept)).delete()
-    nudges.replay_asked()
-    return replay
+    start_at = now - datetime.timedelta(hours=hours)
+    values = {"requested_by": user, "requested_at": now, "start_at": start_at, "end_at": now}
+    with transaction.atomic():
+        replays = [
+            Replay.objects.create(policy=scenario.policy, accelerators=size, **values)
+            for scenario, size in zip(scenarios, sizes, strict=True)
+        ]
+        for row in replays:
+            name = f"replay:{row.pk}"
+            audit_add(AuditAction.REPLAY_ASKED, name, now=now, policy=row.policy, hours=hours)
+        kept = Replay.objects.order_by("-id").values_list("id", flat=True)[:KEPT_LIMIT]
+        Replay.objects.exclude(status__in=LIVE_REPLAY_STATUSES).exclude(id__in=list(kept)).delete()
+        nudges.replay_asked()
+    return replays
+
+
+def _sizes_checked(scenarios: Sequence[Scenario]) -> list[dict[str, int]]:
+    """Return the number of accelerators by kind of each scenario."""
+    sizes, errors = [], {}
+    for number, scenario in enumerate(scenarios):
+        prefix = f"scenarios.{number}." if len(scenarios) > 1 else ""
+        if scenario.policy not in POLICIES:
+            errors[f"{prefix}policy"] = f"Choose one of {', '.join(POLICIES)}."
+        try:
+            sizes.append(_size_checked(scenario.accelerators))
+        except InvalidInputError as error:
+            errors |= {f"{prefix}{name}": " ".join(texts) for name, texts in error.fields.items()}
+    if errors:
+        raise InvalidInputError.of(**errors)
+    return sizes
 
 
 def _size_checked(accelerators: Mapping[str, object]) -> dict[str, int]:
@@ -127,50 +158,64 @@ def replay_cancel(replay_id: int, now: datetime.datetime) -> None:
 
 
 def replay_next(now: datetime.datetime) -> int | None:
-    """Run the oldest replay without a live worker; return its number, or None if there is none."""
+    """Run the oldest replay without a live worker, and those over the same history with it.
+
+    Returns:
+        Its number, or None if there is none.
+    """
     silent = Q(beat_at__lt=now - datetime.timedelta(seconds=SILENCE_LIMIT_S))
     is_free = Q(status=ReplayStatus.WAITING) | Q(silent, status=ReplayStatus.RUNNING)
-    replay = Replay.objects.filter(is_free).order_by("id").first()
-    if replay is None:
+    first = Replay.objects.filter(is_free).order_by("id").first()
+    if first is None:
         return None
-    if replay.attempts >= ATTEMPTS_LIMIT:
-        _end(replay, ReplayStatus.FAILED, now, error="The worker was lost while it ran, twice.")
-        return replay.pk
-    # Two workers may read the same row: the first one to update it runs the replay.
-    claimed = Replay.objects.filter(is_free, id=replay.pk, attempts=replay.attempts).update(
-        status=ReplayStatus.RUNNING, attempts=replay.attempts + 1, beat_at=now, progress=0.0
-    )
-    if claimed:
-        replay.refresh_from_db()
-        _run(replay)
-    return replay.pk
+    compared = replays_compared(first).order_by("id")
+    free = compared.filter(is_free, attempts=first.attempts)
+    if first.attempts >= ATTEMPTS_LIMIT:
+        for replay in free:
+            _end(replay, ReplayStatus.FAILED, now, error="The worker was lost while it ran, twice.")
+        return first.pk
+    # Two workers may read the same rows: the first one to update them runs the replays.
+    attempts = first.attempts + 1
+    if free.update(status=ReplayStatus.RUNNING, attempts=attempts, beat_at=now, progress=0.0):
+        _run(list(compared.filter(status=ReplayStatus.RUNNING, attempts=attempts)))
+    return first.pk
 
 
-def _run(replay: Replay) -> None:
+def _run(replays: Sequence[Replay]) -> None:
+    """Run replays, of which some may have ended when an error stops the others."""
     try:
-        result = replay_answer(replay, lambda share: replay_progress(replay, share))
+        answers = replay_answers(replays, lambda share: replays_progress(replays, share))
+        for replay, answer in answers:
+            if isinstance(answer, ReplayStoppedError):
+                _end(replay, ReplayStatus.FAILED, answer.at, error=str(answer))
+            else:
+                _end(replay, ReplayStatus.DONE, _now(), result=answer, progress=1.0)
     except ReplayStoppedError as stop:
-        _end(replay, ReplayStatus.FAILED, stop.at, error=str(stop))
+        for replay in replays:
+            _end(replay, ReplayStatus.FAILED, stop.at, error=str(stop))
     except Exception:
-        logger.exception("replay %d failed", replay.pk)
+        logger.exception("replays %s failed", [replay.pk for replay in replays])
         text = "The simulator failed; the log of its worker says where. Please report it."
-        _end(replay, ReplayStatus.FAILED, _now(), error=text)
-    else:
-        _end(replay, ReplayStatus.DONE, _now(), result=result, progress=1.0)
+        for replay in replays:
+            _end(replay, ReplayStatus.FAILED, _now(), error=text)
 
 
-def replay_progress(replay: Replay, share: float) -> None:
-    """Store the progress of a replay, at most once per `PROGRESS_PERIOD_S`.
+def replays_progress(replays: Sequence[Replay], share: float) -> None:
+    """Store the progress of replays that run together, at most once per `PROGRESS_PERIOD_S`.
 
     Raises:
-        ReplayStoppedError: the replay was cancelled, or another worker has taken it over.
+        ReplayStoppedError: all were cancelled, or another worker has taken them over.
     """
-    now = _now()
-    if replay.beat_at and (now - replay.beat_at).total_seconds() < PROGRESS_PERIOD_S:
+    now, first = _now(), replays[0]
+    if first.beat_at and (now - first.beat_at).total_seconds() < PROGRESS_PERIOD_S:
         return
-    replay.beat_at = now
-    is_ours = Q(id=replay.pk, status=ReplayStatus.RUNNING, attempts=replay.attempts)
-    if not Replay.objects.filter(is_ours).update(progress=share, beat_at=now):
+    first.beat_at = now
+    ours = Replay.objects.filter(
+        id__in=[replay.pk for replay in replays],
+        status=ReplayStatus.RUNNING,
+        attempts=first.attempts,
+    )
+    if not ours.update(progress=share, beat_at=now):
         raise ReplayStoppedError("It was cancelled.", now)
     nudges.jobs_changed(cluster=True, cycle=False)
 

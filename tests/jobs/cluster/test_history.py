@@ -25,7 +25,7 @@ from jobs.models import Event, Job, Project, Replay
 from jobs.selectors import history as selector
 from jobs.selectors.history import history_read
 from jobs.services.cluster import replay_run
-from jobs.services.cluster.replays import replay_ask, replay_next
+from jobs.services.cluster.replays import Scenario, replay_next, replays_ask
 from jobs.services.lifecycle.events import event_add
 from jobs.services.scheduling.policy import cluster_setting, policy_choose
 from tests.jobs.timed_world import TRUTH, TimedWorld, started, timed_job
@@ -169,7 +169,7 @@ def test_quotas_of_projects_are_recorded_and_replayed() -> None:
     assert again.projects == {project.pk: ProjectQuota(1, 1)}
     assert again.jobs[0].project == project.pk
 
-    replay_ask(None, policy="weighted_fair", accelerators={}, hours=1, now=world.now)
+    replays_ask(None, [Scenario("weighted_fair", {})], hours=1, now=world.now)
     replay_next(world.now)
     allocation = Replay.objects.get().result["allocation"]
     assert {count for _, number, count in allocation if number == job.pk} == {0, 1}
@@ -194,9 +194,14 @@ def test_a_question_is_answered_from_the_record() -> None:
     world = TimedWorld(1, 1)
     first = finished_job(world, max_accelerators=1)
     second = finished_job(world, max_accelerators=1)
-    replay = replay_ask(None, policy="fifo", accelerators={"cpu": 2}, hours=1, now=world.now)
+    scenarios = [Scenario("fifo", {"cpu": 2}), Scenario("priority", {})]
+    replay, other = replays_ask(None, scenarios, hours=1, now=world.now)
     assert replay_next(world.now) == replay.pk
     replay.refresh_from_db()
+    other.refresh_from_db()
+    for name in ("recorded", "as_is", "as_is_policy", "num_jobs"):
+        assert other.result[name] == replay.result[name]
+    assert other.result["changed"]["makespan_s"] > replay.result["changed"]["makespan_s"]
     assert (replay.status, replay.error, replay.progress) == ("done", "", 1.0)
     result = replay.result
     assert result["num_jobs"] == 2
@@ -223,7 +228,7 @@ def test_an_answer_is_given_by_tier() -> None:
     world = TimedWorld(1, 1)
     jobs = [finished_job(world, max_accelerators=1) for _ in range(3)]
     Job.objects.filter(id=jobs[0].pk).update(tier="idle")
-    replay_ask(None, policy="fifo", accelerators={}, hours=1, now=world.now)
+    replays_ask(None, [Scenario("fifo", {})], hours=1, now=world.now)
     replay_next(world.now)
     result = Replay.objects.get().result
     assert [(row["tier"], row["num_jobs"]) for row in result["tiers"]] == [
@@ -241,7 +246,7 @@ def test_an_answer_is_given_by_tier() -> None:
 
 def test_nothing_to_replay_is_said() -> None:
     world = TimedWorld(1, 1)
-    replay = replay_ask(None, policy="fifo", accelerators={}, hours=1, now=world.now)
+    [replay] = replays_ask(None, [Scenario("fifo", {})], hours=1, now=world.now)
     replay_next(world.now)
     replay.refresh_from_db()
     assert (replay.status, replay.error) == (
@@ -253,7 +258,7 @@ def test_a_replay_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     world = TimedWorld(1, 1)
     finished_job(world)
     monkeypatch.setattr(replay_run, "TIME_LIMIT_S", -1.0)
-    replay_ask(None, policy="fifo", accelerators={}, hours=1, now=world.now)
+    replays_ask(None, [Scenario("fifo", {})], hours=1, now=world.now)
     replay_next(world.now)
     replay = Replay.objects.get()
     assert (replay.status, "fewer hours" in replay.error) == ("failed", True)
