@@ -74,6 +74,10 @@ class Job(models.Model):
     )
     #: The fields of a `ForkSpec`; `sha256` is empty until the other job has saved its state.
     fork = models.JSONField(default=dict, blank=True)
+    #: The job whose parallel trial it is.
+    trial_of = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.PROTECT, related_name="trial_jobs"
+    )
     code = models.FileField(upload_to=code_path, max_length=200)
     code_name = models.CharField(max_length=120)
     code_sha256 = models.CharField(max_length=64)
@@ -103,6 +107,10 @@ class Job(models.Model):
     selection_ended = models.JSONField(default=dict, blank=True, editable=False)
     #: The fields of a `TuningSpec`; empty if it keeps its own learning rate and so on.
     tuning = models.JSONField(default=dict, blank=True)
+    #: A trial's state that it is to go on with; see services/scheduling/adoptions.py.
+    adoption = models.JSONField(default=dict, blank=True, editable=False)
+    #: Number of the adoption after which its present state is; 0: of none.
+    adopted = models.PositiveIntegerField(default=0)
     stop_kind = models.CharField(max_length=10, choices=choices(StopKind))
     stop_limit = models.PositiveIntegerField()
     stop_metric = models.CharField(max_length=100, blank=True)

@@ -14,8 +14,10 @@ from jobs.models.choices import choices
 from jobs.models.jobs import Job
 from jobs.models.nodes import Accelerator
 
-#: Actors of generations with the same accelerators: another batch size, or moved virtual nodes.
+#: Actors of generations with the same accelerators: another batch size, moved virtual nodes, or a
+#: trial's state.
 BATCH_ACTOR, MAPPING_ACTOR = "system:batch_size", "system:mapping"
+TUNING_ACTOR = "system:tuning"
 
 _UNDER_WAY = [GenerationPhase.PREPARING.value, GenerationPhase.SWITCHING.value]
 

@@ -113,6 +113,7 @@ class World:
         ]
         self.now_s = 0.0
         self.steps: dict[int, int] = {}
+        self.adopted: dict[int, int] = {}
         self.state: dict[int, str] = {}
 
     @property
@@ -210,6 +211,8 @@ class World:
     ) -> None:
         trainer.has_joined = True
         pause_s = 0.05 if was_member else 0.0
+        if membership.adoption is not None:
+            self.adopted[trainer.job_id] = membership.adoption.number
         played.say(
             trainer,
             ReportKind.SWITCHED,
@@ -217,6 +220,7 @@ class World:
             pause_s=pause_s,
             bytes_moved=0 if was_member else 4096,
             joined=not was_member,
+            adopted=self.adopted.get(trainer.job_id, 0),
         )
         if membership.recover:
             return  # whoever is as far as the others gives and takes nothing

@@ -11,6 +11,7 @@ from django.db.models import F
 
 from controlplane.core.estimates.batch_size import BatchChoice
 from controlplane.core.membership.slots import Place, SlotHistory, membership_next, places_on_node
+from controlplane.core.protocol.fork import Adoption
 from controlplane.core.protocol.wire import Membership, Task
 from controlplane.core.values.lifecycle import (
     SCHEDULABLE_JOB_STATUSES,
@@ -20,6 +21,7 @@ from controlplane.core.values.lifecycle import (
 )
 from controlplane.core.values.types import Resize
 from jobs.models import Accelerator, Allocation, Artifact, Generation, Job, Node
+from jobs.models.resizes import TUNING_ACTOR
 from jobs.selectors.cluster import accelerators_open
 from jobs.selectors.estimates.step_times import (
     accelerator_step_times,
@@ -135,6 +137,7 @@ def _grow_or_shrink(
     }
     membership, next_slot = _membership(job, standing, staying, resize.wanted, resize.counts)
     membership = membership_ask_missed(job, membership_resume(job, membership))
+    membership = _membership_adopt(job, membership, standing)
     choice = _batch_choice(job, standing, resize)
     batch_size = job.batch_size if choice is None else choice.batch_size
     membership = dataclasses.replace(membership, global_batch_size=batch_size)
@@ -181,6 +184,15 @@ def _grow_or_shrink(
         _batch_event(job, choice, membership.generation, actor, now)
 
 
+def _membership_adopt(job: Job, membership: Membership, standing: _Standing) -> Membership:
+    """Order the job's adoption, if one is due, with a membership that keeps all and adds none."""
+    is_due = bool(job.adoption) and job.adopted < job.adoption["number"]
+    if not is_due or set(membership.slots) != standing.active_slots:
+        return membership
+    adoption = Adoption(number=job.adoption["number"], sha256=job.adoption["sha256"])
+    return dataclasses.replace(membership, adoption=adoption)
+
+
 def _batch_choice(job: Job, standing: _Standing, resize: Resize) -> BatchChoice | None:
     """Return the requested batch size, or a better one for another number of accelerators."""
     if resize.batch_size is not None:
@@ -219,7 +231,9 @@ def _event_requested(
     now: datetime.datetime,
 ) -> None:
     change = f"{num_before} → {num_after} accelerators"
-    if resize.held == resize.wanted:
+    if actor == TUNING_ACTOR:
+        change = f"The same {num_after} accelerators"
+    elif resize.held == resize.wanted:
         change = f"Virtual nodes move among the same {num_after} accelerators"
     event_add(
         "resize_requested",
