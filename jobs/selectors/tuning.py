@@ -75,7 +75,6 @@ class Tuned:
         values: of the trial kept last; None if there is none.
         search_end: why the newest search ended, as a sentence's part; "" while it runs.
         trials: the newest ones, in the order of their numbers.
-        is_parallel: its trials are jobs of their own.
     """
 
     num_trials: int
@@ -84,7 +83,6 @@ class Tuned:
     values: dict[str, float] | None
     search_end: str
     trials: list[TrialRow]
-    is_parallel: bool = False
 
 
 def tuned_of(job: Job) -> Tuned | None:
@@ -107,7 +105,6 @@ def tuned_of(job: Job) -> Tuned | None:
         values=None if newest is None else newest.values,
         search_end="" if ended is None else _SEARCH_ENDS[ended],
         trials=[_row(row, kept) for row in rows],
-        is_parallel=is_parallel,
     )
 
 
