@@ -64,6 +64,7 @@ def forked_state_fetch(
 def adopted_state_fetch(
     resource: str,
     adoption: Adoption,
+    previous: int,
     directory: RunDirectory,
     client: ControlPlaneClient,
     cache: FileCache,
@@ -71,6 +72,9 @@ def adopted_state_fetch(
     """Give a running trainer its copy of the state that its job goes on with.
 
     Its job can write into the folder, so the file gets there by way of the agent's records.
+
+    Args:
+        previous: number of the adoption before, whose file is deleted.
     """
     passing = directory.records / "adopted.npz"
     passing.unlink(missing_ok=True)
@@ -79,7 +83,7 @@ def adopted_state_fetch(
         cache.take(adoption.sha256, fetch, passing)
         with plain_file_open(passing) as file:
             plain_file_write(directory.adopted(adoption.number), file)
-        plain_file_delete(directory.adopted(adoption.number - 1), directory.path)
+        plain_file_delete(directory.adopted(previous), directory.path)
     finally:
         passing.unlink(missing_ok=True)
 

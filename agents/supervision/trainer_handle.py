@@ -136,6 +136,7 @@ class TrainerHandle:
             generation=self._generation(),
             accelerator_index=self.accelerator_index,
             pid=self._process.pid if self._process else 0,
+            adoption=self._adopted,
         )
 
     def masked(self, report: TrainerReport) -> TrainerReport:
@@ -254,8 +255,8 @@ class TrainerHandle:
             self._step_adopting(now, self._wanted)
 
     def _step_adopting(self, now: float, wanted: WantedTrainer) -> None:
-        """Fetch the state that the membership goes on with, and tell the trainer where it is."""
-        adoption, fetch = wanted.membership.adoption, self._adopted_fetch
+        """Fetch the state that the job is to go on with, and tell the trainer where it is."""
+        adoption, fetch = wanted.adoption, self._adopted_fetch
         if adoption is None or adoption.number == self._adopted:
             return
         if fetch is not None and not fetch.done():
@@ -270,11 +271,10 @@ class TrainerHandle:
             self.follow(wanted)
         elif now >= self._fetch_after:
             client, cache, directory = self._around.client, self._around.cache, self.directory
+            resource, previous = f"jobs/{wanted.spec.job_id}", self._adopted
             self._adopted_fetch = self._around.transfers.start(
                 f"adopt-{directory.path.name}",
-                lambda: adopted_state_fetch(
-                    f"jobs/{wanted.spec.job_id}", adoption, directory, client, cache
-                ),
+                lambda: adopted_state_fetch(resource, adoption, previous, directory, client, cache),
             )
 
     def _report_memory_kill(self, process: OwnedProcess) -> None:
@@ -342,7 +342,7 @@ class TrainerHandle:
         return accelerator_environment(self._around.accelerators[wanted.accelerator_index])
 
     def _write_orders(self, wanted: WantedTrainer) -> None:
-        restore, adoption = self.directory.restore, wanted.membership.adoption
+        restore, adoption = self.directory.restore, wanted.adoption
         has_adopted = adoption is not None and adoption.number == self._adopted
         orders = TrainerOrders(
             spec=wanted.spec,

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 
-from controlplane.core.protocol.fork import ForkSpec
+from controlplane.core.protocol.fork import Adoption, ForkSpec
 from controlplane.core.protocol.selection import SelectionSpec
 from controlplane.core.protocol.tuning import TuningSpec
 from controlplane.core.protocol.wire import (
@@ -285,6 +285,13 @@ class Job(models.Model):
     def fork_spec(self) -> ForkSpec | None:
         """The saved state that it starts from; None until there is one."""
         return decode(ForkSpec, self.fork) if self.fork.get("sha256") else None
+
+    @property
+    def due_adoption(self) -> Adoption | None:
+        """The adoption of a trial's state that it has not made yet."""
+        if not self.adoption or self.adopted >= self.adoption["number"]:
+            return None
+        return Adoption(number=self.adoption["number"], sha256=self.adoption["sha256"])
 
     @property
     def batch_size_now(self) -> int:

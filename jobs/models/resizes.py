@@ -120,6 +120,7 @@ class Allocation(models.Model):
     `released_at`: the process has exited, the accelerator is free. `switched_generation`: the
     newest membership that the trainer has switched to. `stalled_at`: the trainer waits since then,
     because the slots `unreachable` did not answer. `lost_code`: reason of the loss, empty if none.
+    `adoption_held`: number of the newest adoption whose state is on the trainer's node.
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="allocations")
@@ -145,6 +146,7 @@ class Allocation(models.Model):
     profile_requested = models.BooleanField(default=False)
     phase = models.CharField(max_length=20, blank=True)
     last_sequence = models.IntegerField(default=-1)
+    adoption_held = models.PositiveIntegerField(default=0)
 
     class Meta:
         ordering = ("id",)

@@ -38,6 +38,7 @@ class TrialRow:
     Attributes:
         parent: number of the trial from whose state it started; None: that of the job's begin.
         child: the job that is this trial; None: the job itself.
+        start_step: of the job's state from which it started, if it is a parallel one.
     """
 
     number: int
@@ -53,6 +54,7 @@ class TrialRow:
     is_running: bool
     reason: str
     child: int | None = None
+    start_step: int | None = None
 
     @property
     def last_loss(self) -> float | None:
@@ -62,7 +64,7 @@ class TrialRow:
     @property
     def text(self) -> str:
         """Its values as text."""
-        return values_text(self.values) or "the job's own"
+        return values_text(self.values) or "unchanged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def tuned_of(job: Job) -> Tuned | None:
         share=min(steps / job.step, 1.0) if job.step and not is_parallel else None,
         values=None if newest is None else newest.values,
         search_end="" if ended is None else _SEARCH_ENDS[ended],
-        trials=[_row(row, kept) for row in rows],
+        trials=[_row(row, kept, is_parallel=is_parallel) for row in rows],
     )
 
 
@@ -128,7 +130,7 @@ def values_text(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in sorted(values.items()))
 
 
-def _row(trial: Trial, kept: Mapping[int, Trial]) -> TrialRow:
+def _row(trial: Trial, kept: Mapping[int, Trial], *, is_parallel: bool) -> TrialRow:
     earlier = [search for search in kept if search < trial.search]
     if trial.end:
         reason = _ENDS[TrialEnd(trial.end)]
@@ -148,6 +150,7 @@ def _row(trial: Trial, kept: Mapping[int, Trial]) -> TrialRow:
         is_running=trial.is_running and not trial.end,
         reason=reason,
         child=trial.child_id,
+        start_step=trial.step if is_parallel else None,
     )
 
 

@@ -43,6 +43,7 @@ class PlayedTrainer:
     generation: int = 0
     has_joined: bool = False
     is_told_ready: bool = False
+    adoption: int = 0
     sequence: int = 0
 
 
@@ -81,6 +82,7 @@ class PlayedNode:
                 generation=trainer.generation,
                 accelerator_index=trainer.accelerator_index,
                 pid=1000 + trainer.slot,
+                adoption=trainer.adoption,
             )
             for trainer in self.trainers.values()
         )
@@ -149,6 +151,8 @@ class World:
         if trainer is None:
             trainer = PlayedTrainer(key[0], key[1], orders.accelerator_index)
             played.trainers[key] = trainer
+        if orders.adoption is not None:
+            trainer.adoption = orders.adoption.number
         self._obey(played, trainer, orders, boots=boots)
 
     def validate(self, played: PlayedNode, validation_id: int, attempt: int) -> None:

@@ -346,6 +346,7 @@ class WantedTrainer:
         code_name: file name of the job's code as uploaded (".py" or ".zip").
         checkpoint_sha256: set when a checkpoint must be fetched before the trainer starts.
         profile, peers, save_request: as in `TrainerOrders`.
+        adoption: a state that a coming membership will adopt; the agent fetches it beforehand.
         secrets: variables of the trainer's environment that no file, log or report may have.
     """
 
@@ -359,6 +360,7 @@ class WantedTrainer:
     profile: bool = False
     peers: tuple[str, ...] = ()
     save_request: int = 0
+    adoption: Adoption | None = None
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -401,13 +403,14 @@ class WantedState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerState:
-    """A trainer process that an agent owns now."""
+    """A trainer process that an agent owns now; `adoption`: the newest whose state it has."""
 
     job_id: int
     slot: int
     generation: int
     accelerator_index: int
     pid: int
+    adoption: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -198,7 +198,8 @@ class JobSerializer(JobSummarySerializer):
         "those that you may see."
     )
     reproducibility = serializers.SerializerMethodField(
-        help_text="What another run of the same job gives: the same bits, or equal within rounding."
+        help_text="What another run of the same job gives: the same bits, equal within rounding, "
+        "or neither."
     )
 
     class Meta:

@@ -1,6 +1,7 @@
 """Adoptions: a running job goes on with the state of one of its parallel trials.
 
-The state is stored among the job's files. A generation with the same members orders the adoption;
+The state is stored among the job's files, and fetched by the agents while the job trains. Once all
+its trainers have it a generation with the same members orders the adoption;
 reports of switches say which adoption a job's state is after, so that one which was overtaken, by a
 lost trainer or an older checkpoint, is ordered again. The file stays until the job has a checkpoint
 of a later step. Everything here may run twice.
@@ -26,16 +27,27 @@ from jobs.services.scheduling.resizes import StaleError, resize_apply
 
 logger = logging.getLogger(__name__)
 
-#: Generations that order the same adoption before it is given up.
+#: Generations that order the same adoption, and seconds for the first one, before it is given up.
 TRIES_LIMIT = 3
+FETCH_LIMIT_S = 900.0
 #: Seconds after which the job is asked again for a checkpoint.
 ASK_AGAIN_S = 10.0
 
 
-def adoption_begin(job: Job, trial: int, sha256: str) -> None:
-    """Let a locked job, among whose files the state is, go on with it."""
-    number = max(job.adopted, job.adoption.get("number", 0)) + 1
-    row = {"number": number, "sha256": sha256, "trial": trial, "tries": 0, "step": None}
+def adoption_begin(job: Job, number: int, trial: int, sha256: str, now: datetime.datetime) -> None:
+    """Let a locked job, among whose files the state is, go on with it.
+
+    Args:
+        number: of the adoption; larger than those of all before, made or not.
+    """
+    row = {
+        "number": number,
+        "sha256": sha256,
+        "trial": trial,
+        "tries": 0,
+        "step": None,
+        "begun": now.timestamp(),
+    }
     job.update_columns(adoption=row)
 
 
@@ -51,7 +63,8 @@ def adoption_advance(job_id: int, now: datetime.datetime) -> bool:
     generation = job.generations.filter(phase=GenerationPhase.ACTIVE).first()
     if generation is None or generation.number != job.generation or generation.is_parked:
         return False
-    if job.adoption["tries"] >= TRIES_LIMIT:
+    tries, waited_s = job.adoption["tries"], now.timestamp() - job.adoption["begun"]
+    if tries >= TRIES_LIMIT or (not tries and waited_s > FETCH_LIMIT_S):
         text = f"The state of trial {job.adoption['trial']} was not adopted: it could not be moved"
         event_add("adoption_failed", text, now=now, job=job, actor=TUNING_ACTOR)
         return _end(job_id)
@@ -77,12 +90,16 @@ def adoption_noted(job: Job, number: int, step: int, now: datetime.datetime) -> 
 
 
 def _order(job: Job, generation: Generation, now: datetime.datetime) -> bool:
-    """Apply a generation with the same accelerators and virtual nodes; False if overtaken."""
+    """Order the adoption, with the same accelerators and virtual nodes; return whether it is.
+
+    It is not if a trainer does not have the state yet, or another change was first.
+    """
     members = generation.membership.members
     by_slot = {
         row.slot: row.accelerator_id
         for row in open_allocations(job)
         if row.stop_requested_at is None and row.left_at is None and row.stalled_at is None
+        if row.adoption_held == job.adoption["number"]
     }
     if any(member.slot not in by_slot for member in members):
         return False

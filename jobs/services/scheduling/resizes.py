@@ -11,7 +11,6 @@ from django.db.models import F
 
 from controlplane.core.estimates.batch_size import BatchChoice
 from controlplane.core.membership.slots import Place, SlotHistory, membership_next, places_on_node
-from controlplane.core.protocol.fork import Adoption
 from controlplane.core.protocol.wire import Membership, Task
 from controlplane.core.values.lifecycle import (
     SCHEDULABLE_JOB_STATUSES,
@@ -185,11 +184,13 @@ def _grow_or_shrink(
 
 
 def _membership_adopt(job: Job, membership: Membership, standing: _Standing) -> Membership:
-    """Order the job's adoption, if one is due, with a membership that keeps all and adds none."""
-    is_due = bool(job.adoption) and job.adopted < job.adoption["number"]
-    if not is_due or set(membership.slots) != standing.active_slots:
+    """Order the due adoption, if all have the state, with a membership of the same trainers."""
+    adoption, slots = job.due_adoption, standing.active_slots
+    if adoption is None or set(membership.slots) != slots:
         return membership
-    adoption = Adoption(number=job.adoption["number"], sha256=job.adoption["sha256"])
+    rows = [row for row in standing.allocations if row.slot in slots]
+    if any(row.adoption_held != adoption.number for row in rows):
+        return membership
     return dataclasses.replace(membership, adoption=adoption)
 
 

@@ -12,43 +12,26 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterator, Sequence
 
 from django.db import transaction
-from django.db.models import Q, Sum
+from django.db.models import F, Q, Sum
 
-from controlplane.core.protocol.nonfinite import NONFINITE_CODES
 from controlplane.core.protocol.tuning import NUM_POINTS, TuningSpec
 from controlplane.core.protocol.wire import StopKind
 from controlplane.core.tuning.convergence import Verdict
-from controlplane.core.tuning.rounds import (
-    PATIENCE,
-    LossSpan,
-    TrialOutcome,
-    TrialRun,
-    loss_points,
-    next_num_steps,
-    proposal,
-    round_judge,
-)
-from controlplane.core.tuning.search import TrialEnd
+from controlplane.core.tuning.rounds import next_num_steps, proposal
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.exceptions import ConflictError, TooLargeError
 from jobs.models import Artifact, Job, StepReport, Trial, TuningRound
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.models.resizes import TUNING_ACTOR
 from jobs.selectors.cluster import accelerators_open
-from jobs.selectors.forks import ADOPTED_FILE, CHECKPOINT, checkpoints_of
-from jobs.selectors.tuning import values_text
+from jobs.selectors.forks import checkpoints_of
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.transitions import job_lock
-from jobs.services.scheduling.adoptions import ASK_AGAIN_S, adoption_advance, adoption_begin
-from jobs.services.submission.forks import state_copy
-from jobs.services.submission.trial_jobs import (
-    trial_files_delete,
-    trial_job_end,
-    trial_job_make,
-)
+from jobs.services.scheduling.adoptions import ASK_AGAIN_S, adoption_advance
+from jobs.services.submission.trial_jobs import trial_files_delete, trial_job_make
+from jobs.services.submission.tuning_verdicts import round_end, round_give_up
 
 #: Time without rounds after one whose trials did not fit into the owner's storage.
 STORAGE_PAUSE = datetime.timedelta(minutes=10)
@@ -75,10 +58,10 @@ def _advance(job: Job, now: datetime.datetime) -> set[int]:
         return _begin(job, now)
     if job.status in (*ENDED_JOB_STATUSES, JobStatus.PAUSED) or job.pause_requested:
         verb = "ended" if job.status in ENDED_JOB_STATUSES else "was paused"
-        return _give_up(job, found, "job_over", f"Its job {verb}", now)
+        return round_give_up(job, found, "job_over", f"Its job {verb}", now)
     if found.start_step is None:
         return _start(job, found, now)
-    return _judge(job, found, now)
+    return round_end(job, found, now)
 
 
 # ---- begin ---------------------------------------------------------------------------------------
@@ -126,7 +109,10 @@ def num_idle(job: Job, now: datetime.datetime) -> int:
         status=JobStatus.PENDING, pause_requested=False, min_accelerators__lte=num_free
     )
     needed = waiting.aggregate(total=Sum("min_accelerators", default=0))["total"]
-    return max(num_free - needed, 0)
+    promised = TuningRound.objects.filter(ended_at=None, start_step=None).aggregate(
+        total=Sum(F("num_trials") * F("job__min_accelerators"), default=0)
+    )["total"]
+    return max(num_free - needed - promised, 0)
 
 
 def _next_num_steps(job: Job, last: TuningRound) -> int:
@@ -165,7 +151,7 @@ def _start(job: Job, found: TuningRound, now: datetime.datetime) -> set[int]:
     assert spec is not None, "the job is tuned"
     start_loss = _start_loss(job, step, found.num_steps // NUM_POINTS)
     if start_loss is None:
-        return _give_up(job, found, "no_loss", "The loss of its job is not finite", now)
+        return round_give_up(job, found, "no_loss", "The loss of its job is not finite", now)
     try:
         with transaction.atomic():
             locked = job_lock(job.pk)
@@ -176,7 +162,7 @@ def _start(job: Job, found: TuningRound, now: datetime.datetime) -> set[int]:
             changed = _trials_make(locked, found, spec, saved, now)
     except (ConflictError, TooLargeError) as error:
         outcome = "storage" if isinstance(error, TooLargeError) else "state_gone"
-        return _give_up(job, found, outcome, error.detail, now)
+        return round_give_up(job, found, outcome, error.detail, now)
     return changed
 
 
@@ -239,136 +225,3 @@ def _start_loss(job: Job, step: int, num_steps: int) -> float | None:
         total += math.nan if loss is None else number * loss
         count += number
     return total / count if count and math.isfinite(total) else None
-
-
-# ---- end -----------------------------------------------------------------------------------------
-
-
-def _judge(job: Job, found: TuningRound, now: datetime.datetime) -> set[int]:
-    """Judge a round whose trials are done, or have had their time."""
-    start = found.start_step or 0
-    trials = list(Trial.objects.filter(job=job, search=found.number).select_related("child"))
-    own = next(trial for trial in trials if trial.child is None)
-    others = [trial for trial in trials if trial.child is not None]
-    is_late = job.step >= start + PATIENCE * found.num_steps
-    is_open = any(_child(one).status not in ENDED_JOB_STATUSES for one in others)
-    if job.step < start + found.num_steps or (is_open and not is_late):
-        return set()
-    own_points = loss_points(_spans(job, start), start + 1, found.num_steps)
-    if own_points is None and not is_late:
-        return set()  # a report of its steps is still to come
-    runs = [_run(trial, found) for trial in others]
-    outcomes = round_judge(
-        found.start_loss or 0.0, TrialRun(own.number, own_points), runs, found.num_steps
-    )
-    with transaction.atomic():
-        locked = job_lock(job.pk)
-        is_first = TuningRound.objects.filter(id=found.pk, ended_at=None)
-        if locked is None or not is_first.update(ended_at=now, outcome="judged"):
-            return set()
-        points = {run.number: run.points for run in runs} | {own.number: own_points}
-        for outcome in outcomes:
-            _outcome_write(job, outcome, points[outcome.number], found, now)
-        for trial in others:
-            trial_job_end(_child(trial).pk, now, f"Job {job.pk} waits for its trials no longer.")
-        kept = next((one for one in outcomes if one.end is TrialEnd.KEPT), None)
-        winner = next((one for one in others if kept and one.number == kept.number), None)
-        _tell(locked, found, outcomes, winner, now)
-        if winner is not None and not _adopt(locked, winner, now):
-            TuningRound.objects.filter(id=found.pk).update(outcome="storage")
-    return {job.pk, *(_child(trial).pk for trial in others)}
-
-
-def _child(trial: Trial) -> Job:
-    assert trial.child is not None, "it is a job of its own"
-    return trial.child
-
-
-def _run(trial: Trial, found: TuningRound) -> TrialRun:
-    """Read the losses of a trial; without its last state it cannot be kept."""
-    child, start = _child(trial), found.start_step or 0
-    if child.status == JobStatus.FAILED and child.status_code in NONFINITE_CODES:
-        return TrialRun(trial.number, None, is_diverged=True)
-    has_state = checkpoints_of(child).filter(step=start + found.num_steps).exists()
-    if child.status != JobStatus.FINISHED or not has_state:
-        return TrialRun(trial.number, None)
-    points = loss_points(_spans(child, start), start + 1, found.num_steps)
-    return TrialRun(trial.number, points)
-
-
-def _spans(job: Job, start: int) -> Iterator[LossSpan]:
-    rows = StepReport.objects.filter(job=job, last_step__gt=start).order_by("first_step")
-    for first, last, loss in rows.values_list("first_step", "last_step", "loss"):
-        yield LossSpan(first, last, loss)
-
-
-def _outcome_write(
-    job: Job,
-    outcome: TrialOutcome,
-    points: Sequence[float] | None,
-    found: TuningRound,
-    now: datetime.datetime,
-) -> None:
-    losses = [point if math.isfinite(point) else None for point in points or ()]
-    Trial.objects.filter(job=job, number=outcome.number).update(
-        steps=found.num_steps if points is not None else 0,
-        losses=losses,
-        verdict=outcome.verdict or "",
-        speed=outcome.speed,
-        end=outcome.end,
-        is_running=False,
-        at=now,
-    )
-
-
-def _tell(
-    job: Job,
-    found: TuningRound,
-    outcomes: Sequence[TrialOutcome],
-    winner: Trial | None,
-    now: datetime.datetime,
-) -> None:
-    data = {"round": found.number}
-    if winner is not None:
-        text = f"Round {found.number} keeps trial {winner.number}: {values_text(winner.values)}"
-        values = {"values": winner.values, "trial": winner.number, "job": winner.child_id}
-        event_add("tuned", text, now=now, job=job, actor=TUNING_ACTOR, data=data | values)
-        return
-    num_done = sum(one.verdict is not None for one in outcomes) - 1
-    text = (
-        f"Round {found.number}: the job keeps its values; its loss fell faster than those of the "
-        f"{num_done} other trials that were done, or none fell clearly"
-    )
-    event_add("round_ended", text, now=now, job=job, actor=TUNING_ACTOR, data=data)
-
-
-def _adopt(job: Job, winner: Trial, now: datetime.datetime) -> bool:
-    """Store the winner's last state for the job to go on with; False if there is no room."""
-    state = Artifact.objects.get(job=_child(winner), name=CHECKPOINT)
-    try:
-        state_copy(job, state, ADOPTED_FILE, now)
-    except (ConflictError, TooLargeError) as error:
-        text = f"The state of trial {winner.number} was not adopted: {error.detail}"
-        event_add("adoption_failed", text, now=now, job=job, actor=TUNING_ACTOR)
-        return False
-    adoption_begin(job, winner.number, state.sha256)
-    return True
-
-
-def _give_up(
-    job: Job, found: TuningRound, outcome: str, text: str, now: datetime.datetime
-) -> set[int]:
-    """End a round without a verdict, and its trials."""
-    with transaction.atomic():
-        locked = job_lock(job.pk)
-        is_first = TuningRound.objects.filter(id=found.pk, ended_at=None)
-        if locked is None or not is_first.update(ended_at=now, outcome=outcome):
-            return set()
-        trials = Trial.objects.filter(job=job, search=found.number)
-        children = [pk for pk in trials.values_list("child", flat=True) if pk is not None]
-        for child_id in children:
-            trial_job_end(child_id, now, f"{text}: job {job.pk}.")
-        trials.update(is_running=False, end=TrialEnd.UNFINISHED, at=now)
-        message = f"Round {found.number} is given up: {text}"
-        event_add("round_ended", message, now=now, job=locked, actor=TUNING_ACTOR)
-    return {job.pk, *children}

@@ -112,15 +112,17 @@ def test_a_state_to_adopt_is_fetched_before_the_trainer_is_told_where_it_is(
         plane.refuse_with["jobs/1/adopted/"] = 503
         plane.files["jobs/1/adopted/"] = content
         adoption = Adoption(number=number, sha256=hashlib.sha256(content).hexdigest())
-        adopting = replace(membership(1 + number, 0, source=0), adoption=adoption)
-        plane.want(wanted_trainer(plane, 0, generation=adopting))
-        driven.until(lambda wanted=adopting: orders_of(state_dir).membership == wanted)
+        later = membership(1 + number, 0, source=0)
+        plane.want(replace(wanted_trainer(plane, 0, generation=later), adoption=adoption))
+        driven.until(lambda wanted=later: orders_of(state_dir).membership == wanted)
+        assert plane.owned()[0].adoption == number - 1
         assert orders_of(state_dir).adopted_path is None
         plane.refuse_with.clear()
         driven.until(lambda: orders_of(state_dir).adopted_path is not None)
         path = Path(orders_of(state_dir).adopted_path or "")
         assert path.read_bytes() == content
         assert [one.name for one in path.parent.glob("adopted*")] == [f"adopted-{number}.npz"]
+        driven.until(lambda number=number: plane.owned()[0].adoption == number)
 
 
 def test_files_arrive_before_the_report_that_names_them(plane: ControlPlane, drive: Drive) -> None:

@@ -22,7 +22,7 @@ from jobs.selectors.desired_state.agent_files import adopted_state
 from jobs.selectors.desired_state.state import training_spec, wanted_state
 from jobs.selectors.tuning import tuned_of
 from jobs.services.lifecycle.artifacts import artifact_store
-from jobs.services.scheduling.adoptions import ASK_AGAIN_S, TRIES_LIMIT
+from jobs.services.scheduling.adoptions import ASK_AGAIN_S, FETCH_LIMIT_S, TRIES_LIMIT
 from jobs.services.submission.job_actions import job_cancel, job_pause
 from jobs.services.submission.rows import live_jobs_check
 from jobs.services.submission.tuning_rounds import tuning_advance
@@ -162,7 +162,9 @@ def test_trials_start_from_the_jobs_state_as_idle_jobs_of_its_owner(
     read = client.get(f"{URL}{parent.pk}/").json()
     assert read["forks"] == []
     assert [row["child"] for row in read["tuned"]["trials"]] == [None, first.pk, second.pk]
-    assert client.get(f"{URL}{first.pk}/").json()["trial_of"] == parent.pk
+    trial = client.get(f"{URL}{first.pk}/").json()
+    assert (trial["trial_of"], trial["tuned"]) == (parent.pk, None)
+    assert (read["reproducibility"], trial["reproducibility"]) == ("none", "bitwise")
 
 
 def test_the_winners_state_is_adopted_with_a_switch_of_the_same_trainers(
@@ -180,7 +182,10 @@ def test_the_winners_state_is_adopted_with_a_switch_of_the_same_trainers(
     tuned = tuned_of(fresh(parent))
     assert tuned is not None
     assert tuned.values == fresh(second).fork["values"]
+    assert parent.pk not in tuning_advance(world.now), "no trainer has the state yet"
     assert adopting(world, parent) is None
+    world.follow(world.nodes[0])
+    world.follow(world.nodes[1])
     assert parent.pk in tuning_advance(world.now)
     assert adopting(world, parent) == Adoption(number=1, sha256=state)
     assert adopted_state(parent).sha256 == state
@@ -314,6 +319,19 @@ def test_trials_count_in_no_limit_and_tell_no_channel(
     assert not NotificationDelivery.objects.exists()
 
 
+def test_a_state_that_no_node_fetches_is_given_up(world: World, parent: Job) -> None:
+    _, second = begin(world, parent)
+    end(world, second, fall=1.0)
+    train(world, parent, PATIENCE * STEPS, 2.0, fall=0.1)
+    tuning_advance(world.now)
+    world.now_s += FETCH_LIMIT_S
+    assert parent.pk not in tuning_advance(world.now)
+    world.now_s += 1.0
+    assert parent.pk in tuning_advance(world.now)
+    assert (fresh(parent).adoption, fresh(parent).status) == ({}, "running")
+    assert "could not be moved" in event(parent, "adoption_failed").message
+
+
 def test_an_adoption_that_is_overtaken_is_ordered_again_and_given_up_in_the_end(
     world: World, parent: Job
 ) -> None:
@@ -322,13 +340,14 @@ def test_an_adoption_that_is_overtaken_is_ordered_again_and_given_up_in_the_end(
     train(world, parent, PATIENCE * STEPS, 2.0, fall=0.1)
     tuning_advance(world.now)
     for tries in range(1, TRIES_LIMIT + 1):
-        world.until(lambda: parent.pk in tuning_advance(world.now), rounds=3)
+        world.until(lambda: parent.pk in tuning_advance(world.now), rounds=4)
         assert fresh(parent).adoption["tries"] == tries
         world.kill(parent, *(trainer.slot for _, trainer in world.trainers_of(parent)))
         world.until(lambda: fresh(parent).status == JobStatus.STARTING)
         world.settle(4)
         train(world, parent, 2, 1.0)
     assert fresh(parent).adopted == 0
-    world.until(lambda: fresh(parent).adoption == {} or not tuning_advance(world.now))
+    assert parent.pk in tuning_advance(world.now)
+    assert fresh(parent).adoption == {}
     assert "could not be moved" in event(parent, "adoption_failed").message
     assert "adopted.npz" not in files_of(parent)
