@@ -41,6 +41,7 @@ _PERIODS_S = {
     "expire_validations": settings.CYCLE_PERIOD_S,
     "send_notifications": settings.CYCLE_PERIOD_S,
     "advance_forks": settings.EXPIRE_PERIOD_S,
+    "advance_tuning": settings.EXPIRE_PERIOD_S,
     "expire_records": 24 * 3600,
     "expire_files": 600,
     "expire_readings": 600,

@@ -61,6 +61,9 @@ _SECTIONS = {
         "tuning_objective",
         "tuning_higher_is_better",
         "tuning_retune",
+        "tuning_parallel",
+        "tuning_max_parallel",
+        "tuning_trial_steps",
     ),
     "metric": ("stop_metric", "stop_target", "stop_higher_is_better"),
     "resources": (

@@ -9,6 +9,12 @@ from typing import Any
 
 from controlplane.core.estimates.batch_size import batch_bounds
 from controlplane.core.protocol.selection import SelectionMethod
+from controlplane.core.protocol.tuning import (
+    NUM_POINTS,
+    PARALLEL_FIELDS,
+    SERIAL_FIELDS,
+    TuningSpec,
+)
 from controlplane.core.protocol.wire import (
     OnNonfinite,
     ReductionMode,
@@ -50,6 +56,7 @@ _NOT_FOR_PREDICTION = {
     "selection_method": "A job that predicts trains on no example; leave selection out.",
     "tuning_space": "A job that predicts has no learning rate; leave tuning out.",
 }
+_TUNING_DEFAULTS = {field.name: field.default for field in fields(TuningSpec)}
 _OFF: tuple[Any, ...] = ("", None, False, "false", "False", "off", "no", "0", 0, {}, "{}")
 
 
@@ -128,7 +135,7 @@ def field_conflicts(
     yield from _size_conflicts(values)
     yield from _batch_conflicts(values)
     yield from _selection_conflicts(values)
-    yield from _tuning_conflicts(values)
+    yield from _tuning_conflicts(values, given)
 
 
 def _size_conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -207,7 +214,9 @@ def _selection_conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]
         )
 
 
-def _tuning_conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _tuning_conflicts(
+    values: Mapping[str, Any], given: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
     if not values.get("tuning_space") or values["task"] is Task.PREDICT:
         return
     if values.get("batch_size_min") is not None:
@@ -216,3 +225,22 @@ def _tuning_conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "Trials are compared step by step, so their batch size is fixed: leave out tuning, or "
             "batch_size_min and batch_size_max.",
         )
+    is_parallel = values.get("tuning_parallel") is True
+    if is_parallel and values.get("selection_method", SelectionMethod.NONE) != SelectionMethod.NONE:
+        yield (
+            "tuning_parallel",
+            "Trials beside a job choose other examples than it does, so their losses say nothing: "
+            "leave out selection, or tuning.parallel.",
+        )
+    steps = values.get("tuning_trial_steps")
+    if steps and steps % NUM_POINTS:
+        yield "tuning_trial_steps", f"Give a multiple of {NUM_POINTS}: it is judged by its tenths."
+    for name in SERIAL_FIELDS if is_parallel else PARALLEL_FIELDS:
+        value, default = values.get(f"tuning_{name}"), _TUNING_DEFAULTS[name]
+        if value is not None and value != default and f"tuning_{name}" in given:
+            fix = "leave it out, or leave out" if is_parallel else "leave it out, or give"
+            yield (
+                f"tuning_{name}",
+                f"It is of trials {'in the job itself' if is_parallel else 'beside the job'}: "
+                f"{fix} tuning.parallel.",
+            )

@@ -28,6 +28,7 @@ from jobs.services.reports.model_fitting import models_fit
 from jobs.services.reports.readings import readings_expire
 from jobs.services.scheduling.cycle import cycle_run, cycle_watched
 from jobs.services.submission.forks import forks_advance
+from jobs.services.submission.tuning_rounds import tuning_advance
 from jobs.services.submission.validation_requests import validations_delete_old
 from jobs.services.submission.validations import validations_expire, validations_start_waiting
 
@@ -149,6 +150,15 @@ def expire_validations() -> list[int]:
 def advance_forks() -> list[int]:
     """Start forks whose state has come, refuse those that wait in vain; return changed jobs."""
     changed = forks_advance(timezone.now())
+    if changed:
+        nudges.jobs_changed(changed, orders=True)
+    return sorted(changed)
+
+
+@shared_task(time_limit=60)
+def advance_tuning() -> list[int]:
+    """Begin, judge and end rounds of parallel tuning; return changed jobs."""
+    changed = tuning_advance(timezone.now())
     if changed:
         nudges.jobs_changed(changed, orders=True)
     return sorted(changed)

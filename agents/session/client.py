@@ -152,6 +152,14 @@ class ControlPlaneClient:
         """
         self._download(f"{resource}/checkpoint/", sha256, target, MAX_FILE_BYTES)
 
+    def fetch_adopted(self, resource: str, sha256: str, target: BinaryIO) -> None:
+        """Write the state that a job goes on with to `target`.
+
+        Raises:
+            DigestMismatchError: the bytes do not have the announced SHA-256.
+        """
+        self._download(f"{resource}/adopted/", sha256, target, MAX_FILE_BYTES)
+
     def fetch_source(self, resource: str, sha256: str, target: BinaryIO) -> None:
         """Write the model of another job, with which `resource` predicts, to `target`.
 

@@ -1,4 +1,4 @@
-"""Downloads the files that a trainer or a validation needs in its folder before it starts."""
+"""Downloads the files that a trainer or a validation needs in its folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from pathlib import Path
 from agents.session.client import ControlPlaneClient
 from agents.supervision.cache import FileCache
 from agents.supervision.run_directory import RunDirectory
+from agents.trainer.contract.plain_files import (
+    plain_file_delete,
+    plain_file_open,
+    plain_file_write,
+)
 from controlplane.core.protocol.code_archive import archive_unpack
+from controlplane.core.protocol.fork import Adoption
 from controlplane.core.protocol.wire import TrainingSpec, WantedTrainer
 
 #: Name of the other job's model, beside the code folder; the trainer uses the same name.
@@ -53,6 +59,33 @@ def forked_state_fetch(
     if spec.fork is not None:
         fetch = partial(client.fetch_checkpoint, resource, spec.fork.sha256)
         cache.take(spec.fork.sha256, fetch, folder / FORKED_FILE)
+
+
+def adopted_state_fetch(
+    resource: str,
+    adoption: Adoption,
+    previous: int,
+    directory: RunDirectory,
+    client: ControlPlaneClient,
+    cache: FileCache,
+) -> None:
+    """Give a running trainer its copy of the state that its job goes on with.
+
+    Its job can write into the folder, so the file gets there by way of the agent's records.
+
+    Args:
+        previous: number of the adoption before, whose file is deleted.
+    """
+    passing = directory.records / "adopted.npz"
+    passing.unlink(missing_ok=True)
+    fetch = partial(client.fetch_adopted, resource, adoption.sha256)
+    try:
+        cache.take(adoption.sha256, fetch, passing)
+        with plain_file_open(passing) as file:
+            plain_file_write(directory.adopted(adoption.number), file)
+        plain_file_delete(directory.adopted(previous), directory.path)
+    finally:
+        passing.unlink(missing_ok=True)
 
 
 def code_fetch(

@@ -99,6 +99,10 @@ class RunDirectory:
         """True if a trainer ever wrote a log, a report or a pulse here."""
         return plain_file_size(self.log) > 0 or self.reports.exists() or self.pulse.exists()
 
+    def adopted(self, number: int) -> Path:
+        """Return the trainer's copy of the state of an adoption."""
+        return self.path / f"adopted-{number}.npz"
+
     def read_orders(self) -> TrainerOrders | None:
         """Read the newest orders; None if missing or not valid."""
         try:

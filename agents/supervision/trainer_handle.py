@@ -19,7 +19,7 @@ from agents.session.report_queue import ReportQueue, last_report
 from agents.settings import AgentSettings
 from agents.supervision.cache import FileCache
 from agents.supervision.devices import accelerator_environment
-from agents.supervision.fetch import trainer_prepare
+from agents.supervision.fetch import adopted_state_fetch, trainer_prepare
 from agents.supervision.fork_servers import ForkServers
 from agents.supervision.heartbeat import Pulse
 from agents.supervision.isolation import Isolation
@@ -105,6 +105,8 @@ class TrainerHandle:
         self._fetch: Future[None] | None = None
         self._fetch_after = 0.0
         self._num_refused = 0
+        self._adopted_fetch: Future[None] | None = None
+        self._adopted = 0
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_cap_s)
         self._is_unwanted = False
         self._is_deaf = False
@@ -134,6 +136,7 @@ class TrainerHandle:
             generation=self._generation(),
             accelerator_index=self.accelerator_index,
             pid=self._process.pid if self._process else 0,
+            adoption=self._adopted,
         )
 
     def masked(self, report: TrainerReport) -> TrainerReport:
@@ -248,6 +251,31 @@ class TrainerHandle:
             self._memory_kills.note(now)
         self.log_tail.trim()
         self._watch_pulse(now, process)
+        if self._wanted is not None and not self._is_unwanted:
+            self._step_adopting(now, self._wanted)
+
+    def _step_adopting(self, now: float, wanted: WantedTrainer) -> None:
+        """Fetch the state that the job is to go on with, and tell the trainer where it is."""
+        adoption, fetch = wanted.adoption, self._adopted_fetch
+        if adoption is None or adoption.number == self._adopted:
+            return
+        if fetch is not None and not fetch.done():
+            return
+        self._adopted_fetch = None
+        error = None if fetch is None else fetch.exception()
+        if error is not None:
+            self._log.warning("the state to adopt was not fetched: %s", error)
+            self._fetch_after = now + max(self._backoff.next_delay_s(), wished_wait_s(error))
+        elif fetch is not None:
+            self._adopted = adoption.number
+            self.follow(wanted)
+        elif now >= self._fetch_after:
+            client, cache, directory = self._around.client, self._around.cache, self.directory
+            resource, previous = f"jobs/{wanted.spec.job_id}", self._adopted
+            self._adopted_fetch = self._around.transfers.start(
+                f"adopt-{directory.path.name}",
+                lambda: adopted_state_fetch(resource, adoption, previous, directory, client, cache),
+            )
 
     def _report_memory_kill(self, process: OwnedProcess) -> None:
         """Report that the kernel killed the trainer because memory ran out.
@@ -314,7 +342,8 @@ class TrainerHandle:
         return accelerator_environment(self._around.accelerators[wanted.accelerator_index])
 
     def _write_orders(self, wanted: WantedTrainer) -> None:
-        restore = self.directory.restore
+        restore, adoption = self.directory.restore, wanted.adoption
+        has_adopted = adoption is not None and adoption.number == self._adopted
         orders = TrainerOrders(
             spec=wanted.spec,
             slot=wanted.slot,
@@ -326,6 +355,7 @@ class TrainerHandle:
             profile=wanted.profile,
             peers=wanted.peers,
             save_request=wanted.save_request,
+            adopted_path=str(self.directory.adopted(self._adopted)) if has_adopted else None,
         )
         if orders != self._orders:
             self._around.isolation.reach(self.directory.path, orders)

@@ -65,6 +65,7 @@ class JobSummary(TypedDict):
     num_virtual_nodes: int
     stop: Stop
     forked_from: int | None
+    trial_of: int | None
     sweep: int | None
     step: int
     epoch: int

@@ -19,6 +19,7 @@ from controlplane.simulator.workloads.profiles import profiles_read
 from controlplane.simulator.workloads.workloads import (
     Cluster,
     NodeGroup,
+    TuningPlan,
     Workload,
     WorkloadJob,
     cluster_build,
@@ -39,6 +40,7 @@ __all__ = [
     "ResizeCosts",
     "Rules",
     "StuckError",
+    "TuningPlan",
     "Workload",
     "WorkloadJob",
     "cluster_build",

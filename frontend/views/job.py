@@ -39,7 +39,7 @@ from jobs.selectors.readings import idle_held
 from jobs.selectors.reproducibility import kinds_used, reproducibility_of
 from jobs.selectors.retention import files_expire_at
 from jobs.selectors.selection import selection_counts
-from jobs.selectors.tuning import tuned_of
+from jobs.selectors.tuning import tuned_of, values_text
 from jobs.services.lifecycle.audit import read_audit
 from jobs.services.scheduling.policy import cluster_setting
 from jobs.services.submission.rows import MODEL_FILE
@@ -128,6 +128,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "log_levels": LEVEL_FILTERS,
             "selected": selection_counts(found),
             "tuned": tuned_of(found),
+            "trial_values": values_text(found.fork.get("values", {})),
             "stop_text": _stop_text(found),
             "facts": shown_facts(found.facts),
             "memory_text": _memory_text(found),
@@ -255,7 +256,7 @@ def _lineage(request: HttpRequest, job: Job) -> dict[str, Any]:
 
     The numbers of its parent and source stand on its page, links only where the person sees them.
     """
-    visible = access.jobs_visible_to(request.user).filter(forked_from=job)
+    visible = access.jobs_visible_to(request.user).filter(forked_from=job, trial_of=None)
     forks = list(visible.order_by("id").values_list("pk", flat=True)[:FORKS_LIMIT])
     sources = [job.forked_from_id, job.source_job_id]
     seen = access.jobs_visible_to(request.user).filter(pk__in=filter(None, sources))

@@ -34,7 +34,7 @@ from jobs.models.replays import LIVE_REPLAY_STATUSES, Replay, ReplayStatus
 from jobs.models.resizes import Allocation, Generation, StartFailure
 from jobs.models.search import JobMetric, SavedFilter, SearchTerm
 from jobs.models.sweeps import Sweep
-from jobs.models.trials import Trial
+from jobs.models.trials import Trial, TuningRound
 from jobs.models.usage import UsageDay, UsageSum
 from jobs.models.validations import Validation
 
@@ -79,6 +79,7 @@ __all__ = [
     "StepTimeProfile",
     "Sweep",
     "Trial",
+    "TuningRound",
     "UsageDay",
     "UsageSum",
     "UserLimits",

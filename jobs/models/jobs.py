@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 
-from controlplane.core.protocol.fork import ForkSpec
+from controlplane.core.protocol.fork import Adoption, ForkSpec
 from controlplane.core.protocol.selection import SelectionSpec
 from controlplane.core.protocol.tuning import TuningSpec
 from controlplane.core.protocol.wire import (
@@ -74,6 +74,10 @@ class Job(models.Model):
     )
     #: The fields of a `ForkSpec`; `sha256` is empty until the other job has saved its state.
     fork = models.JSONField(default=dict, blank=True)
+    #: The job whose parallel trial it is.
+    trial_of = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.PROTECT, related_name="trial_jobs"
+    )
     code = models.FileField(upload_to=code_path, max_length=200)
     code_name = models.CharField(max_length=120)
     code_sha256 = models.CharField(max_length=64)
@@ -103,6 +107,10 @@ class Job(models.Model):
     selection_ended = models.JSONField(default=dict, blank=True, editable=False)
     #: The fields of a `TuningSpec`; empty if it keeps its own learning rate and so on.
     tuning = models.JSONField(default=dict, blank=True)
+    #: A trial's state that it is to go on with; see services/scheduling/adoptions.py.
+    adoption = models.JSONField(default=dict, blank=True, editable=False)
+    #: Number of the adoption after which its present state is; 0: of none.
+    adopted = models.PositiveIntegerField(default=0)
     stop_kind = models.CharField(max_length=10, choices=choices(StopKind))
     stop_limit = models.PositiveIntegerField()
     stop_metric = models.CharField(max_length=100, blank=True)
@@ -277,6 +285,13 @@ class Job(models.Model):
     def fork_spec(self) -> ForkSpec | None:
         """The saved state that it starts from; None until there is one."""
         return decode(ForkSpec, self.fork) if self.fork.get("sha256") else None
+
+    @property
+    def due_adoption(self) -> Adoption | None:
+        """The adoption of a trial's state that it has not made yet."""
+        if not self.adoption or self.adopted >= self.adoption["number"]:
+            return None
+        return Adoption(number=self.adoption["number"], sha256=self.adoption["sha256"])
 
     @property
     def batch_size_now(self) -> int:

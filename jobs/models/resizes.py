@@ -14,8 +14,10 @@ from jobs.models.choices import choices
 from jobs.models.jobs import Job
 from jobs.models.nodes import Accelerator
 
-#: Actors of generations with the same accelerators: another batch size, or moved virtual nodes.
+#: Actors of generations with the same accelerators: another batch size, moved virtual nodes, or a
+#: trial's state.
 BATCH_ACTOR, MAPPING_ACTOR = "system:batch_size", "system:mapping"
+TUNING_ACTOR = "system:tuning"
 
 _UNDER_WAY = [GenerationPhase.PREPARING.value, GenerationPhase.SWITCHING.value]
 
@@ -118,6 +120,7 @@ class Allocation(models.Model):
     `released_at`: the process has exited, the accelerator is free. `switched_generation`: the
     newest membership that the trainer has switched to. `stalled_at`: the trainer waits since then,
     because the slots `unreachable` did not answer. `lost_code`: reason of the loss, empty if none.
+    `adoption_held`: number of the newest adoption whose state is on the trainer's node.
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="allocations")
@@ -143,6 +146,7 @@ class Allocation(models.Model):
     profile_requested = models.BooleanField(default=False)
     phase = models.CharField(max_length=20, blank=True)
     last_sequence = models.IntegerField(default=-1)
+    adoption_held = models.PositiveIntegerField(default=0)
 
     class Meta:
         ordering = ("id",)

@@ -195,8 +195,8 @@ def job_rows_visible_to(person: Person, job_id: int) -> QuerySet[Job]:
 
 
 def forks_visible_to(person: Person, job: Job) -> QuerySet[Job]:
-    """Return those forks of a job that a person may see, in a single query."""
-    return job.forks.filter(_is_seen_at_once(person))
+    """Return those forks of a job, but for its trials, that a person may see, in one query."""
+    return job.forks.filter(_is_seen_at_once(person), trial_of=None)
 
 
 def _is_seen_at_once(person: Person) -> Q:

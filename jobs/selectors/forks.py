@@ -15,6 +15,8 @@ from jobs.selectors.access import Person, forks_visible_to, is_changeable, jobs_
 from jobs.submission import NEWEST, NOW, Submission
 
 CHECKPOINT = "checkpoint.npz"
+#: The state of a trial with which a job is to go on.
+ADOPTED_FILE = "adopted.npz"
 #: Statuses in which the newest checkpoint is the present state, if the job has trained.
 _AT_REST = (JobStatus.PENDING, JobStatus.PAUSED)
 _ACTIVE = (JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING)

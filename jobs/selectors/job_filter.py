@@ -142,6 +142,13 @@ class JobFilter(django_filters.FilterSet):
         decimal_places=0,
         label="jobs of the sweep with this number",
     )
+    trial_of = IdFilter(
+        field_name="trial_of_id",
+        min_value=1,
+        max_value=JOB_ID_LIMIT,
+        decimal_places=0,
+        label="parallel trials of the job with this number; without it trials are not listed",
+    )
     tag = TextsFilter(method="filter_tags", read=str, label="a tag")
     metric = TextsFilter(
         method="filter_metrics",
@@ -168,6 +175,13 @@ class JobFilter(django_filters.FilterSet):
         model = Job
         fields = ("status", "tier", "owner", "project", "name", "template")
         form = FilterForm
+
+    def filter_queryset(self, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """Apply all filters; trials of tuned jobs are listed only as those of their job."""
+        if self.form.cleaned_data["trial_of"] is None:
+            queryset = queryset.filter(trial_of=None)
+        found: QuerySet[Job] = super().filter_queryset(queryset)
+        return found
 
     def filter_status(self, jobs: QuerySet[Job], _name: str, names: Sequence[str]) -> QuerySet[Job]:
         """Select jobs with one of the statuses or groups; no name selects all."""

@@ -56,7 +56,7 @@ def project_states(person: Person, project_id: int | None = None) -> list[Projec
     held = _counts(
         Allocation.objects.filter(released_at=None, job__project__in=ids), "job__project"
     )
-    live = Job.objects.filter(project__in=ids, status__in=LIVE_JOB_STATUSES)
+    live = Job.objects.filter(project__in=ids, status__in=LIVE_JOB_STATUSES, trial_of=None)
     waiting = live.filter(status=JobStatus.PENDING)
     members = _counts(ProjectMembership.objects.filter(project__in=ids), "project")
     mine = ProjectMembership.objects.filter(project__in=ids, user=person.pk).order_by()

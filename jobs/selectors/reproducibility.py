@@ -14,6 +14,7 @@ class Reproducibility(StrEnum):
 
     BITWISE = "bitwise"
     TOLERANCE = "tolerance"
+    NONE = "none"
 
 
 def kinds_used(job: Job) -> list[str]:
@@ -24,6 +25,9 @@ def kinds_used(job: Job) -> list[str]:
 
 def reproducibility_of(job: Job, kinds: Collection[str]) -> tuple[Reproducibility, str]:
     """Return the level of a job that has trained on `kinds`, and one sentence about it."""
+    if job.tuning.get("parallel") and job.trial_of_id is None:
+        text = "another run has trials at other steps, when accelerators are idle then"
+        return Reproducibility.NONE, text
     if job.reduction == ReductionMode.FAST and job.task == Task.TRAIN:
         text = "fast reduction adds in an order that changes with the number of accelerators"
         return Reproducibility.TOLERANCE, text

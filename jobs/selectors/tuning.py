@@ -20,6 +20,7 @@ _ENDS = {
     TrialEnd.UNSTABLE: "its loss did not fall, or not clearly enough above its noise",
     TrialEnd.DIVERGED: "its loss diverged",
     TrialEnd.CANNOT_WIN: "stopped early: it could not become the fastest any more",
+    TrialEnd.UNFINISHED: "it did not do all of its steps in time, or its job ended",
 }
 _SEARCH_ENDS = {
     SearchEnd.ALIKE: "the loss falls equally fast in its best trials",
@@ -36,6 +37,8 @@ class TrialRow:
 
     Attributes:
         parent: number of the trial from whose state it started; None: that of the job's begin.
+        child: the job that is this trial; None: the job itself.
+        start_step: of the job's state from which it started, if it is a parallel one.
     """
 
     number: int
@@ -50,6 +53,8 @@ class TrialRow:
     end: str
     is_running: bool
     reason: str
+    child: int | None = None
+    start_step: int | None = None
 
     @property
     def last_loss(self) -> float | None:
@@ -59,7 +64,7 @@ class TrialRow:
     @property
     def text(self) -> str:
         """Its values as text."""
-        return values_text(self.values)
+        return values_text(self.values) or "unchanged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +72,8 @@ class Tuned:
     """Tuning of a job so far.
 
     Attributes:
-        num_trials, steps: of all trials.
-        share: of the job's steps; None before the first one.
+        num_trials, steps: of all trials; steps of parallel ones are none of the job.
+        share: of the job's steps; None before the first one, and for parallel trials.
         values: of the trial kept last; None if there is none.
         search_end: why the newest search ended, as a sentence's part; "" while it runs.
         trials: the newest ones, in the order of their numbers.
@@ -83,10 +88,12 @@ class Tuned:
 
 
 def tuned_of(job: Job) -> Tuned | None:
-    """Summarise the trials of a job; None for a job that is not tuned."""
-    if not job.tuning:
+    """Summarise the trials of a job; None for a job that is not tuned, or is a trial itself."""
+    if not job.tuning or job.trial_of_id is not None:
         return None
-    rows = list(Trial.objects.filter(job=job).order_by("-number")[:LISTED_TRIALS])[::-1]
+    is_parallel = job.tuning.get("parallel") is True
+    found = Trial.objects.filter(job=job).select_related("child").order_by("-number")
+    rows = list(found[:LISTED_TRIALS])[::-1]
     steps = Trial.objects.filter(job=job).aggregate(steps=Sum("steps", default=0))["steps"]
     kept = {row.search: row for row in rows if row.end == TrialEnd.KEPT}
     newest = kept[max(kept)] if kept else None
@@ -96,17 +103,17 @@ def tuned_of(job: Job) -> Tuned | None:
     return Tuned(
         num_trials=last.number if last is not None else 0,
         steps=steps,
-        share=min(steps / job.step, 1.0) if job.step else None,
+        share=min(steps / job.step, 1.0) if job.step and not is_parallel else None,
         values=None if newest is None else newest.values,
         search_end="" if ended is None else _SEARCH_ENDS[ended],
-        trials=[_row(row, kept) for row in rows],
+        trials=[_row(row, kept, is_parallel=is_parallel) for row in rows],
     )
 
 
 def in_trials(job: Job) -> Q:
     """Return the condition of the job's step reports that have steps of trials."""
     found = Q(pk__in=[])
-    if not job.tuning:
+    if not job.tuning or job.tuning.get("parallel"):
         return found
     searches = Trial.objects.filter(job=job).order_by().values("search")
     rows = searches.annotate(
@@ -123,7 +130,7 @@ def values_text(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in sorted(values.items()))
 
 
-def _row(trial: Trial, kept: Mapping[int, Trial]) -> TrialRow:
+def _row(trial: Trial, kept: Mapping[int, Trial], *, is_parallel: bool) -> TrialRow:
     earlier = [search for search in kept if search < trial.search]
     if trial.end:
         reason = _ENDS[TrialEnd(trial.end)]
@@ -134,7 +141,7 @@ def _row(trial: Trial, kept: Mapping[int, Trial]) -> TrialRow:
         search=trial.search,
         parent=kept[max(earlier)].number if earlier else None,
         values=trial.values,
-        steps=trial.steps,
+        steps=_steps(trial),
         start_loss=trial.start_loss,
         losses=trial.losses,
         verdict=trial.verdict,
@@ -142,4 +149,13 @@ def _row(trial: Trial, kept: Mapping[int, Trial]) -> TrialRow:
         end=trial.end,
         is_running=trial.is_running and not trial.end,
         reason=reason,
+        child=trial.child_id,
+        start_step=trial.step if is_parallel else None,
     )
+
+
+def _steps(trial: Trial) -> int:
+    """Return the steps of a trial; of one that is a job of its own, those by now."""
+    if trial.child is None or trial.end:
+        return trial.steps
+    return max(trial.child.step - trial.step, 0)

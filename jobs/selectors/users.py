@@ -32,7 +32,7 @@ def users_with_use() -> QuerySet[User]:
     """Return all users with `num_live_jobs`, `code_bytes` and `file_bytes`, and their limits."""
     jobs = Job.objects.filter(owner=OuterRef("pk")).order_by().values("owner")
     files = Artifact.objects.filter(job__owner=OuterRef("pk")).order_by().values("job__owner")
-    live = jobs.filter(status__in=LIVE_JOB_STATUSES)
+    live = jobs.filter(status__in=LIVE_JOB_STATUSES, trial_of=None)
     return User.objects.select_related("limits").annotate(
         num_live_jobs=_number(live.annotate(number=Count("id"))),
         code_bytes=_number(jobs.annotate(number=Sum("code_bytes"))),

@@ -52,8 +52,10 @@ def _tried_tuning(tuning: TuningSpec | None) -> TuningSpec | None:
     """Return what a validation looks at: the names of the tunables, and the objective."""
     if tuning is None:
         return None
-    span = TunableRange(low=0.0, high=0.5)
-    return TuningSpec(space=dict.fromkeys(tuning.names, span), objective=tuning.objective)
+    space = dict.fromkeys(tuning.names, TunableRange(low=0.0, high=0.5))
+    if tuning.parallel:
+        return TuningSpec(space=space, parallel=True)
+    return TuningSpec(space=space, objective=tuning.objective)
 
 
 def _validated_part(job: Job) -> TrainingSpec:

@@ -506,6 +506,44 @@ def test_a_tuning_shows_its_trials_and_why_they_were_kept(world: World, ada: Cli
     assert "no its loss diverged" in text
 
 
+def test_parallel_trials_are_shown_with_their_jobs(world: World, ada: Client) -> None:
+    space = {"learning_rate": {"low": 0.001, "high": 1.0, "log": True}}
+    tuning = {"space": space, "parallel": True, "max_trials": 6, "max_parallel": 2}
+    job = make_job(world.ada, "tuned", tuning=tuning, step=80)
+    fork = {"values": {"learning_rate": 0.25}}
+    child = make_job(
+        world.ada, "tuned, trial 2", trial_of=job, forked_from=job, fork=fork, tuning=tuning,
+        tier="idle", step=72,
+    )  # fmt: skip
+    for number, one, values in ((1, None, {}), (2, child, fork["values"])):
+        Trial.objects.create(
+            job=job,
+            number=number,
+            search=1,
+            values=values,
+            steps=0,
+            start_loss=2.0,
+            speed=0.0,
+            child=one,
+            is_running=True,
+            generation=1,
+            step=60,
+            at=timezone.now(),
+        )
+    answer = ada.get(f"/jobs/{job.pk}/")
+    text = page_text(answer)
+    assert "2 trials in 0 steps, beside the job on idle accelerators" in text
+    assert "(at most 6 trials, 2 at a time on idle accelerators)" in text
+    assert "1 step 60 round 1 unchanged 0 2.0000" in text
+    assert "2 step 60 round 1 learning_rate 0.25 12 2.0000" in text
+    assert f'<a href="/jobs/{child.pk}/" aria-label="Trial 2, job {child.pk}">' in answer.content.decode()
+    shown = page_text(ada.get(f"/jobs/{child.pk}/"))
+    assert "learning_rate (a trial: learning_rate 0.25)" in shown
+    assert f"Trial of job #{job.pk}" in shown
+    assert "tuned, trial 2" not in page_text(ada.get("/jobs/"))
+    assert "tuned, trial 2" in page_text(ada.get(f"/jobs/?trial_of={job.pk}"))
+
+
 def test_a_selection_shows_what_was_analysed_and_trained(world: World, ada: Client) -> None:
     job = make_job(
         world.ada, "selects", selection={"method": "selective_backprop", "beta": 2.0, "end": 3}

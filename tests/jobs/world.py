@@ -43,6 +43,7 @@ class PlayedTrainer:
     generation: int = 0
     has_joined: bool = False
     is_told_ready: bool = False
+    adoption: int = 0
     sequence: int = 0
 
 
@@ -81,6 +82,7 @@ class PlayedNode:
                 generation=trainer.generation,
                 accelerator_index=trainer.accelerator_index,
                 pid=1000 + trainer.slot,
+                adoption=trainer.adoption,
             )
             for trainer in self.trainers.values()
         )
@@ -113,6 +115,7 @@ class World:
         ]
         self.now_s = 0.0
         self.steps: dict[int, int] = {}
+        self.adopted: dict[int, int] = {}
         self.state: dict[int, str] = {}
 
     @property
@@ -148,6 +151,8 @@ class World:
         if trainer is None:
             trainer = PlayedTrainer(key[0], key[1], orders.accelerator_index)
             played.trainers[key] = trainer
+        if orders.adoption is not None:
+            trainer.adoption = orders.adoption.number
         self._obey(played, trainer, orders, boots=boots)
 
     def validate(self, played: PlayedNode, validation_id: int, attempt: int) -> None:
@@ -210,6 +215,8 @@ class World:
     ) -> None:
         trainer.has_joined = True
         pause_s = 0.05 if was_member else 0.0
+        if membership.adoption is not None:
+            self.adopted[trainer.job_id] = membership.adoption.number
         played.say(
             trainer,
             ReportKind.SWITCHED,
@@ -217,6 +224,7 @@ class World:
             pause_s=pause_s,
             bytes_moved=0 if was_member else 4096,
             joined=not was_member,
+            adopted=self.adopted.get(trainer.job_id, 0),
         )
         if membership.recover:
             return  # whoever is as far as the others gives and takes nothing

@@ -32,7 +32,7 @@ STEPS = {
 SOUND: dict[ReportKind, dict[str, Any]] = {
     ReportKind.PHASE: {"phase": "training"},
     ReportKind.READY: {"boot_s": 1.0, "build_s": 1.0, "trace_s": 1.0, "profile": {"4": 0.5}},
-    ReportKind.SWITCHED: {"step": 0, "pause_s": 0.1, "bytes_moved": 5, "joined": True},
+    ReportKind.SWITCHED: {"step": 0, "pause_s": 0.1, "bytes_moved": 5, "adopted": 1},
     ReportKind.DIGEST: {"step": 0, "sha256": "a", "role": "after"},
     ReportKind.STEPS: STEPS,
     ReportKind.EPOCH: {

@@ -12,11 +12,12 @@ import io
 import json
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from agents.trainer.contract.atomic_write import PARTIAL_PREFIX
 from controlplane.core.protocol.codec import is_nested_deeper
@@ -107,8 +108,11 @@ def plain_file_append(path: Path) -> int:
     return descriptor
 
 
-def plain_file_write(path: Path, content: bytes) -> None:
+def plain_file_write(path: Path, content: bytes | BinaryIO) -> None:
     """Replace a file atomically; the new one belongs to the owner of its folder.
+
+    Args:
+        content: the bytes, or an open file that is copied to its end.
 
     Raises:
         OSError: the folder is a link or missing, or another folder has the file's name.
@@ -119,7 +123,10 @@ def plain_file_write(path: Path, content: bytes) -> None:
         descriptor = os.open(partial, flags, 0o600, dir_fd=folder)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
+                if isinstance(content, bytes):
+                    file.write(content)
+                else:
+                    shutil.copyfileobj(content, file)
                 _owner_give(file.fileno(), os.fstat(folder))
             os.replace(partial, path.name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:

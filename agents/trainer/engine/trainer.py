@@ -19,6 +19,7 @@ from agents.trainer.engine.session import MembershipSession
 from agents.trainer.model.checkpointing import AsyncCheckpointer
 from agents.trainer.model.outputs import state_save
 from agents.trainer.model.progress import Activity, Progress
+from agents.trainer.model.state import state_adopt
 from agents.trainer.peers.reachability import slots_unreachable
 from agents.trainer.resize.catch_up import IncomingState, listen
 from agents.trainer.resize.membership_change import MembershipChange
@@ -27,6 +28,7 @@ from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.stepper import ReceivedStep
 from agents.trainer.tuning.tuner import Tuner
 from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.fork import Adoption
 from controlplane.core.protocol.wire import Membership, ReportKind, Task, TrainerOrders
 
 
@@ -169,9 +171,19 @@ class Trainer:
         if self.session is not None and self.session.is_interim:
             return True
         self._coming = orders = self.watcher.next_after(self.membership.generation)
-        if orders is None or orders.membership.recover:
+        if orders is None or orders.membership.recover or self._awaits_state(orders):
             return False
         return self.membership_change.is_prepared(self.membership, orders.membership, self.progress)
+
+    def _awaits_state(self, orders: TrainerOrders) -> bool:
+        """Return whether orders adopt a state that is not here yet."""
+        return self._adoption_of(orders.membership) is not None and orders.adopted_path is None
+
+    def _adoption_of(self, membership: Membership) -> Adoption | None:
+        """Return the adoption that a membership asks for, unless it has been made."""
+        adoption = membership.adoption
+        is_new = adoption is not None and adoption.number > self.progress.adopted
+        return adoption if is_new else None
 
     def _is_leader(self) -> bool:
         return self.membership.leader_slot == self.slot
@@ -213,6 +225,7 @@ class Trainer:
                 return True
             self.progress, moved = arrived
         else:
+            self._adopt(orders)
             moved, note = self.membership_change.switch(self.membership, new, self.progress)
         self.has_state = True
         if new.resume_at is not None:
@@ -223,6 +236,14 @@ class Trainer:
         self._report_switched(pause_s=pause_s, bytes_moved=moved, joined=joins)
         session.report_missed(self.progress)
         return True
+
+    def _adopt(self, orders: TrainerOrders) -> None:
+        """Go on with the state of the orders' adoption; all members do, after the same step."""
+        adoption = self._adoption_of(orders.membership)
+        if adoption is not None:
+            assert orders.adopted_path is not None, "members agree once all of them have the file"
+            state_adopt(Path(orders.adopted_path), self.work.state)
+            self.progress = dataclasses.replace(self.progress, adopted=adoption.number)
 
     def _listen(self, new: Membership, arrival: IncomingState) -> None:
         """Run as a learner until the state has arrived and all received steps are replayed.
@@ -382,6 +403,7 @@ class Trainer:
                 "pause_s": pause_s,
                 "bytes_moved": bytes_moved,
                 "joined": joined,
+                "adopted": self.progress.adopted,
             },
         )
         if not self.membership.parked:

@@ -38,7 +38,7 @@ SAMPLE_SIZE = 2
 
 @dataclass(frozen=True)
 class Workload:
-    """A built job; `tuner` of one that is tuned."""
+    """A built job; `tuner` of one that tunes itself."""
 
     model: keras.Model
     state: ModelState
@@ -167,7 +167,7 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
         selection=selection,
     )
     tuner = None
-    if spec.tuning is not None and tunables is not None:
+    if spec.tuning is not None and tunables is not None and not spec.tuning.parallel:
         tuner = Tuner(spec.tuning, spec.seed, state, course)
     return Workload(
         model=job.model,

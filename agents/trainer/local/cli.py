@@ -176,7 +176,10 @@ def _pairs_read(pairs: list[str], expected: type[Spec], option: str) -> Spec | N
     known = [field.name for field in dataclasses.fields(expected)]
     if unknown := sorted(given.keys() - set(known)):
         raise ValueError(f"{option} {unknown[0]}=...: there is only {', '.join(known)}")
-    return decode(expected, given, option)
+    found = decode(expected, given, option)
+    if isinstance(found, TuningSpec) and found.parallel:
+        raise ValueError(f"{option} parallel=true needs a cluster: its trials are jobs there")
+    return found
 
 
 def settings_read(pairs: list[str], option: str = "--settings") -> dict[str, Any]:

@@ -5,6 +5,7 @@ Used by the launcher, the benchmarks and the tests. The trainers get orders as f
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ from agents.trainer.contract.ports import PortHolder
 from agents.trainer.contract.run_dir import orders_write
 from agents.trainer.local.local_trainer import LocalTrainer, Spawn, trainer_spawn
 from agents.trainer.local.predictions import resume_at
+from controlplane.core.protocol.fork import Adoption
 from controlplane.core.protocol.nonfinite import NONFINITE_CODES
 from controlplane.core.protocol.wire import (
     AcceleratorInfo,
@@ -190,6 +192,23 @@ class LocalJob:
         self.prepare(membership)
         self.wait_ready(membership)
         self.go(membership)
+        self.wait_switched(membership)
+        return membership
+
+    def adopt(self, number: int, checkpoint: Path) -> Membership:
+        """Let all members go on with the state of a trial of the job, after a common step."""
+        assert self.membership is not None
+        members = self.membership.members
+        sha256 = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+        membership = self._membership(
+            [member.slot for member in members],
+            [member.virtual_nodes for member in members],
+            source_slot=members[0].slot,
+            adoption=Adoption(number=number, sha256=sha256),
+        )
+        for member in members:
+            self._order(member.slot, membership, True, adopted=checkpoint)
+        self.membership = membership
         self.wait_switched(membership)
         return membership
 
@@ -383,7 +402,12 @@ class LocalJob:
     # ---- processes -----------------------------------------------------------------------------
 
     def _order(
-        self, slot: int, membership: Membership, go: bool, checkpoint: Path | None = None
+        self,
+        slot: int,
+        membership: Membership,
+        go: bool,
+        checkpoint: Path | None = None,
+        adopted: Path | None = None,
     ) -> None:
         orders = TrainerOrders(
             spec=self.spec,
@@ -399,6 +423,7 @@ class LocalJob:
             go=go,
             checkpoint_path=None if checkpoint is None else str(checkpoint),
             profile=self.wants_profile,
+            adopted_path=None if adopted is None else str(adopted),
         )
         orders_write(self.folder / f"{self.spec.job_id}-{slot}", orders)
 

@@ -7,7 +7,8 @@ Model and optimizer have to fit, variable by variable. The learning rate, a vari
 optimizer, is only taken over with the other job's code and settings. The cursor, the metrics, and
 the state of batch scaling and selection go on if the data and their order are those of the other
 job; otherwise the epoch under way begins anew. A job that was searching its tunables is forked from
-the root of its search; the new job tunes from the begin, if it does.
+the root of its search; the new job tunes from the begin, if it does. A trial goes on with tunables
+of its own.
 """
 
 from __future__ import annotations
@@ -98,6 +99,9 @@ def fork_read(path: Path, state: ModelState, spec: TrainingSpec) -> Progress:
         variable = state.variables[target]
         if id(variable) not in seeds:
             variable.value.assign(saved.values[position])
+    if fork.values:
+        assert state.tunables is not None, "a trial's state has tunables"
+        state.tunables.assign(fork.values)
     return progress
 
 
@@ -123,6 +127,7 @@ def _progress(saved: _Saved, spec: TrainingSpec, *, goes_on: bool) -> Progress:
         is_failed=False,
         recent=(),
         tuning=None,
+        adopted=0,
         guard=NO_GUARD,  # this job may have other code
     )
     if goes_on:

@@ -73,7 +73,8 @@ class Progress:
             training step.
         guard: measured cost of selecting; of the leader's times, the same in every trainer.
         selection_end: the decision to train on everything again, if there was one.
-        tuning: of a tuned job, once it has begun.
+        tuning: of a job that tunes itself, once it has begun.
+        adopted: number of the newest adoption of a trial's state; 0: there was none.
     """
 
     step: int = 0
@@ -101,6 +102,7 @@ class Progress:
     guard: BreakEvenGuard = field(default=NO_GUARD, compare=False)
     selection_end: SelectionEnd | None = None
     tuning: TuningCourse | None = None
+    adopted: int = 0
 
     @property
     def is_trying(self) -> bool:
@@ -130,13 +132,14 @@ class Progress:
         return self.step, self.epoch, self.activity, self.batch
 
     @property
-    def distance(self) -> tuple[int, int, int, int]:
+    def distance(self) -> tuple[int, int, int, int, int]:
         """Key that orders all points in the course of a job, to compare trainers.
 
-        All trainers process a batch together and in one size, so its number is sufficient.
+        All trainers process a batch together and in one size, so its number is sufficient. A state
+        is adopted between two batches.
         """
         is_validating = self.activity is Activity.VALIDATE
-        return self.epoch, int(is_validating), self.batch, int(self.is_over)
+        return self.epoch, int(is_validating), self.batch, int(self.is_over), self.adopted
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON values; floats are kept exactly, nan and infinity as text."""
@@ -183,6 +186,7 @@ class Progress:
             guard=NO_GUARD if guard is None else decode(BreakEvenGuard, guard),
             selection_end=None if selection_end is None else decode(SelectionEnd, selection_end),
             tuning=None if tuning is None else decode(TuningCourse, tuning),
+            adopted=value.get("adopted", 0),
         )
 
 

@@ -246,6 +246,19 @@ def checkpoint_read(path: Path, state: ModelState) -> dict[str, Any]:
     return progress
 
 
+def state_adopt(path: Path, state: ModelState) -> None:
+    """Go on with the state of a trial of the job, which has the same variables and no branches.
+
+    Metrics of the epoch under way, which are sums over the job's own steps, stay.
+
+    Raises:
+        TrainerError: as `checkpoint_read`.
+    """
+    metrics = state.metric_values()
+    checkpoint_read(path, state)
+    state.put_metrics(metrics)
+
+
 def _check_same_model(stored: Sequence[VariableSpec], wanted: Sequence[VariableSpec]) -> None:
     for old, new in zip(stored, wanted, strict=False):
         if (old.dtype, old.shape) != (new.dtype, new.shape):

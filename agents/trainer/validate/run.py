@@ -233,6 +233,8 @@ def _check_tuning(spec: TrainingSpec, job: LoadedJob) -> None:
     if spec.tuning is None:
         return
     tunables_of(job.model, spec)
+    if spec.tuning.parallel:
+        return
     names = _log_names(job)
     if spec.tuning.objective not in names:
         hint = "" if job.validation is not None else "; val_ names need validation data"

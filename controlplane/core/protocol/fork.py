@@ -1,8 +1,8 @@
-"""A job's start from a state that another job has saved."""
+"""Starts of jobs from states that other jobs have saved, and adoptions of such states."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +16,7 @@ class ForkSpec:
         keeps_order: batch size, seed, shuffling and selection are those of the other job.
         keeps_rate: code and settings are those of the other job.
         keeps_seed: the seed is that of the other job.
+        values: tunables that a trial of the other job uses from there on; empty: it is no trial.
     """
 
     sha256: str
@@ -23,3 +24,17 @@ class ForkSpec:
     keeps_order: bool
     keeps_rate: bool
     keeps_seed: bool
+    values: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """The state of a trial, with which a job goes on between two of its steps.
+
+    Attributes:
+        number: of the job's adoptions, ascending from 1; each is made once.
+        sha256: digest of the checkpoint file.
+    """
+
+    number: int
+    sha256: str

@@ -178,6 +178,7 @@ _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
         "step": _step,
         "pause_s": optional(_seconds),
         "bytes_moved": optional(_bytes),
+        "adopted": optional(whole(0, _NUMBER_LIMIT)),
     },
     ReportKind.DIGEST: {"step": _step, "sha256": _name, "role": _name},
     ReportKind.STEPS: {

@@ -12,6 +12,11 @@ NUM_POINTS = 10
 TRIALS_RANGE = (2, 200)
 SHARE_RANGE = (0.01, 0.9)
 MAX_BRANCHES_RANGE = (2, 16)
+MAX_PARALLEL_RANGE = (1, 16)
+TRIAL_STEPS_RANGE = (2 * NUM_POINTS, 1_000_000)
+#: What only trials of the job itself have, and what only parallel ones have.
+SERIAL_FIELDS = ("max_share", "max_branches", "objective", "higher_is_better", "retune")
+PARALLEL_FIELDS = ("max_parallel", "trial_steps")
 
 
 class TunableName(StrEnum):
@@ -53,6 +58,11 @@ class TuningSpec:
         objective: metric of an epoch's logs at whose plateau a new search begins.
         higher_is_better: of the objective.
         retune: search again at a plateau; otherwise only once, at the start.
+        parallel: trials are jobs of their own, on idle accelerators, while the job trains on; the
+            control plane begins and judges them (see `tuning.rounds`). `max_trials` is then of all
+            rounds, and `SERIAL_FIELDS` mean nothing.
+        max_parallel: parallel trials at a time, at most.
+        trial_steps: steps of the first parallel trials.
     """
 
     space: dict[str, TunableRange]
@@ -62,6 +72,9 @@ class TuningSpec:
     objective: str = "val_loss"
     higher_is_better: bool = False
     retune: bool = True
+    parallel: bool = False
+    max_parallel: int = 4
+    trial_steps: int = 100
 
     def __post_init__(self) -> None:
         if not self.space:
@@ -81,15 +94,24 @@ class TuningSpec:
             ("max_trials", self.max_trials, TRIALS_RANGE),
             ("max_share", self.max_share, SHARE_RANGE),
             ("max_branches", self.max_branches, MAX_BRANCHES_RANGE),
+            ("max_parallel", self.max_parallel, MAX_PARALLEL_RANGE),
+            ("trial_steps", self.trial_steps, TRIAL_STEPS_RANGE),
         ):
             if not low <= value <= high:
                 raise ValueError(f"tuning.{title} must be from {low:g} to {high:g}, got {value}")
+        if self.trial_steps % NUM_POINTS:
+            raise ValueError(
+                f"tuning.trial_steps must be a multiple of {NUM_POINTS}, as a trial is judged by "
+                f"its tenths; got {self.trial_steps}"
+            )
         if not self.objective:
             raise ValueError("tuning.objective is empty; name a metric such as val_loss")
 
     @property
     def num_kept_states(self) -> int:
         """States beside the present one, at most: parked ones, and one that moves at a resize."""
+        if self.parallel:
+            return 0
         return min(self.max_branches, self.max_trials) + 1
 
     @property

@@ -23,7 +23,7 @@ from typing import Any
 from controlplane.core.protocol.codec import Message as Message
 from controlplane.core.protocol.codec import decode as decode
 from controlplane.core.protocol.codec import encode as encode
-from controlplane.core.protocol.fork import ForkSpec
+from controlplane.core.protocol.fork import Adoption, ForkSpec
 from controlplane.core.protocol.selection import SelectionSpec
 from controlplane.core.protocol.tuning import TuningSpec
 
@@ -180,6 +180,8 @@ class Membership:
             None: nothing is missing.
         steps_known: number of steps, from the first on, that the control plane has reports of; the
             leader reports later ones that it has in memory. None: nothing is missing.
+        adoption: state that the members, who are those of the previous generation, go on with; each
+            reads it from its own copy. None: with their own.
     """
 
     generation: int
@@ -194,6 +196,7 @@ class Membership:
     resume_at: int | None = None
     epochs_known: int | None = None
     steps_known: int | None = None
+    adoption: Adoption | None = None
 
     @property
     def slots(self) -> tuple[int, ...]:
@@ -232,6 +235,7 @@ class TrainerOrders:
             in preparation that is otherwise unknown to this trainer.
         save_request: number of a request to save the state between two steps, which the leader
             follows once; 0: there is none.
+        adopted_path: a local copy of the state of `membership.adoption`, once it is there.
     """
 
     spec: TrainingSpec
@@ -243,6 +247,7 @@ class TrainerOrders:
     profile: bool = False
     peers: tuple[str, ...] = ()
     save_request: int = 0
+    adopted_path: str | None = None
 
 
 class ReportKind(StrEnum):
@@ -341,6 +346,7 @@ class WantedTrainer:
         code_name: file name of the job's code as uploaded (".py" or ".zip").
         checkpoint_sha256: set when a checkpoint must be fetched before the trainer starts.
         profile, peers, save_request: as in `TrainerOrders`.
+        adoption: a state that a coming membership will adopt; the agent fetches it beforehand.
         secrets: variables of the trainer's environment that no file, log or report may have.
     """
 
@@ -354,6 +360,7 @@ class WantedTrainer:
     profile: bool = False
     peers: tuple[str, ...] = ()
     save_request: int = 0
+    adoption: Adoption | None = None
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -396,13 +403,14 @@ class WantedState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerState:
-    """A trainer process that an agent owns now."""
+    """A trainer process that an agent owns now; `adoption`: the newest whose state it has."""
 
     job_id: int
     slot: int
     generation: int
     accelerator_index: int
     pid: int
+    adoption: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ class TrialEnd(StrEnum):
     UNSTABLE = "unstable"
     DIVERGED = "diverged"
     CANNOT_WIN = "cannot_win"
+    UNFINISHED = "unfinished"  # a job of its own that has not done all of its steps
 
 
 class SearchEnd(StrEnum):

@@ -16,6 +16,7 @@ from controlplane.simulator.engine.estimates import Comparisons
 from controlplane.simulator.engine.failures import Outages, Turn, silence, survive
 from controlplane.simulator.engine.jobs import SimulatedJob, Terms
 from controlplane.simulator.engine.records import Records
+from controlplane.simulator.engine.trials import Trials
 from controlplane.simulator.workloads.workloads import Cluster, Workload
 
 #: Called with jobs ended, jobs in all and the simulated time: at every end, and every other second
@@ -72,6 +73,7 @@ class EventRun:
             for number, spec in enumerate(workload.jobs, start=1)
         ]
         self.records = Records()
+        self.trials = Trials(self.jobs, terms)
         self.now = 0.0
         self._progress = progress
         self._arrived = 0
@@ -151,17 +153,38 @@ class EventRun:
         if job.is_done:
             job.ended_at = self._counted_at = self.now
             self._comparisons.remember(job.code, job.memory)
-            self._give_back(holding.end(self.now))
-            self._note_held(job)
-            del self._live[job.id]
-            self._versions.pop(job.id, None)
-            self._waiting_seen.pop(job.id, None)
+            self._remove(holding)
             self._report()
             return True
         if holding.switch_at <= self.now:
             self._give_back(holding.switch(self.now))
         self._plan_event(holding)
         return False
+
+    def _remove(self, holding: Holding) -> None:
+        """Take a job that has ended out of the system."""
+        job = holding.job
+        self._give_back(holding.end(self.now))
+        self._note_held(job)
+        del self._live[job.id]
+        self._versions.pop(job.id, None)
+        self._waiting_seen.pop(job.id, None)
+
+    def _tune(self) -> None:
+        """Cancel trials that are not awaited any more, and let new ones arrive."""
+        for job_id in self.trials.cancelled():
+            self._live[job_id].job.advance(self.now)
+            self._live[job_id].job.ended_at = self.now
+            self._remove(self._live[job_id])
+        present = self._placed(Snapshot(self.now, 0, self.cluster.accelerators, ()))
+        occupied = {one for held in present.held.values() for one in held}
+        occupied |= present.releasing | self._lost
+        num_free = len(self.cluster.accelerators) - len(occupied)
+        waiting = (one.job.bounds[0] for one in self._live.values() if not one.job.held)
+        num_idle = num_free - sum(least for least in waiting if least <= num_free)
+        live = [one.job for one in self._live.values()]
+        for trial in self.trials.begun(live, num_idle, self.now):
+            self._live[trial.id] = Holding(trial)
 
     def _nodes_step(self) -> bool:
         """Process events of nodes; return whether the number of available nodes changed."""
@@ -212,6 +235,8 @@ class EventRun:
         self._release()
         if is_tick:
             self._tick_at = (math.floor(self.now / self.round_s) + 1) * self.round_s
+        if self.trials.are_possible:
+            self._tune()
         if not self._live or len(self._lost) == len(self.cluster.accelerators):
             self._wanted = None
             return
@@ -304,13 +329,14 @@ class EventRun:
     def _report(self) -> None:
         self._reported_at = time.monotonic()
         if self._progress is not None:
-            self._progress(self._arrived - len(self._live), len(self.jobs), self.now)
+            num_live = len(self._live) - self.trials.num_live
+            self._progress(self._arrived - num_live, len(self.jobs), self.now)
 
     def _note_held(self, job: SimulatedJob) -> None:
         self.records.held.append((self.now, job.id, len(job.held)))
 
     def _note_quality(self) -> None:
-        rows = [row.job for row in self._live.values()]
+        rows = [row.job for row in self._live.values() if row.job.id <= len(self.jobs)]
         total = sum(job.application.quality(job.epoch, job.progress) for job in rows)
         self.records.qualities.append((self.now, total / len(rows)))
 

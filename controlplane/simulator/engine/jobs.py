@@ -57,6 +57,7 @@ class SimulatedJob:
         saved: time, progress and epoch of its last checkpoint.
         num_resizes: changes of its held accelerators since its first start, restarts included.
         num_restarts: starts from nothing after its first one.
+        last_progress: progress at which it ends; infinite: with all its work.
         tried: kinds that jobs of its code have been on.
         speeds: relative speeds of kinds for jobs of its code, or others, where it has no data.
     """
@@ -83,6 +84,7 @@ class SimulatedJob:
     most_accelerators: int = 0
     memory: Memory = field(default_factory=Memory)
     saved: tuple[float, float, int] = (0.0, 0.0, 0)
+    last_progress: float = math.inf
     speeds: Speeds = ()
     tried: frozenset[str] = frozenset()
 
@@ -159,13 +161,25 @@ class SimulatedJob:
 
     @property
     def epoch_end(self) -> float:
-        """Progress at which its epoch is over."""
-        return self.application.progress_ends[self.epoch + 1]
+        """Progress at which its epoch, or its work, is over."""
+        return min(self.application.progress_ends[self.epoch + 1], self.last_progress)
 
     @property
     def is_done(self) -> bool:
         """Whether all its work is done."""
-        return self.epoch + 1 >= len(self.application.progress_ends)
+        ends = self.application.progress_ends
+        return self.epoch + 1 >= len(ends) or self.progress >= self.last_progress
+
+    @property
+    def total_progress(self) -> float:
+        """Progress of all its work."""
+        return min(self.application.progress_ends[-1], self.last_progress)
+
+    @property
+    def _share_left(self) -> float:
+        """Share of the application's remaining work that it does."""
+        left = self.application.progress_ends[-1] - self.progress
+        return (self.total_progress - self.progress) / left if left > 0.0 else 1.0
 
     def advance(self, now: float) -> None:
         """Train until `now`, which is not beyond the end of the epoch."""
@@ -217,12 +231,13 @@ class SimulatedJob:
         app = self.application
         unit = app.examples_per_progress
         if asked is None:
-            done, left = self.progress * unit, (app.progress_ends[-1] - self.progress) * unit
+            done, left = self.progress * unit, (self.total_progress - self.progress) * unit
         else:
             left = app.examples_left(asked, self.epoch, self.progress)
             if self.terms.rules is Rules.POLLUX:  # epochs after this one, one step at least
                 left = app.examples_left(asked, self.epoch, self.epoch_end) or float(asked)
             done = app.examples_left(asked, 0, 0.0) - left
+            left *= self._share_left
         return Job(
             id=self.id,
             submitted_at=self.spec.submitted_at,

@@ -70,6 +70,8 @@ class Report:
         unfair_share: share of the jobs with a fairness above 1.
         tiers: figures of each tier, highest first, where jobs have several.
         projects: figures of each project, where jobs have several; those without one: `none`.
+        num_trials, trial_accelerator_s: trials of tuned jobs, which count in no other figure, and
+            the accelerator-seconds that they held.
         held: (time, job id, accelerators held from then on).
         qualities: (time, mean quality of the jobs in the system, 0 to 1).
     """
@@ -96,6 +98,8 @@ class Report:
     decision_p99_ms: float
     tiers: Mapping[str, GroupOutcome] = field(default_factory=dict)
     projects: Mapping[str, GroupOutcome] = field(default_factory=dict)
+    num_trials: int = 0
+    trial_accelerator_s: float = 0.0
     held: tuple[tuple[float, int, int], ...] = field(repr=False, default=())
     qualities: tuple[tuple[float, float], ...] = field(repr=False, default=())
 
@@ -119,8 +123,10 @@ def report_make(
     jobs: list[SimulatedJob],
     cluster: Cluster,
     records: Records,
+    trials: Sequence[SimulatedJob] = (),
 ) -> Report:
     """Compute the figures of a simulation of at least one job, in which every job has ended."""
+    known = {job.id for job in jobs}
     ended = {job.id: job.ended_at for job in jobs if job.ended_at is not None}
     assert len(ended) == len(jobs), "every job has ended"
     crowds = crowding(jobs, ended)
@@ -155,7 +161,9 @@ def report_make(
         decision_p99_ms=float(np.percentile(decision_ms, 99)),
         tiers=_tiers(outcomes),
         projects=_projects(outcomes),
-        held=tuple(records.held),
+        num_trials=len(trials),
+        trial_accelerator_s=sum(trial.attained_s for trial in trials),
+        held=tuple(row for row in records.held if row[1] in known),
         qualities=tuple(records.qualities),
     )
 

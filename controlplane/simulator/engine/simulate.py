@@ -50,7 +50,7 @@ def simulate(
 
     Raises:
         ValueError: there is no such policy or no job, a job could never run on the cluster, or the
-            rules do not support failures.
+            rules do not support failures or tuned jobs.
         StuckError: jobs would never end.
     """
     if policy not in POLICIES:
@@ -59,6 +59,8 @@ def simulate(
         raise ValueError("--workload: there is no job in it, so there is nothing to simulate")
     if failures is not None and Rules(rules) is Rules.POLLUX:
         raise ValueError("--failures: the rules of Pollux know none; take --rules own")
+    if Rules(rules) is Rules.POLLUX and any(job.tuning for job in workload.jobs):
+        raise ValueError("workload: the rules of Pollux know no tuned jobs; simulate by our own")
     demand = DEMANDS[policy]
     if batch is not None:
         demand = Demand(BatchMode(batch), demand.is_rigid and batch == BatchMode.SUBMITTED)
@@ -103,7 +105,8 @@ def simulate(
         settings["notes"] = " ".join(workload.notes)
     if failures is not None:
         settings["failures"] = f"{failures.mtbf_s / 3600:g} h, {failures.mttr_s / 3600:g} h"
-    return report_make(policy, settings, run.jobs, cluster, run.records)
+    trials = run.trials.jobs if isinstance(run, EventRun) else []
+    return report_make(policy, settings, run.jobs, cluster, run.records, trials)
 
 
 def _fits_check(job: SimulatedJob, cluster: Cluster, workload: Workload) -> None:

@@ -21,6 +21,21 @@ MOST_ACCELERATORS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
+class TuningPlan:
+    """Parallel tuning of a job: rounds of trials, as jobs of tier idle beside it.
+
+    Attributes:
+        trial_share: share of the job's work that a trial takes.
+        max_parallel: trials of a round, at most.
+        max_trials: trials in all, at most.
+    """
+
+    trial_share: float = 0.02
+    max_parallel: int = 4
+    max_trials: int = 20
+
+
+@dataclass(frozen=True, slots=True)
 class WorkloadJob:
     """One job of a workload.
 
@@ -38,6 +53,7 @@ class WorkloadJob:
         user_factor: factor of the owner's claim on a share.
         accepted_kinds: empty: any.
         project: number of its project; None: it belongs to none.
+        tuning: trials beside it, which change nothing of its own work; None: there are none.
     """
 
     name: str
@@ -54,6 +70,7 @@ class WorkloadJob:
     accepted_kinds: frozenset[str] = frozenset()
     tier: Tier = Tier.NORMAL
     project: ProjectId | None = None
+    tuning: TuningPlan | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ urlpatterns = [
     path("reports/", views.reports, name="agent-reports"),
     path("jobs/<int:job_id>/code/", views.code, name="agent-code"),
     path("jobs/<int:job_id>/checkpoint/", views.checkpoint, name="agent-checkpoint"),
+    path("jobs/<int:job_id>/adopted/", views.adopted, name="agent-adopted"),
     path("jobs/<int:job_id>/source/", views.source, name="agent-source"),
     path("validations/<int:validation_id>/code/", views.code, name="agent-validation-code"),
     path(

@@ -47,6 +47,7 @@ from jobs.exceptions import (
 from jobs.models import Job, Node
 from jobs.origins import client_network
 from jobs.selectors.desired_state.agent_files import (
+    adopted_state,
     checkpoint_for_node,
     code_for_node,
     source_model,
@@ -207,6 +208,13 @@ def code(request: HttpRequest, node: Node, **identity: int) -> StreamingHttpResp
 def checkpoint(request: HttpRequest, node: Node, **identity: int) -> StreamingHttpResponse:
     """Send a job's newest durable checkpoint, or the state that a validated job starts from."""
     artifact = checkpoint_for_node(node, **identity)
+    return file_response(request, artifact.file, name=artifact.name, sha256=artifact.sha256)
+
+
+@agent_view("GET")
+def adopted(request: HttpRequest, node: Node, job_id: int) -> StreamingHttpResponse:
+    """Send the state of a trial that a job goes on with."""
+    artifact = adopted_state(code_for_node(node, job_id=job_id))
     return file_response(request, artifact.file, name=artifact.name, sha256=artifact.sha256)
 
 

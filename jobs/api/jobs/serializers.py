@@ -110,6 +110,7 @@ class JobSummarySerializer(ChosenFieldsSerializer):
             "num_virtual_nodes",
             "stop",
             "forked_from",
+            "trial_of",
             "sweep",
             "step",
             "epoch",
@@ -186,8 +187,8 @@ class JobSerializer(JobSummarySerializer):
     )
     tuned = serializers.SerializerMethodField(
         help_text="Trials of its tuning, at most 400 and the newest: values, steps, losses, speed, "
-        "and why each was kept or not; share of the job's steps that trials took; the values kept "
-        "last; null without tuning."
+        "and why each was kept or not; the job that is a parallel one; share of the job's steps "
+        "that trials took; the values kept last; null without tuning."
     )
     forked_at_step = serializers.SerializerMethodField(
         help_text="Step of the state that it starts from; null if it is no fork, or waits for it."
@@ -197,7 +198,8 @@ class JobSerializer(JobSummarySerializer):
         "those that you may see."
     )
     reproducibility = serializers.SerializerMethodField(
-        help_text="What another run of the same job gives: the same bits, or equal within rounding."
+        help_text="What another run of the same job gives: the same bits, equal within rounding, "
+        "or neither."
     )
 
     class Meta:

@@ -18,7 +18,13 @@ from controlplane.core.protocol.selection import (
     STALE_RANGE,
     SelectionMethod,
 )
-from controlplane.core.protocol.tuning import MAX_BRANCHES_RANGE, SHARE_RANGE, TRIALS_RANGE
+from controlplane.core.protocol.tuning import (
+    MAX_BRANCHES_RANGE,
+    MAX_PARALLEL_RANGE,
+    SHARE_RANGE,
+    TRIAL_STEPS_RANGE,
+    TRIALS_RANGE,
+)
 from controlplane.core.protocol.wire import (
     OnNonfinite,
     ReductionMode,
@@ -346,6 +352,25 @@ class SubmissionSerializer(serializers.Serializer):
         default=True,
         label="Search again at a plateau",
         help_text="Off: search once, at the start of the training.",
+    )
+    tuning_parallel = FlagField(
+        default=False,
+        label="Trials on idle accelerators",
+        help_text="Trials are jobs of tier idle beside this one, which trains on meanwhile and "
+        "goes on with the best one's state. Off: trials one after another, in this job.",
+    )
+    tuning_max_parallel = WholeField(
+        *MAX_PARALLEL_RANGE,
+        default=4,
+        label="Most trials at a time",
+        help_text="Of trials on idle accelerators.",
+    )
+    tuning_trial_steps = WholeField(
+        *TRIAL_STEPS_RANGE,
+        default=100,
+        label="Steps of a trial",
+        help_text="Of trials on idle accelerators: a multiple of 10. Twice as many after a round "
+        "in which no loss fell clearly.",
     )
 
     def to_internal_value(self, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from controlplane.core.protocol.wire import Task
 from controlplane.core.values.lifecycle import GenerationPhase, ValidationStatus
 from jobs.exceptions import ConflictError, NotFoundError
 from jobs.models import Allocation, Artifact, Generation, Job, Node
+from jobs.selectors.forks import ADOPTED_FILE
 
 _HIDDEN = "This node has nothing to do with such a job."
 
@@ -50,6 +51,18 @@ def checkpoint_for_node(
     artifact = checkpoints.first()
     if artifact is None:
         raise NotFoundError("This job has no checkpoint.")
+    return artifact
+
+
+def adopted_state(job: Job) -> Artifact:
+    """Find the state of a trial that a job goes on with.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    artifact = Artifact.objects.filter(job=job, name=ADOPTED_FILE).first()
+    if artifact is None:
+        raise NotFoundError("This job adopts no state.")
     return artifact
 
 

@@ -216,4 +216,5 @@ def _wanted_trainer(
         profile=row.profile_requested,
         peers=tuple(sorted(peers)),
         save_request=row.job.save_request,
+        adoption=row.job.due_adoption,
     )

@@ -48,7 +48,9 @@ _TEXT_LIMIT = 2000
 
 
 def deliveries_add(event: Event, job: Job | None, node: Node | None) -> None:
-    """Queue a message about an event for each channel that wants it."""
+    """Queue a message about an event for each channel that wants it; none about trials."""
+    if job is not None and job.trial_of_id is not None:
+        return
     if event.kind in JOB_EVENTS and job is not None:
         wanted = Q(is_cluster_wide=False, owner=job.owner_id) | Q(
             is_cluster_wide=True, owner__is_staff=True

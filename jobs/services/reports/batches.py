@@ -52,6 +52,8 @@ _PROGRESS_KINDS = frozenset(
     }
 )
 
+_NUMBER_LIMIT = 2**31 - 1
+
 logger = logging.getLogger(__name__)
 
 
@@ -223,6 +225,7 @@ def _trainers_compare(
     outcome.reply = BatchReply(
         stale=tuple(state for state in batch.trainers if _key(state) not in wanted)
     )
+    _adoptions_note(open_rows, batch)
     unowned = [
         row
         for row in open_rows
@@ -235,6 +238,15 @@ def _trainers_compare(
         if _released_unseen(row, now):
             outcome.changed_jobs.add(row.job_id)
             outcome.is_order_change = True
+
+
+def _adoptions_note(open_rows: Sequence[Allocation], batch: ReportBatch) -> None:
+    """Record which trainers have the state that their job is to go on with."""
+    held = {_key(state): min(max(state.adoption, 0), _NUMBER_LIMIT) for state in batch.trainers}
+    for row in open_rows:
+        number = held.get((row.job_id, row.slot), 0)
+        if number != row.adoption_held:
+            Allocation.objects.filter(id=row.pk).update(adoption_held=number)
 
 
 def _released_unseen(row: Allocation, now: datetime.datetime) -> bool:

@@ -34,6 +34,7 @@ from jobs.services.reports.progress import digest_take, epoch_take, phase_take, 
 from jobs.services.reports.reproducibility import reproducibility_note
 from jobs.services.reports.selection import passes_take, selection_end_take
 from jobs.services.reports.tuning import trial_take
+from jobs.services.scheduling.adoptions import adoption_noted
 from jobs.services.scheduling.batch_sizes import batch_size_note
 from jobs.services.scheduling.rebalancing import generation_remap
 from jobs.services.scheduling.resizes import CHECKPOINT, job_empty
@@ -87,6 +88,9 @@ def _switched(context: ReportContext, allocation: Allocation, report: TrainerRep
     if generation.switched_at is not None:
         usage_changed(generation.switched_at, generation.switched_at, context.now)
     is_leader = allocation.slot == generation.membership.leader_slot
+    if is_leader and context.is_live:
+        number = report.data.get("adopted") or 0
+        adoption_noted(context.job, number, report.data["step"], context.now)
     if is_leader and generation.phase == GenerationPhase.SWITCHING:
         _activate(context, generation, report.data["step"])
     resize_event_write(generation, context.now)

@@ -20,6 +20,7 @@ from controlplane.core.values.lifecycle import (
 )
 from controlplane.core.values.types import Resize
 from jobs.models import Accelerator, Allocation, Artifact, Generation, Job, Node
+from jobs.models.resizes import TUNING_ACTOR
 from jobs.selectors.cluster import accelerators_open
 from jobs.selectors.estimates.step_times import (
     accelerator_step_times,
@@ -135,6 +136,7 @@ def _grow_or_shrink(
     }
     membership, next_slot = _membership(job, standing, staying, resize.wanted, resize.counts)
     membership = membership_ask_missed(job, membership_resume(job, membership))
+    membership = _membership_adopt(job, membership, standing)
     choice = _batch_choice(job, standing, resize)
     batch_size = job.batch_size if choice is None else choice.batch_size
     membership = dataclasses.replace(membership, global_batch_size=batch_size)
@@ -181,6 +183,17 @@ def _grow_or_shrink(
         _batch_event(job, choice, membership.generation, actor, now)
 
 
+def _membership_adopt(job: Job, membership: Membership, standing: _Standing) -> Membership:
+    """Order the due adoption, if all have the state, with a membership of the same trainers."""
+    adoption, slots = job.due_adoption, standing.active_slots
+    if adoption is None or set(membership.slots) != slots:
+        return membership
+    rows = [row for row in standing.allocations if row.slot in slots]
+    if any(row.adoption_held != adoption.number for row in rows):
+        return membership
+    return dataclasses.replace(membership, adoption=adoption)
+
+
 def _batch_choice(job: Job, standing: _Standing, resize: Resize) -> BatchChoice | None:
     """Return the requested batch size, or a better one for another number of accelerators."""
     if resize.batch_size is not None:
@@ -219,7 +232,9 @@ def _event_requested(
     now: datetime.datetime,
 ) -> None:
     change = f"{num_before} → {num_after} accelerators"
-    if resize.held == resize.wanted:
+    if actor == TUNING_ACTOR:
+        change = f"The same {num_after} accelerators"
+    elif resize.held == resize.wanted:
         change = f"Virtual nodes move among the same {num_after} accelerators"
     event_add(
         "resize_requested",

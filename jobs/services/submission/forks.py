@@ -137,12 +137,17 @@ def _ask(parent: Job, now: datetime.datetime) -> None:
     parent.update_columns(save_request=int(now.timestamp() * 1000))
 
 
-def _state_give(job: Job, artifact: Artifact, now: datetime.datetime) -> None:
-    """Store a state as the fork's own newest checkpoint."""
+def state_copy(job: Job, artifact: Artifact, name: str, now: datetime.datetime) -> None:
+    """Store a state of another job among the files of a job, which have none of this name.
+
+    Raises:
+        ConflictError: the state was deleted in the meantime.
+        TooLargeError: it does not fit into the storage of the job's owner.
+    """
     storage_check(job.owner_id, artifact.size_bytes)
     own = Artifact(
         job=job,
-        name=CHECKPOINT,
+        name=name,
         sha256=artifact.sha256,
         size_bytes=artifact.size_bytes,
         generation=0,
@@ -160,6 +165,15 @@ def _state_give(job: Job, artifact: Artifact, now: datetime.datetime) -> None:
     except Exception:
         own.file.delete(save=False)
         raise
+
+
+def fork_place(job: Job, artifact: Artifact, now: datetime.datetime) -> None:
+    """Store a state as the fork's own newest checkpoint, and count its steps as done.
+
+    Raises:
+        ConflictError, TooLargeError: as `state_copy`.
+    """
+    state_copy(job, artifact, CHECKPOINT, now)
     step, epoch = artifact.step or 0, artifact.epoch or 0
     job.update_columns(
         fork=job.fork | {"sha256": artifact.sha256, "step": step},
@@ -168,7 +182,12 @@ def _state_give(job: Job, artifact: Artifact, now: datetime.datetime) -> None:
         epoch=epoch,
         furthest_step=step,
     )
-    parent = artifact.job
+
+
+def _state_give(job: Job, artifact: Artifact, now: datetime.datetime) -> None:
+    """Give a fork its state, and tell both owners."""
+    fork_place(job, artifact, now)
+    parent, step = artifact.job, artifact.step or 0
     text = f"Starts from the state of job {parent.pk} at step {step:,}"
     data = {"forked_from": parent.pk, "step": step}
     event_add("forked", text, now=now, job=job, actor=user_actor(job.owner), data=data)
@@ -182,7 +201,7 @@ def _file_share(artifact: Artifact, own: Artifact) -> None:
     """Give `own` a second name of the stored file, which is never written again, or a copy."""
     storage = artifact.file.storage
     if isinstance(storage, FileSystemStorage):
-        name = storage.get_available_name(artifact_path(own, CHECKPOINT))
+        name = storage.get_available_name(artifact_path(own, own.name))
         target = Path(storage.path(name))
         with contextlib.suppress(OSError):  # another file system, or no hard links
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +209,7 @@ def _file_share(artifact: Artifact, own: Artifact) -> None:
             own.file.name = name
             return
     with artifact.file.open("rb") as file:
-        own.file.save(CHECKPOINT, file, save=False)
+        own.file.save(own.name, file, save=False)
 
 
 def _gone(parent: Job) -> ConflictError:

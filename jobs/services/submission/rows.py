@@ -201,7 +201,7 @@ def project_jobs_check(user: User, project: Project | None, num_new: int = 1) ->
     ):
         return
     Project.objects.select_for_update().get(pk=project.pk)
-    live = Job.objects.filter(project=project, status__in=LIVE_JOB_STATUSES)
+    live = Job.objects.filter(project=project, status__in=LIVE_JOB_STATUSES, trial_of=None)
     limits = (
         (f"Project {project.name} has", live, project.live_jobs_limit),
         (f"You have in {project.name}", live.filter(owner=user), project.user_live_jobs_limit),
@@ -222,7 +222,8 @@ def live_jobs_check(user: User, num_new: int = 1) -> None:
         ConflictError: with `num_new` jobs more there would be too many.
     """
     User.objects.select_for_update().get(id=user.pk)
-    num_live = Job.objects.filter(owner=user, status__in=LIVE_JOB_STATUSES).count()
+    live = Job.objects.filter(owner=user, status__in=LIVE_JOB_STATUSES, trial_of=None)
+    num_live = live.count()
     limit = limits_of(user.pk, is_admin=False).live_jobs_limit
     if num_live + num_new <= limit:
         return

@@ -15,6 +15,7 @@ import pytest
 
 from agents.supervision import oom_kills
 from agents.supervision.run_directory import AGENT_SEQUENCE
+from controlplane.core.protocol.fork import Adoption
 from controlplane.core.protocol.wire import ReportKind, TrainerOrders, TrainerState, decode
 from tests.agents.builders import membership, wanted_trainer
 from tests.agents.conftest import DrivenAgent, trainers_below
@@ -99,6 +100,29 @@ def test_a_resize_reaches_the_orders_and_a_leaver_is_reported_gone(
     sent = len(plane.batches)
     driven.until(lambda: len(plane.batches) > sent + 2)
     assert plane.kinds(1, 0).count(ReportKind.READY) == 1
+
+
+def test_a_state_to_adopt_is_fetched_before_the_trainer_is_told_where_it_is(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    driven = drive()
+    plane.want(wanted_trainer(plane, 0))
+    driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+    for number, content in ((1, b"a trial's variables"), (2, b"those of a later one")):
+        plane.refuse_with["jobs/1/adopted/"] = 503
+        plane.files["jobs/1/adopted/"] = content
+        adoption = Adoption(number=number, sha256=hashlib.sha256(content).hexdigest())
+        later = membership(1 + number, 0, source=0)
+        plane.want(replace(wanted_trainer(plane, 0, generation=later), adoption=adoption))
+        driven.until(lambda wanted=later: orders_of(state_dir).membership == wanted)
+        assert plane.owned()[0].adoption == number - 1
+        assert orders_of(state_dir).adopted_path is None
+        plane.refuse_with.clear()
+        driven.until(lambda: orders_of(state_dir).adopted_path is not None)
+        path = Path(orders_of(state_dir).adopted_path or "")
+        assert path.read_bytes() == content
+        assert [one.name for one in path.parent.glob("adopted*")] == [f"adopted-{number}.npz"]
+        driven.until(lambda number=number: plane.owned()[0].adoption == number)
 
 
 def test_files_arrive_before_the_report_that_names_them(plane: ControlPlane, drive: Drive) -> None:

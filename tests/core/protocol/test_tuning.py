@@ -35,6 +35,9 @@ def test_a_tuning_is_read_as_it_was_written() -> None:
         ({"max_share": 0.95}, "max_share must be from 0.01 to 0.9, got 0.95"),
         ({"max_branches": 1}, "max_branches must be from 2 to 16, got 1"),
         ({"objective": ""}, "objective is empty; name a metric such as val_loss"),
+        ({"max_parallel": 17}, "max_parallel must be from 1 to 16, got 17"),
+        ({"trial_steps": 10}, "trial_steps must be from 20 to 1e+06, got 10"),
+        ({"trial_steps": 25}, "trial_steps must be a multiple of 10, as a trial is judged by"),
     ],
 )
 def test_refusals(given: dict[str, Any], message: str) -> None:

@@ -113,6 +113,54 @@ def test_a_wrong_value_is_refused_by_name(name: str, wrong: object, message: str
     assert errors[only][0].startswith(message), errors
 
 
+PARALLEL = {"space": SPACE, "parallel": True, "max_parallel": 3, "trial_steps": 40}
+
+
+def test_parallel_trials_reach_the_job_and_a_clone(ada: User, client_of: Clients) -> None:
+    node_make()
+    client = client_of(ada)
+    made = client.post(URL, submission_values(tuning=PARALLEL), format="json")
+    assert made.status_code == 201, made.data
+    job = Job.objects.get()
+    assert job.tuning_spec == TuningSpec(
+        space=FULL.space, parallel=True, max_parallel=3, trial_steps=40
+    )
+    assert job.tuning_spec.num_kept_states == 0
+    clone = client.post(f"{URL}{job.pk}/clone/", {"tuning": {"trial_steps": 60}}, format="json")
+    assert clone.status_code == 201, clone.data
+    assert clone.data["tuning"] == {**made.data["tuning"], "trial_steps": 60}
+
+
+@pytest.mark.parametrize(
+    ("tuning", "more", "field", "message"),
+    [
+        ({**PARALLEL, "max_share": 0.5}, {}, "tuning_max_share", "It is of trials in the job"),
+        ({**PARALLEL, "retune": False}, {}, "tuning_retune", "leave it out, or leave out tuning.p"),
+        ({**GIVEN, "max_parallel": 2}, {}, "tuning_max_parallel", "or give tuning.parallel"),
+        ({**PARALLEL, "trial_steps": 25}, {}, "tuning_trial_steps", "Give a multiple of 10"),
+        ({**PARALLEL, "trial_steps": 10}, {}, "tuning_trial_steps", "Give a whole number from 20"),
+        (
+            PARALLEL,
+            {"selection": {"method": "random", "start": 1}},
+            "tuning_parallel",
+            "leave out selection, or tuning.parallel",
+        ),
+        (
+            PARALLEL,
+            {"batch_size_min": 32, "batch_size_max": 64},
+            "tuning_space",
+            "leave out tuning, or batch_size_min",
+        ),
+    ],
+)
+def test_what_parallel_trials_cannot_have_is_refused_by_name(
+    tuning: dict[str, Any], more: dict[str, Any], field: str, message: str
+) -> None:
+    errors = _refused(tuning, **more)
+    assert list(errors) == [field]
+    assert message in errors[field][0]
+
+
 def test_what_cannot_be_tuned_is_refused() -> None:
     adapting = _refused(GIVEN, batch_size_min=32, batch_size_max=64)
     assert "leave out tuning, or batch_size_min" in adapting["tuning_space"][0]

@@ -1,0 +1,103 @@
+"""Jobs that are parallel trials of another job: made, ended, and their files deleted.
+
+A trial runs the code of its job from one of the job's states, with other tunables, for some steps.
+It is of tier idle, belongs to the same owner and project, and counts in no limit of live jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Mapping
+
+from django.core.files.base import ContentFile
+
+from controlplane.core.protocol.wire import StopKind
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from controlplane.core.values.tiers import Tier
+from jobs.exceptions import ConflictError
+from jobs.models import Artifact, Job
+from jobs.selectors.forks import fork_fields
+from jobs.services.lifecycle.events import SYSTEM, event_add
+from jobs.services.lifecycle.retention import files_delete
+from jobs.services.lifecycle.search_rows import search_terms_write
+from jobs.services.lifecycle.transitions import job_end, job_lock
+from jobs.services.submission.colours import free_colour
+from jobs.services.submission.forks import fork_place
+from jobs.services.submission.rows import SUBMITTED_COLUMNS
+from jobs.services.submission.validations import job_queue
+
+#: Trials whose files are deleted in one run of the task.
+DELETED_AT_ONCE = 50
+_NAME_LIMIT = 100
+
+
+def trial_job_make(
+    parent: Job,
+    artifact: Artifact,
+    number: int,
+    num_steps: int,
+    values: Mapping[str, float],
+    now: datetime.datetime,
+) -> Job:
+    """Queue a trial that starts from a state of its job; its code was validated with the job.
+
+    Raises:
+        ConflictError: the state was deleted in the meantime.
+        TooLargeError: state and code do not fit into the owner's storage.
+    """
+    ending = f", trial {number}"
+    columns = {name: getattr(parent, name) for name in SUBMITTED_COLUMNS}
+    columns |= {
+        "name": parent.name[: _NAME_LIMIT - len(ending)] + ending,
+        "tier": Tier.IDLE.value,
+        "stop_kind": StopKind.STEPS.value,
+        "stop_limit": (artifact.step or 0) + num_steps,
+        "stop_metric": "",
+        "stop_target": None,
+    }
+    job = Job(
+        **columns,
+        owner=parent.owner,
+        trial_of=parent,
+        code_bytes=parent.code_bytes,
+        status=JobStatus.VALIDATING.value,
+        submitted_at=now,
+        colour=free_colour(),
+    )
+    for name, value in fork_fields(job, parent, artifact).items():
+        setattr(job, name, value)
+    job.fork["values"] = dict(values)
+    with parent.code.open("rb") as file:
+        job.code.save(parent.code_name, ContentFile(file.read()), save=False)
+    try:
+        job.save(force_insert=True)
+        search_terms_write(job)
+        event_add("submitted", f"Trial {number} of job {parent.pk}", now=now, job=job)
+        fork_place(job, artifact, now)
+    except Exception:
+        job.code.delete(save=False)
+        raise
+    job_queue(job, parent.facts, now, text=f"Code validated as that of job {parent.pk}")
+    return job
+
+
+def trial_job_end(job_id: int, now: datetime.datetime, reason: str) -> None:
+    """End a trial that is not awaited any more; nothing happens if it has ended."""
+    job = job_lock(job_id)
+    if job is not None and job.status not in ENDED_JOB_STATUSES:
+        job_end(job, JobStatus.CANCELLED, now, code="trial_over", reason=reason)
+        event_add("cancelled", reason, now=now, job=job, actor=SYSTEM)
+
+
+def trial_files_delete(now: datetime.datetime) -> set[int]:
+    """Delete the files of some trials that are judged; return them."""
+    over = Job.objects.filter(trial_of__isnull=False, files_deleted_at=None)
+    over = over.filter(status__in=ENDED_JOB_STATUSES).exclude(tried_as__end="")
+    over = over.exclude(allocations__released_at=None, allocations__isnull=False)
+    deleted = set()
+    for job_id in over.order_by("id").values_list("pk", flat=True)[:DELETED_AT_ONCE]:
+        with contextlib.suppress(ConflictError):  # a job has come to predict with its model
+            files_delete(job_id, now, actor=SYSTEM, why=", as its trial is judged")
+            deleted.add(job_id)
+    return deleted

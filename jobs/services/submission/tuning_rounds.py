@@ -1,0 +1,227 @@
+"""Rounds of parallel tuning: trials beside a job on idle accelerators, judged together.
+
+A round begins while accelerators are idle: the job saves its state, and trials start from it as
+jobs of their own (`trial_jobs`), while the job, which is a trial itself, trains on. When all have
+done their steps, or the job has done `PATIENCE` times as many, the round is judged by
+`core.tuning.rounds`; if another trial is kept the job adopts its state (`scheduling.adoptions`).
+A job that ends or pauses takes its trials with it. Everything here may run twice: each step is
+made under the job's lock, if the open round is still as it was.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+
+from django.db import transaction
+from django.db.models import F, Q, Sum
+
+from controlplane.core.protocol.tuning import NUM_POINTS, TuningSpec
+from controlplane.core.protocol.wire import StopKind
+from controlplane.core.tuning.convergence import Verdict
+from controlplane.core.tuning.rounds import next_num_steps, proposal
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from jobs.exceptions import ConflictError, TooLargeError
+from jobs.models import Artifact, Job, StepReport, Trial, TuningRound
+from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.models.resizes import TUNING_ACTOR
+from jobs.selectors.cluster import accelerators_open
+from jobs.selectors.forks import checkpoints_of
+from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.transitions import job_lock
+from jobs.services.scheduling.adoptions import ASK_AGAIN_S, adoption_advance
+from jobs.services.submission.trial_jobs import trial_files_delete, trial_job_make
+from jobs.services.submission.tuning_verdicts import round_end, round_give_up
+
+#: Time without rounds after one whose trials did not fit into the owner's storage.
+STORAGE_PAUSE = datetime.timedelta(minutes=10)
+#: Jobs that are advanced in one run of the task.
+_AT_ONCE = 200
+
+
+def tuning_advance(now: datetime.datetime) -> set[int]:
+    """Bring the parallel tuning of all jobs a step further; return changed jobs."""
+    changed = trial_files_delete(now)
+    is_tuned = Q(status__in=LIVE_JOB_STATUSES, tuning__parallel=True, trial_of=None)
+    has_open = Q(pk__in=TuningRound.objects.filter(ended_at=None).values("job"))
+    jobs = Job.objects.filter(is_tuned | has_open | ~Q(adoption={})).order_by("id")
+    for job in jobs.select_related("owner")[:_AT_ONCE]:
+        changed |= _advance(job, now)
+    return changed
+
+
+def _advance(job: Job, now: datetime.datetime) -> set[int]:
+    found = TuningRound.objects.filter(job=job, ended_at=None).first()
+    if found is None and job.adoption:
+        return {job.pk} if adoption_advance(job.pk, now) else set()
+    if found is None:
+        return _begin(job, now)
+    if job.status in (*ENDED_JOB_STATUSES, JobStatus.PAUSED) or job.pause_requested:
+        verb = "ended" if job.status in ENDED_JOB_STATUSES else "was paused"
+        return round_give_up(job, found, "job_over", f"Its job {verb}", now)
+    if found.start_step is None:
+        return _start(job, found, now)
+    return round_end(job, found, now)
+
+
+# ---- begin ---------------------------------------------------------------------------------------
+
+
+def _begin(job: Job, now: datetime.datetime) -> set[int]:
+    """Begin a round if accelerators are idle, trials are left, and so are steps."""
+    spec = job.tuning_spec
+    assert spec is not None, "the job is tuned"
+    last = TuningRound.objects.filter(job=job).order_by("-number").first()
+    if job.status != JobStatus.RUNNING or job.pause_requested or not job.step:
+        return set()
+    if last is not None and last.outcome == "storage" and now < last.begun_at + STORAGE_PAUSE:
+        return set()
+    num_steps = spec.trial_steps if last is None else _next_num_steps(job, last)
+    if _steps_left(job) < 2 * num_steps:
+        return set()
+    num_left = spec.max_trials - job.trial_jobs.count()
+    num_trials = min(spec.max_parallel, num_left, num_idle(job, now) // job.min_accelerators)
+    if num_trials < 1:
+        return set()
+    with transaction.atomic():
+        locked = job_lock(job.pk)
+        is_taken = TuningRound.objects.filter(job=job, ended_at=None).exists()
+        if locked is None or locked.status != JobStatus.RUNNING or is_taken:
+            return set()
+        TuningRound.objects.create(
+            job=locked,
+            number=1 if last is None else last.number + 1,
+            num_steps=num_steps,
+            num_trials=num_trials,
+            begun_at=now,
+        )
+        _ask(locked, now)
+    return {job.pk}
+
+
+def num_idle(job: Job, now: datetime.datetime) -> int:
+    """Count the accelerators that a job accepts and that neither are held nor about to be."""
+    free = accelerators_open(now).exclude(allocations__released_at=None, allocations__isnull=False)
+    if job.accepted_kinds:
+        free = free.filter(kind__in=job.accepted_kinds)
+    num_free = free.count()
+    waiting = Job.objects.filter(
+        status=JobStatus.PENDING, pause_requested=False, min_accelerators__lte=num_free
+    )
+    needed = waiting.aggregate(total=Sum("min_accelerators", default=0))["total"]
+    promised = TuningRound.objects.filter(ended_at=None, start_step=None).aggregate(
+        total=Sum(F("num_trials") * F("job__min_accelerators"), default=0)
+    )["total"]
+    return max(num_free - needed - promised, 0)
+
+
+def _next_num_steps(job: Job, last: TuningRound) -> int:
+    if last.outcome != "judged":
+        return last.num_steps
+    converging = Trial.objects.filter(job=job, search=last.number, verdict=Verdict.CONVERGING)
+    limit = _steps_left(job) / 2
+    return next_num_steps(last.num_steps, limit, has_converged=converging.exists())
+
+
+def _steps_left(job: Job) -> float:
+    """Return the steps until the job ends, at most; infinite while unknown."""
+    if job.stop_kind == StopKind.STEPS:
+        return job.stop_limit - job.step
+    per_epoch = job.facts.get("steps_per_epoch")
+    return math.inf if not per_epoch else job.stop_limit * per_epoch - job.step
+
+
+def _ask(job: Job, now: datetime.datetime) -> None:
+    """Ask a job for its state; its leader follows each number once."""
+    job.update_columns(save_request=int(now.timestamp() * 1000))
+
+
+# ---- start ---------------------------------------------------------------------------------------
+
+
+def _start(job: Job, found: TuningRound, now: datetime.datetime) -> set[int]:
+    """Start the trials of a round once the job has saved its state; ask again if it does not."""
+    saved = checkpoints_of(job).filter(at__gte=found.begun_at).order_by("step").first()
+    if saved is None or not _is_reported(job, saved.step or 0):
+        if now.timestamp() - job.save_request / 1000 < ASK_AGAIN_S:
+            return set()
+        _ask(job, now)
+        return {job.pk}
+    spec, step = job.tuning_spec, saved.step or 0
+    assert spec is not None, "the job is tuned"
+    start_loss = _start_loss(job, step, found.num_steps // NUM_POINTS)
+    if start_loss is None:
+        return round_give_up(job, found, "no_loss", "The loss of its job is not finite", now)
+    try:
+        with transaction.atomic():
+            locked = job_lock(job.pk)
+            is_first = TuningRound.objects.filter(id=found.pk, ended_at=None, start_step=None)
+            if locked is None or not is_first.update(start_step=step, start_loss=start_loss):
+                return set()
+            found.start_step, found.start_loss = step, start_loss
+            changed = _trials_make(locked, found, spec, saved, now)
+    except (ConflictError, TooLargeError) as error:
+        outcome = "storage" if isinstance(error, TooLargeError) else "state_gone"
+        return round_give_up(job, found, outcome, error.detail, now)
+    return changed
+
+
+def _trials_make(
+    job: Job, found: TuningRound, spec: TuningSpec, saved: Artifact, now: datetime.datetime
+) -> set[int]:
+    numbers = Trial.objects.filter(job=job).order_by("-number").values_list("number", flat=True)
+    first, num_before = (numbers.first() or 0) + 1, job.trial_jobs.count()
+    _trial_add(job, found, first, {}, None, now)
+    children = set()
+    for place in range(1, found.num_trials + 1):
+        values = proposal(spec, job.seed, num_before + place)
+        child = trial_job_make(job, saved, first + place, found.num_steps, values, now)
+        _trial_add(job, found, first + place, values, child, now)
+        children.add(child.pk)
+    text = (
+        f"Round {found.number}: {found.num_trials} trials of {found.num_steps:,} steps start from "
+        f"step {found.start_step:,} on idle accelerators"
+    )
+    data = {"round": found.number, "trials": sorted(children), "step": found.start_step}
+    event_add("round_begun", text, now=now, job=job, actor=TUNING_ACTOR, data=data)
+    return {job.pk, *children}
+
+
+def _trial_add(
+    job: Job,
+    found: TuningRound,
+    number: int,
+    values: dict[str, float],
+    child: Job | None,
+    now: datetime.datetime,
+) -> None:
+    Trial.objects.create(
+        job=job,
+        number=number,
+        search=found.number,
+        values=values,
+        steps=0,
+        start_loss=found.start_loss,
+        speed=0.0,
+        child=child,
+        is_running=True,
+        generation=job.generation,
+        step=found.start_step or 0,
+        at=now,
+    )
+
+
+def _is_reported(job: Job, step: int) -> bool:
+    return StepReport.objects.filter(job=job, last_step__gte=step).exists()
+
+
+def _start_loss(job: Job, step: int, num_steps: int) -> float | None:
+    """Return the mean loss of the steps before a state; None if it is not finite."""
+    reports = StepReport.objects.filter(job=job, last_step__gt=step - num_steps)
+    rows = reports.filter(first_step__lte=step).values_list("first_step", "last_step", "loss")
+    total, count = 0.0, 0
+    for first, last, loss in rows:
+        number = min(last, step) - max(first, step - num_steps + 1) + 1
+        total += math.nan if loss is None else number * loss
+        count += number
+    return total / count if count and math.isfinite(total) else None

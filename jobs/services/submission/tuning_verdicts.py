@@ -1,0 +1,161 @@
+"""Ends of rounds of parallel tuning: the verdict, the winner's state, or giving up."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterator, Sequence
+
+from django.db import transaction
+
+from controlplane.core.protocol.nonfinite import NONFINITE_CODES
+from controlplane.core.tuning.rounds import (
+    PATIENCE,
+    LossSpan,
+    TrialOutcome,
+    TrialRun,
+    loss_points,
+    round_judge,
+)
+from controlplane.core.tuning.search import TrialEnd
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from jobs.exceptions import ConflictError, TooLargeError
+from jobs.models import Artifact, Job, StepReport, Trial, TuningRound
+from jobs.models.resizes import TUNING_ACTOR
+from jobs.selectors.forks import ADOPTED_FILE, CHECKPOINT, checkpoints_of
+from jobs.selectors.tuning import values_text
+from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.transitions import job_lock
+from jobs.services.scheduling.adoptions import adoption_begin
+from jobs.services.submission.forks import state_copy
+from jobs.services.submission.trial_jobs import trial_job_end
+
+
+def round_end(job: Job, found: TuningRound, now: datetime.datetime) -> set[int]:
+    """Judge a round whose trials are done, or have had their time."""
+    start = found.start_step or 0
+    trials = list(Trial.objects.filter(job=job, search=found.number).select_related("child"))
+    own = next(trial for trial in trials if trial.child is None)
+    others = [trial for trial in trials if trial.child is not None]
+    is_late = job.step >= start + PATIENCE * found.num_steps
+    is_open = any(_child(one).status not in ENDED_JOB_STATUSES for one in others)
+    if job.step < start + found.num_steps or (is_open and not is_late):
+        return set()
+    own_points = loss_points(_spans(job, start), start + 1, found.num_steps)
+    if own_points is None and not is_late:
+        return set()  # a report of its steps is still to come
+    runs = [_run(trial, found) for trial in others]
+    outcomes = round_judge(
+        found.start_loss or 0.0, TrialRun(own.number, own_points), runs, found.num_steps
+    )
+    with transaction.atomic():
+        locked = job_lock(job.pk)
+        is_first = TuningRound.objects.filter(id=found.pk, ended_at=None)
+        if locked is None or not is_first.update(ended_at=now, outcome="judged"):
+            return set()
+        points = {run.number: run.points for run in runs} | {own.number: own_points}
+        for outcome in outcomes:
+            _outcome_write(job, outcome, points[outcome.number], found, now)
+        for trial in others:
+            trial_job_end(_child(trial).pk, now, f"Job {job.pk} waits for its trials no longer.")
+        kept = next((one for one in outcomes if one.end is TrialEnd.KEPT), None)
+        winner = next((one for one in others if kept and one.number == kept.number), None)
+        _tell(locked, found, outcomes, winner, now)
+        if winner is not None and not _adopt(locked, winner, now):
+            TuningRound.objects.filter(id=found.pk).update(outcome="storage")
+    return {job.pk, *(_child(trial).pk for trial in others)}
+
+
+def _child(trial: Trial) -> Job:
+    assert trial.child is not None, "it is a job of its own"
+    return trial.child
+
+
+def _run(trial: Trial, found: TuningRound) -> TrialRun:
+    """Read the losses of a trial; without its last state it cannot be kept."""
+    child, start = _child(trial), found.start_step or 0
+    if child.status == JobStatus.FAILED and child.status_code in NONFINITE_CODES:
+        return TrialRun(trial.number, None, is_diverged=True)
+    has_state = checkpoints_of(child).filter(step=start + found.num_steps).exists()
+    if child.status != JobStatus.FINISHED or not has_state:
+        return TrialRun(trial.number, None)
+    points = loss_points(_spans(child, start), start + 1, found.num_steps)
+    return TrialRun(trial.number, points)
+
+
+def _spans(job: Job, start: int) -> Iterator[LossSpan]:
+    rows = StepReport.objects.filter(job=job, last_step__gt=start).order_by("first_step")
+    for first, last, loss in rows.values_list("first_step", "last_step", "loss"):
+        yield LossSpan(first, last, loss)
+
+
+def _outcome_write(
+    job: Job,
+    outcome: TrialOutcome,
+    points: Sequence[float] | None,
+    found: TuningRound,
+    now: datetime.datetime,
+) -> None:
+    losses = [point if math.isfinite(point) else None for point in points or ()]
+    Trial.objects.filter(job=job, number=outcome.number).update(
+        steps=found.num_steps if points is not None else 0,
+        losses=losses,
+        verdict=outcome.verdict or "",
+        speed=outcome.speed,
+        end=outcome.end,
+        is_running=False,
+        at=now,
+    )
+
+
+def _tell(
+    job: Job,
+    found: TuningRound,
+    outcomes: Sequence[TrialOutcome],
+    winner: Trial | None,
+    now: datetime.datetime,
+) -> None:
+    data = {"round": found.number}
+    if winner is not None:
+        text = f"Round {found.number} keeps trial {winner.number}: {values_text(winner.values)}"
+        values = {"values": winner.values, "trial": winner.number, "job": winner.child_id}
+        event_add("tuned", text, now=now, job=job, actor=TUNING_ACTOR, data=data | values)
+        return
+    num_done = sum(one.verdict is not None for one in outcomes) - 1
+    text = (
+        f"Round {found.number}: the job keeps its values; its loss fell faster than those of the "
+        f"{num_done} other trials that were done, or none fell clearly"
+    )
+    event_add("round_ended", text, now=now, job=job, actor=TUNING_ACTOR, data=data)
+
+
+def _adopt(job: Job, winner: Trial, now: datetime.datetime) -> bool:
+    """Store the winner's last state for the job to go on with; False if there is no room."""
+    state = Artifact.objects.get(job=_child(winner), name=CHECKPOINT)
+    try:
+        state_copy(job, state, ADOPTED_FILE, now)
+    except (ConflictError, TooLargeError) as error:
+        text = f"The state of trial {winner.number} was not adopted: {error.detail}"
+        event_add("adoption_failed", text, now=now, job=job, actor=TUNING_ACTOR)
+        return False
+    adoption_begin(job, winner.search, winner.number, state.sha256, now)
+    return True
+
+
+def round_give_up(
+    job: Job, found: TuningRound, outcome: str, text: str, now: datetime.datetime
+) -> set[int]:
+    """End a round without a verdict, and its trials."""
+    with transaction.atomic():
+        locked = job_lock(job.pk)
+        is_first = TuningRound.objects.filter(id=found.pk, ended_at=None)
+        if locked is None or not is_first.update(ended_at=now, outcome=outcome):
+            return set()
+        trials = Trial.objects.filter(job=job, search=found.number)
+        children = [pk for pk in trials.values_list("child", flat=True) if pk is not None]
+        for child_id in children:
+            trial_job_end(child_id, now, f"{text}: job {job.pk}.")
+        trials.update(is_running=False, end=TrialEnd.UNFINISHED, at=now)
+        message = f"Round {found.number} is given up: {text}"
+        event_add("round_ended", message, now=now, job=locked, actor=TUNING_ACTOR)
+    return {job.pk, *children}
