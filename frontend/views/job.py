@@ -40,6 +40,7 @@ from jobs.selectors.reproducibility import kinds_used, reproducibility_of
 from jobs.selectors.retention import files_expire_at
 from jobs.selectors.selection import selection_counts
 from jobs.selectors.tuning import tuned_of, values_text
+from jobs.selectors.usage import accelerator_seconds
 from jobs.services.lifecycle.audit import read_audit
 from jobs.services.scheduling.policy import cluster_setting
 from jobs.services.submission.rows import MODEL_FILE
@@ -128,6 +129,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "log_levels": LEVEL_FILTERS,
             "selected": selection_counts(found),
             "tuned": tuned_of(found),
+            "accelerator_s": accelerator_seconds([found], timezone.now())[found.pk],
             "trial_values": values_text(found.fork.get("values", {})),
             "stop_text": _stop_text(found),
             "facts": shown_facts(found.facts),

@@ -11,11 +11,13 @@ from django.db.models import Avg, F, Max, Q, Sum
 from django.utils import timezone
 
 from jobs.exceptions import InvalidInputError, NotFoundError
-from jobs.models import Allocation, EpochReport, Job, JobMetric
+from jobs.models import EpochReport, Job, JobMetric
 from jobs.selectors.access import Person, jobs_visible_to
 from jobs.selectors.best_metrics import NO_RESULT, has_higher_better
+from jobs.selectors.readings import HOUR_S
 from jobs.selectors.series import step_reports_binned
 from jobs.selectors.settings_values import flat_settings
+from jobs.selectors.usage import accelerator_seconds
 from jobs.submission import SUBMISSION_COLUMNS
 
 COMPARED_LIMIT = 12
@@ -117,16 +119,9 @@ def jobs_compared(jobs: Sequence[Job]) -> Comparison:
         for name, one in _histories(job, _StepBins(job)).items():
             if name in series or len(series) < SERIES_LIMIT:
                 series.setdefault(name, []).append(one)
-    return Comparison(jobs, _held_hours(jobs), _setting_rows(jobs), _metric_rows(jobs), series)
-
-
-def _held_hours(jobs: Sequence[Job]) -> list[float]:
-    """Return each job's accelerator-hours, of those that it holds now up to this moment."""
-    now, held_s = timezone.now(), {job.pk: job.attained_accelerator_s for job in jobs}
-    present = Allocation.objects.filter(job__in=jobs, released_at=None)
-    for job_id, granted_at in present.values_list("job_id", "granted_at"):
-        held_s[job_id] += max(0.0, (now - granted_at).total_seconds())
-    return [seconds / 3600 for seconds in held_s.values()]
+    held_s = accelerator_seconds(jobs, timezone.now()).values()
+    hours = [seconds / HOUR_S for seconds in held_s]
+    return Comparison(jobs, hours, _setting_rows(jobs), _metric_rows(jobs), series)
 
 
 class _StepBins:

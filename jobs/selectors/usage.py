@@ -13,11 +13,20 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db.models import Q
 
-from jobs.models import Accelerator, AcceleratorPrice, Project
+from jobs.models import Accelerator, AcceleratorPrice, Allocation, Job, Project
 from jobs.selectors.access import Person, is_seen
 from jobs.selectors.readings import HOUR_S
 from jobs.selectors.usage_periods import Period, usage_periods
 from jobs.selectors.usage_sums import OWNER, PROJECT, TAG, TERM, Amounts, Group
+
+
+def accelerator_seconds(jobs: Iterable[Job], now: datetime.datetime) -> dict[int, float]:
+    """Return the accelerator-seconds of jobs by number, of those that they hold now up to `now`."""
+    held_s = {job.pk: job.attained_accelerator_s for job in jobs}
+    present = Allocation.objects.filter(job__in=held_s, released_at=None)
+    for job_id, granted_at in present.values_list("job_id", "granted_at"):
+        held_s[job_id] += max(0.0, (now - granted_at).total_seconds())
+    return held_s
 
 
 class UsageBy(StrEnum):

@@ -32,6 +32,7 @@ from jobs.selectors.reproducibility import Reproducibility, kinds_used, reproduc
 from jobs.selectors.retention import files_expire_at
 from jobs.selectors.selection import selection_counts
 from jobs.selectors.tuning import tuned_of
+from jobs.selectors.usage import accelerator_seconds
 from jobs.submission import PRIORITY_RANGE, SUBMISSION_COLUMNS
 
 
@@ -197,6 +198,9 @@ class JobSerializer(JobSummarySerializer):
         help_text=f"Numbers of the jobs that start from its states, at most {LISTED_FORKS} and of "
         "those that you may see."
     )
+    attained_accelerator_s = serializers.SerializerMethodField(
+        help_text="Accelerator-seconds so far, of accelerators that it holds up to this moment."
+    )
     reproducibility = serializers.SerializerMethodField(
         help_text="What another run of the same job gives: the same bits, equal within rounding, "
         "or neither."
@@ -258,6 +262,9 @@ class JobSerializer(JobSummarySerializer):
     def get_best_metric(self, job: Job) -> dict[str, Any] | None:
         best = best_metric_of(job)
         return None if best is None else dict(BestMetricSerializer(best).data)
+
+    def get_attained_accelerator_s(self, job: Job) -> float:
+        return accelerator_seconds([job], timezone.now())[job.pk]
 
     @extend_schema_field(ExpectedEndSerializer(allow_null=True))
     def get_expected_end(self, job: Job) -> dict[str, Any] | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus
@@ -98,14 +100,19 @@ def test_only_the_fields_that_are_asked_for(ada: User, client_of: Clients) -> No
     assert (response.status_code, set(response.json()["errors"])) == (400, {"fields"})
 
 
-def test_a_field_alone_is_what_it_is_among_all(ada: User, client_of: Clients) -> None:
+def test_a_field_alone_is_what_it_is_among_all(
+    ada: User, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World()
     job = job_make(ada)
     world.settle(4)
+    granted_at = job.allocations.order_by("granted_at").values_list("granted_at", flat=True)[0]
     client = client_of(ada)
     address = f"{URL}{job.pk}/"
+    monkeypatch.setattr(timezone, "now", lambda: granted_at + timedelta(seconds=60))
     whole = client.get(address).json()
     assert whole["num_accelerators"] > 0
+    assert 0.0 < whole["attained_accelerator_s"] <= 60.0 * whole["num_accelerators"]
     for name, value in whole.items():
         assert client.get(address, {"fields": name}).json() == {name: value}
 
