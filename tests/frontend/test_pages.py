@@ -536,7 +536,8 @@ def test_parallel_trials_are_shown_with_their_jobs(world: World, ada: Client) ->
     assert "(at most 6 trials, 2 at a time on idle accelerators)" in text
     assert "1 step 60 round 1 unchanged 0 2.0000" in text
     assert "2 step 60 round 1 learning_rate 0.25 12 2.0000" in text
-    assert f'<a href="/jobs/{child.pk}/" aria-label="Trial 2, job {child.pk}">' in answer.content.decode()
+    link = f'<a href="/jobs/{child.pk}/" aria-label="Trial 2, job {child.pk}">'
+    assert link in answer.content.decode()
     shown = page_text(ada.get(f"/jobs/{child.pk}/"))
     assert "learning_rate (a trial: learning_rate 0.25)" in shown
     assert f"Trial of job #{job.pk}" in shown
