@@ -178,9 +178,10 @@ def _trials_make(
         child = trial_job_make(job, saved, first + place, found.num_steps, values, now)
         _trial_add(job, found, first + place, values, child, now)
         children.add(child.pk)
+    trials = "one trial" if found.num_trials == 1 else f"{found.num_trials} trials"
     text = (
-        f"Round {found.number}: {found.num_trials} trials of {found.num_steps:,} steps start from "
-        f"step {found.start_step:,} on idle accelerators"
+        f"Round {found.number}: {trials} of {found.num_steps:,} steps, from step "
+        f"{found.start_step:,} on, on idle accelerators"
     )
     data = {"round": found.number, "trials": sorted(children), "step": found.start_step}
     event_add("round_begun", text, now=now, job=job, actor=TUNING_ACTOR, data=data)

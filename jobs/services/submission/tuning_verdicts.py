@@ -121,11 +121,12 @@ def _tell(
         values = {"values": winner.values, "trial": winner.number, "job": winner.child_id}
         event_add("tuned", text, now=now, job=job, actor=TUNING_ACTOR, data=data | values)
         return
-    num_done = sum(one.verdict is not None for one in outcomes) - 1
-    text = (
-        f"Round {found.number}: the job keeps its values; its loss fell faster than those of the "
-        f"{num_done} other trials that were done, or none fell clearly"
-    )
+    why = "no loss fell clearly"
+    if any(one.end is TrialEnd.KEPT for one in outcomes):
+        num_done = sum(one.verdict is not None for one in outcomes) - 1
+        others = "one other trial" if num_done == 1 else f"{num_done} other trials"
+        why = f"its loss fell fastest, with {others} done"
+    text = f"Round {found.number}: the job keeps its values, as {why}"
     event_add("round_ended", text, now=now, job=job, actor=TUNING_ACTOR, data=data)
 
 

@@ -154,7 +154,7 @@ def test_trials_start_from_the_jobs_state_as_idle_jobs_of_its_owner(
     own, *others = Trial.objects.filter(job=parent)
     assert (own.child, own.values, own.start_loss) == (None, {}, 2.0)
     assert [row.child for row in others] == [first, second]
-    assert "2 trials of 20 steps start from step 10" in event(parent, "round_begun").message
+    assert "2 trials of 20 steps, from step 10 on" in event(parent, "round_begun").message
     client = client_of(ada)
     assert [row["id"] for row in client.get(URL).json()["results"]] == [parent.pk]
     found = client.get(URL, {"trial_of": parent.pk, "order": "submitted"}).json()["results"]
@@ -224,7 +224,8 @@ def test_the_job_keeps_its_values_if_no_other_trial_is_faster(world: World, pare
     tuning_advance(world.now)
     assert outcomes(parent) == [(None, "kept"), (first.pk, "slower"), (second.pk, "unstable")]
     assert fresh(parent).adoption == {}
-    assert "the job keeps its values" in event(parent, "round_ended").message
+    text = "Round 1: the job keeps its values, as its loss fell fastest, with 2 other trials done"
+    assert event(parent, "round_ended").message == text
 
 
 def test_a_higher_job_takes_the_accelerators_and_the_trial_goes_on_later(
