@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.core.files.base import ContentFile
 from django.test import Client
 from django.utils import timezone
 
@@ -16,6 +17,7 @@ from controlplane.core.protocol.wire import HelloRequest, ReportKind, Validation
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Artifact, EnrolmentToken, Event, Job, LogChunk, Node
 from jobs.selectors.desired_state.state import wanted_state
+from jobs.selectors.forks import ADOPTED_FILE
 from jobs.services.cluster.nodes import Cordon, enrolment_token_create, node_cordon
 from jobs.services.submission.validations import validation_start, validation_take
 from tests.jobs.world import PlayedNode, World
@@ -402,6 +404,22 @@ class TestFiles:
         for name in ("checkpoint.npz", "model.keras"):
             assert self.put(client, job, name, b"y").status_code == 404
         assert Artifact.objects.count() == 1
+
+    def test_an_adopted_state_is_for_nodes_of_the_job(
+        self, world: World, fresh_node: tuple[Node, Client]
+    ) -> None:
+        job, client, _ = self.training(world)
+        address = f"{BASE}jobs/{job.pk}/adopted/"
+        assert client.get(address).status_code == 404
+        row = Artifact(job=job, name=ADOPTED_FILE, size_bytes=5, generation=0, at=world.now)
+        row.file.save(ADOPTED_FILE, ContentFile(b"state"))
+        response = client.get(address)
+        assert b"".join(response.streaming_content) == b"state"  # type: ignore[attr-defined]
+        assert fresh_node[1].get(address).status_code == 404
+        assert client.post(address).status_code == 405
+        assert self.put(client, job, ADOPTED_FILE, b"other").status_code == 400
+        Allocation.objects.update(released_at=world.now)
+        assert client.get(address).status_code == 404
 
     def test_a_validating_node_reads_the_code_only(self, fresh_node: tuple[Node, Client]) -> None:
         node, client = fresh_node
