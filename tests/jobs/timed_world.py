@@ -23,6 +23,8 @@ class TimedWorld(World):
 
     truth = TRUTH
     phi = 448.0
+    #: Seconds from one report to the next.
+    report_s = 1.0
 
     def report(self, job: Job, **changes: Any) -> int:
         """Let a job's leader report ten steps; gives the batch size that it has."""
@@ -38,7 +40,7 @@ class TimedWorld(World):
         own_s = slices * float(self.truth.grad_s(slice_size))
         first = self.steps.get(job.pk, 0)
         self.steps[job.pk] = first + 10
-        self.now_s += 1.0
+        self.now_s += self.report_s
         data: dict[str, Any] = {
             "first_step": first + 1,
             "last_step": first + 10,
