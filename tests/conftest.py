@@ -19,6 +19,8 @@ import django
 import hypothesis
 import pytest
 from django.conf import settings
+from django.db import connection, transaction
+from django.test import TransactionTestCase
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 from tests.support import servers, starts
@@ -111,8 +113,33 @@ _DATABASE = _choose_database()
 _STATE_DIRECTORY = _set_environment()
 # Here and not in pyproject.toml: pytest-django would read the settings before this file is loaded.
 django.setup()
+from django.contrib.auth.models import Permission  # noqa: E402  they need the settings
+from django.contrib.contenttypes.models import ContentType  # noqa: E402
+
 # A slow digest of a password takes longer than most tests.
 settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+_rows_flush = TransactionTestCase._fixture_teardown
+
+
+def _rows_delete(case: TransactionTestCase) -> None:
+    """Empty the tables after a test that has committed.
+
+    Django truncates them and makes the rows of content types and permissions again, which takes
+    several times as long; on PostgreSQL those rows stay. No trigger refuses or checks a deletion.
+    """
+    if connection.vendor != "postgresql":
+        return _rows_flush(case)
+    tables = set(connection.introspection.django_table_names())
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        for table in tables - {ContentType._meta.db_table, Permission._meta.db_table}:
+            cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")
+    return None
+
+
+TransactionTestCase._fixture_teardown = _rows_delete
 
 
 @pytest.hookimpl(optionalhook=True)

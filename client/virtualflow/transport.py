@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import re
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -60,6 +62,12 @@ def bad_input(field: str, message: str) -> VirtualFlowError:
     return VirtualFlowError("The input is not valid.", code="bad_input", fields={field: [message]})
 
 
+@cache
+def _tls_context() -> ssl.SSLContext:
+    """Return httpx's default context; reading its certificates takes longer than many requests."""
+    return httpx.create_ssl_context()
+
+
 class Transport:
     """Connections to one site, with its token in every request.
 
@@ -88,6 +96,7 @@ class Transport:
             headers={"Authorization": f"Bearer {token_read(token)}", "Accept": "*/*"},
             timeout=timeout_s,
             follow_redirects=False,
+            verify=_tls_context(),
         )
 
     def close(self) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from django.db import transaction
 from django.test import Client, override_settings
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker, Settings
 
 from jobs.models import Node
 from tests.frontend.world import World, make_world
+from tests.support.shared_rows import rows_shared
 
 
 @pytest.fixture(scope="module")
@@ -23,17 +23,13 @@ def shared_world(
     django_db_blocker: DjangoDbBlocker,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[World, Path]]:
-    """Make one world for all tests of a module, which takes longer than most; add its files.
-
-    Each test sees it in a transaction inside this one's.
-    """
+    """Make one world for all tests of a module, which takes longer than most; add its files."""
     files = tmp_path_factory.mktemp("files")
     changed = override_settings(MEDIA_ROOT=str(files))
-    with django_db_blocker.unblock(), transaction.atomic():
+    with rows_shared(django_db_blocker):
         with changed:
             world = make_world()
         yield world, files
-        transaction.set_rollback(True)
 
 
 @pytest.fixture

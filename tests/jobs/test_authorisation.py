@@ -6,13 +6,17 @@ elsewhere; here only 401, 403, 404 and redirects to the login count.
 
 from __future__ import annotations
 
+import copy
 import io
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import User
-from django.test import Client
+from django.test import Client, override_settings
 from django.urls import URLPattern, URLResolver, get_resolver
+from pytest_django import DjangoDbBlocker, Settings
 from rest_framework.test import APIClient
 
 from jobs.models import Job, Project, ProjectMembership, Sweep
@@ -26,6 +30,7 @@ from tests.support.builders import (
     user_make,
     validation_make,
 )
+from tests.support.shared_rows import rows_shared
 
 OPEN = "open"  # everybody
 OWN = "own"  # the owner of the job, and admins; 404 for others
@@ -202,6 +207,28 @@ class Cast:
         )
 
 
+@pytest.fixture(scope="module")
+def shared_cast(
+    django_db_setup: None,
+    django_db_blocker: DjangoDbBlocker,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Cast, Path]]:
+    """Make one cast for the module, and a folder of its files."""
+    files = tmp_path_factory.mktemp("files")
+    with rows_shared(django_db_blocker):
+        with override_settings(MEDIA_ROOT=str(files)):
+            cast = Cast()
+        yield cast, files
+
+
+@pytest.fixture
+def cast(shared_cast: tuple[Cast, Path], db: None, settings: Settings, tmp_path: Path) -> Cast:
+    """Give a test a copy of the cast and of its files."""
+    shared, files = shared_cast
+    settings.MEDIA_ROOT = str(shutil.copytree(files, tmp_path / "files"))
+    return copy.deepcopy(shared)
+
+
 def expected(group: str, name: str, method: str) -> set[int] | None:
     """Give the statuses that a refusal has; None: not refused for who it is."""
     if group == OPEN:
@@ -224,46 +251,42 @@ def expected(group: str, name: str, method: str) -> set[int] | None:
     return None
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     "route", [route for route, group in ALL_ROUTES.items() if group not in (None, PAGE, ADMIN_SITE)]
 )
-def test_the_matrix(route: str) -> None:
+def test_the_matrix(route: str, cast: Cast) -> None:
     group = ALL_ROUTES[route]
     assert group is not None
-    cast_, methods = Cast(), methods_of(route)
-    version = Job.objects.get(id=cast_.job.pk).version
+    methods = methods_of(route)
+    version = Job.objects.get(id=cast.job.pk).version
     for name in REFUSED:
         # The writer is the owner, whose writes change the job.
         for method in READS if name == "writer" else methods:
-            response = getattr(cast_.clients[name], method)(cast_.path(route), data={})
+            response = getattr(cast.clients[name], method)(cast.path(route), data={})
             refusal = expected(group, name, method)
             label = f"{name} {method} {route}: {response.status_code}"
             if refusal is not None:
                 assert response.status_code in refusal, label
             elif group != AGENT:
                 assert response.status_code not in (401, 403), label
-        job = Job.objects.get(id=cast_.job.pk)
+        job = Job.objects.get(id=cast.job.pk)
         assert job.version == version, f"{name} changed the job by {route}"
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("route", [route for route, group in ALL_ROUTES.items() if group == OWN])
-def test_owners_and_admins_get_through(route: str) -> None:
-    cast_ = Cast()
+def test_owners_and_admins_get_through(route: str, cast: Cast) -> None:
     for name in ("owner", "admin", "admin by session"):
         answers = {
-            method: getattr(cast_.clients[name], method)(cast_.path(route), data={}).status_code
+            method: getattr(cast.clients[name], method)(cast.path(route), data={}).status_code
             for method in ("get", "post", "delete")
         }
         assert {401, 403, 404} & set(answers.values()) == set(), (name, answers)
         assert answers["get"] == 200 or {answers["post"], answers["delete"]} != {405}
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("route", [route for route, group in ALL_ROUTES.items() if group == PAGE])
-def test_pages_want_a_login(route: str) -> None:
-    response = Client().get(Cast().path(route))
+def test_pages_want_a_login(route: str, cast: Cast) -> None:
+    response = Client().get(cast.path(route))
     if route == "login/":
         assert response.status_code == 200
     elif response.status_code == 302:
@@ -272,16 +295,14 @@ def test_pages_want_a_login(route: str) -> None:
         assert response.status_code in (401, 403, 404, 405)
 
 
-@pytest.mark.django_db
-def test_the_admin_site_wants_an_admin() -> None:
-    cast_ = Cast()
+def test_the_admin_site_wants_an_admin(cast: Cast) -> None:
     routes_ = [route for route, group in ALL_ROUTES.items() if group == ADMIN_SITE]
     plain = [route.replace("<path:object_id>", "1").replace("<id>", "1") for route in routes_]
     paths = [f"/{path}" for path in plain if "(" not in path]
     assert len(paths) > 40
     for name in ("nobody", "owner", "other by session", "admin"):  # no API token counts here
         for path in paths:
-            response = cast_.clients[name].get(path)
+            response = cast.clients[name].get(path)
             if path == "/admin/login/" and name == "other by session":
                 assert response.status_code == 403
                 continue

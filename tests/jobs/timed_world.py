@@ -23,9 +23,11 @@ class TimedWorld(World):
 
     truth = TRUTH
     phi = 448.0
+    #: Seconds from one report to the next.
+    report_s = 1.0
 
-    def report(self, job: Job, **changes: Any) -> int:
-        """Let a job's leader report ten steps; gives the batch size that it has."""
+    def report(self, job: Job, num_steps: int = 10, **changes: Any) -> int:
+        """Let a job's leader report some steps; gives the batch size that it has."""
         played, trainer = self.leader_of(job)
         generation = job.generations.get(phase="active")
         members = generation.membership.members
@@ -37,14 +39,14 @@ class TimedWorld(World):
         step_s = float(self.truth.step_s(num, nodes, slice_size, slices))
         own_s = slices * float(self.truth.grad_s(slice_size))
         first = self.steps.get(job.pk, 0)
-        self.steps[job.pk] = first + 10
-        self.now_s += 1.0
+        self.steps[job.pk] = first + num_steps
+        self.now_s += self.report_s
         data: dict[str, Any] = {
             "first_step": first + 1,
-            "last_step": first + 10,
+            "last_step": first + num_steps,
             "epoch": 0,
-            "examples": 10 * batch_size,
-            "seconds": 10 * step_s,
+            "examples": num_steps * batch_size,
+            "seconds": num_steps * step_s,
             "loss": 0.3 + 2.0 / (1.0 + 0.01 * first),
             "num_accelerators": num,
             "compute_s": {str(row.slot): own_s for row in members},

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from controlplane.core.protocol.reported_values import facts_read
 from controlplane.core.protocol.wire import ReportKind, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
 from jobs.models import Validation
@@ -49,8 +50,11 @@ def test_hostile_reports(kind: ReportKind) -> None:
 def test_hostile_facts() -> None:
     world, _, victim = two_jobs()
     node = world.nodes[0].node
-    sets: list[dict[str, Any]] = [dict.fromkeys(FACTS, value) for value in HOSTILE]
-    sets += [{**FACTS, "memory": dict.fromkeys(FACTS["memory"], value)} for value in HOSTILE]
+    offered_sets: list[dict[str, Any]] = [dict.fromkeys(FACTS, value) for value in HOSTILE]
+    offered_sets += [
+        {**FACTS, "memory": dict.fromkeys(FACTS["memory"], value)} for value in HOSTILE
+    ]
+    sets = {repr(facts_read(facts)): facts for facts in offered_sets}.values()
     jobs = [job_make(status=JobStatus.VALIDATING, stop_kind="epochs") for _ in sets]
     Validation.objects.update(
         status=ValidationStatus.RUNNING, node=node, attempt=1, deadline_at=world.now

@@ -38,7 +38,7 @@ from controlplane.core.protocol.wire import (
 from tests.agents.builders import agent_settings, membership, wanted_trainer, wanted_validation
 from tests.agents.conftest import wait_until
 from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane
-from tests.agents.trainer.local_jobs import UNEVEN_JOB
+from tests.agents.trainer.local_jobs import PLAIN_JOB, local_job
 from tests.security import intruder
 from tests.support.reachable import reachable_command, root_needed
 
@@ -47,7 +47,7 @@ LEAST_ATTEMPTS = 40
 #: A real job: the intruder's functions, then a job that trains; what it could do is in its log.
 INTRUDING_JOB = (
     Path(intruder.__file__).read_text(encoding="utf-8")
-    + UNEVEN_JOB.replace("def build(settings):", "def honest_build(settings):")
+    + PLAIN_JOB.replace("def build(settings):", "def honest_build(settings):")
     + """
 
 def build(settings):
@@ -220,6 +220,7 @@ def test_without_isolation_the_same_job_reaches_everything(
     } - {*done}  # fmt: skip
     assert not missing
     assert plane.hellos[-1].isolation == "none"
+    assert "use only where all users trust each other" in agents.stop()
 
 
 def test_trainers_of_a_job_share_a_user_over_resizes_and_restarts(
@@ -283,24 +284,23 @@ def test_what_a_dead_agent_left_is_ended_by_the_next(
 
 @pytest.mark.timeout(300)
 def test_a_real_job_trains_as_without_isolation(
-    agents: IsolatedAgents, plane: ControlPlane
+    agents: IsolatedAgents, plane: ControlPlane, tmp_path: Path
 ) -> None:
-    digests = []
-    for job_id, start in ((1, agents.start_isolated), (2, agents.start)):
-        pid = start(REAL)
-        victim = {"state": str(agents.state), "agent": pid, "victim": str(agents.run_dir(9, 9))}
-        plane.want(wanted_for_real(plane, job_id, **(victim if job_id == 1 else {})))
-        wait_until(lambda job=job_id: ReportKind.EXITED in plane.kinds(job, 0), 120)
-        finished = plane.report(job_id, 0, ReportKind.FINISHED)
-        assert finished is not None, plane.log(job_id, 0)
-        digests.append(finished.data["digest"])
-        assert not agents.left()
-        errors = agents.stop()
+    pid = agents.start_isolated(REAL)
+    victim = {"state": str(agents.state), "agent": pid, "victim": str(agents.run_dir(9, 9))}
+    wanted = wanted_for_real(plane, 1, **victim)
+    plane.want(wanted)
+    wait_until(lambda: ReportKind.EXITED in plane.kinds(1, 0), 120)
+    finished = plane.report(1, 0, ReportKind.FINISHED)
+    assert finished is not None, plane.log(1, 0)
+    assert not agents.left()
+    agents.stop()
     words = plane.log(1, 0).partition("intruder ")[2].partition("\n")[0].split(maxsplit=1)
     assert words[1] == "[]", plane.log(1, 0)
     assert int(words[0]) > LEAST_ATTEMPTS - 20  # there is no victim here
-    assert digests[0] == digests[1]
-    assert "use only where all users trust each other" in errors
+    with local_job(tmp_path, dataclasses.replace(wanted.spec, settings={}), INTRUDING_JOB) as job:
+        job.resize(1)
+        assert job.wait_finished()["digest"] == finished.data["digest"]
 
 
 def wanted_for_real(plane: ControlPlane, job_id: int, **settings: Any) -> WantedTrainer:

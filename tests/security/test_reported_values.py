@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.test import override_settings
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_django import DjangoDbBlocker
 
 from controlplane.core.policies import POLICIES
 from controlplane.core.protocol.reported_values import facts_read, report_read
@@ -17,6 +21,7 @@ from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
 from jobs.api.jobs.submission_request import submission_read
 from jobs.models import ClusterSetting, Event, Job, Validation
 from jobs.selectors.dry_run import submission_outlook
+from jobs.selectors.estimates.job import fits_forget
 from jobs.services.reports.batches import batch_take
 from jobs.services.reports.model_fitting import models_fit
 from tests.jobs.losses import fresh
@@ -24,59 +29,80 @@ from tests.jobs.world import World
 from tests.security.hostile_reports import FACTS, SOUND, STEPS, offered, two_jobs
 from tests.security.hostile_values import HOSTILE
 from tests.support.builders import job_make, submission_values, user_make
+from tests.support.shared_rows import rows_shared
 
 
 def report(kind: ReportKind, **data: Any) -> TrainerReport:
     return TrainerReport(job_id=1, slot=0, generation=1, sequence=0, at=0.0, kind=kind, data=data)
 
 
-@pytest.mark.django_db
-@pytest.mark.parametrize("kind", [*ReportKind])
-def test_no_report_keeps_out_those_of_another_job(kind: ReportKind) -> None:
-    world, hostile, victim = two_jobs()
-    played, trainer = world.leader_of(hostile)
-    offered(played, trainer, kind)
-    _, honest = world.leader_of(victim)
-    played.say(honest, ReportKind.STEPS, **STEPS)
-    batch_take(played.node, played.batch(), world.now)
-    assert fresh(victim).step == 20
-    models_fit(world.now)
-    for policy in POLICIES if kind in (ReportKind.STEPS, ReportKind.READY) else ("fifo",):
-        ClusterSetting.objects.update(policy=policy)
-        world.cycle()
-        assert fresh(victim).status == "running"
+Jobs = tuple[World, Job, Job]
 
 
-@pytest.mark.django_db
-@pytest.mark.parametrize("field", ["job_id", "slot", "generation", "sequence", "at"])
-def test_no_address_of_a_report_keeps_out_others(field: str) -> None:
-    world, hostile, victim = two_jobs()
-    played, trainer = world.leader_of(hostile)
-    _, honest = world.leader_of(victim)
-    for value in (-1, 2**31 - 1, 2**31, 2**63, 2**70, 10**300):
-        said = played.say(trainer, ReportKind.STEPS, **STEPS)
-        object.__setattr__(said, field, float(value) if field == "at" else value)
-        chunk = LogChunk(job_id=hostile.pk, slot=trainer.slot, offset=0, text="a")
-        if field in ("job_id", "slot"):
-            object.__setattr__(chunk, field, value)
-        elif field == "sequence":
-            object.__setattr__(chunk, "offset", value)
-        batch = dataclasses.replace(played.batch(), logs=(chunk,))
-        batch_take(played.node, batch, world.now)
-    played.say(honest, ReportKind.STEPS, **STEPS)
-    batch_take(played.node, played.batch(), world.now)
-    assert fresh(victim).step == 20
+@pytest.fixture(scope="class")
+def shared_jobs(
+    django_db_setup: None,
+    django_db_blocker: DjangoDbBlocker,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Jobs]:
+    """Let two jobs train; no test reads their files."""
+    files = override_settings(MEDIA_ROOT=str(tmp_path_factory.mktemp("files")))
+    with rows_shared(django_db_blocker):
+        with files:
+            jobs = two_jobs()
+        yield jobs
 
 
-@pytest.mark.django_db
-def test_the_owner_is_told_once_of_refused_reports() -> None:
-    world, job, _ = two_jobs()
-    played, trainer = world.leader_of(job)
-    for step in (2**63, 2**70):
-        played.say(trainer, ReportKind.STEPS, **{**STEPS, "last_step": step})
-    batch_take(played.node, played.batch(), world.now)
-    event = job.events.get(kind="report_refused")
-    assert "last_step is not from 0 to below 9223372036854775808" in event.message
+@pytest.fixture
+def jobs(shared_jobs: Jobs, db: None) -> Jobs:
+    """Give a test a copy of the world and of its jobs."""
+    fits_forget()
+    return copy.deepcopy(shared_jobs)
+
+
+class TestReports:
+    @pytest.mark.parametrize("kind", [*ReportKind])
+    def test_no_report_keeps_out_those_of_another_job(self, jobs: Jobs, kind: ReportKind) -> None:
+        world, hostile, victim = jobs
+        played, trainer = world.leader_of(hostile)
+        offered(played, trainer, kind)
+        _, honest = world.leader_of(victim)
+        played.say(honest, ReportKind.STEPS, **STEPS)
+        batch_take(played.node, played.batch(), world.now)
+        assert fresh(victim).step == 20
+        models_fit(world.now)
+        for policy in POLICIES if kind in (ReportKind.STEPS, ReportKind.READY) else ("fifo",):
+            ClusterSetting.objects.update(policy=policy)
+            world.cycle()
+            assert fresh(victim).status == "running"
+
+    @pytest.mark.parametrize("field", ["job_id", "slot", "generation", "sequence", "at"])
+    def test_no_address_of_a_report_keeps_out_others(self, jobs: Jobs, field: str) -> None:
+        world, hostile, victim = jobs
+        played, trainer = world.leader_of(hostile)
+        _, honest = world.leader_of(victim)
+        for value in (-1, 2**31 - 1, 2**31, 2**63, 2**70, 10**300):
+            said = played.say(trainer, ReportKind.STEPS, **STEPS)
+            object.__setattr__(said, field, float(value) if field == "at" else value)
+            chunk = LogChunk(job_id=hostile.pk, slot=trainer.slot, offset=0, text="a")
+            if field in ("job_id", "slot"):
+                object.__setattr__(chunk, field, value)
+            elif field == "sequence":
+                object.__setattr__(chunk, "offset", value)
+            batch = dataclasses.replace(played.batch(), logs=(chunk,))
+            batch_take(played.node, batch, world.now)
+        played.say(honest, ReportKind.STEPS, **STEPS)
+        batch_take(played.node, played.batch(), world.now)
+        assert fresh(victim).step == 20
+
+    def test_the_owner_is_told_once_of_refused_reports(self, jobs: Jobs) -> None:
+        world, job, _ = jobs
+        played, trainer = world.leader_of(job)
+        for step in (2**63, 2**70):
+            played.say(trainer, ReportKind.STEPS, **{**STEPS, "last_step": step})
+        batch_take(played.node, played.batch(), world.now)
+        event = job.events.get(kind="report_refused")
+        assert "last_step is not from 0 to below 9223372036854775808" in event.message
 
 
 @pytest.mark.django_db
@@ -85,22 +111,20 @@ def test_no_fact_of_a_validation_stops_a_policy_or_a_dry_run() -> None:
     offered_facts = [{**FACTS, name: value} for name in [*FACTS, "unknown"] for value in HOSTILE]
     for name in FACTS["memory"]:
         offered_facts += [{**FACTS, "memory": {**FACTS["memory"], name: v}} for v in HOSTILE]
+    different = {repr(facts_read(facts)): facts for facts in offered_facts}
     submitted = {"stop_kind": "epochs", "batch_size_min": 32, "batch_size_max": 64}
     owner = user_make()
-    jobs = [job_make(owner, status=JobStatus.VALIDATING, **submitted) for _ in offered_facts]
+    jobs = [job_make(owner, status=JobStatus.VALIDATING, **submitted) for _ in different]
     node = world.nodes[0].node
     Validation.objects.update(
         status=ValidationStatus.RUNNING, node=node, attempt=1, deadline_at=world.now
     )
     results = tuple(
         ValidationReport(validation_id=job.validation.pk, attempt=1, ok=True, facts=facts)
-        for job, facts in zip(jobs, offered_facts, strict=True)
+        for job, facts in zip(jobs, different.values(), strict=True)
     )
     batch_take(node, dataclasses.replace(world.nodes[0].batch(), validations=results), world.now)
     assert {*Job.objects.values_list("status", flat=True)} == {"pending"}
-    different = {repr(job.facts): job.pk for job in Job.objects.all()}
-    Validation.objects.exclude(job__in=different.values()).delete()
-    Job.objects.exclude(id__in=different.values()).update(status="cancelled", ended_at=world.now)
     for policy in POLICIES:
         ClusterSetting.objects.update(policy=policy)
         world.cycle()

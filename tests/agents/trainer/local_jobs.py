@@ -20,6 +20,30 @@ from tests.support.warm_trainers import trainer_fork
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "jobs" / "job_templates"
 
+#: A job that takes half as long to trace as the one below: dropout, and a rate that falls.
+PLAIN_JOB = """
+import keras
+import numpy as np
+
+
+def build(settings):
+    generator = np.random.default_rng(5)
+    x = generator.normal(size=(101, 6)).astype("float32")
+    y = (x[:, :1] * x[:, 1:2] > 0).astype("float32")
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(16, activation="relu"),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(1),
+        ]
+    )
+    rate = keras.optimizers.schedules.ExponentialDecay(0.01, 10, 0.9)
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile(optimizer=keras.optimizers.Adam(rate), loss=loss, metrics=["accuracy"])
+    return model, (x, y), (x[:33], y[:33])
+"""
+
 #: A job with all that a mapping could disturb: dropout, batch statistics, a stateful counter,
 #: a regulariser, sample weights, validation data, and sizes that divide by nothing.
 UNEVEN_JOB = '''
@@ -109,7 +133,7 @@ def membership_of(shares: dict[int, tuple[int, ...]], **changes: Any) -> Members
 def local_job(
     folder: Path,
     spec: TrainingSpec,
-    code: str | Path = UNEVEN_JOB,
+    code: str | Path = PLAIN_JOB,
     forked: bool = True,
     **options: Any,
 ) -> LocalJob:

@@ -43,12 +43,12 @@ class TestAllLost:
     def test_progress_makes_up_for_restarts(self, settings: Any) -> None:
         settings.RESTART_LIMIT = 1
         world, job = training(num_nodes=1)
-        for _ in range(4):
+        for _ in range(2):
             world.kill(job, *slots(newest(job)))
             assert fresh(job).status == "pending"
             world.until(lambda: newest(job).phase == "active")
             world.train(job)
-        assert (fresh(job).restarts, fresh(job).restarts_without_progress) == (4, 1)
+        assert (fresh(job).restarts, fresh(job).restarts_without_progress) == (2, 1)
 
     def test_without_progress_it_is_given_up(self, settings: Any) -> None:
         settings.RESTART_LIMIT = 2
@@ -110,7 +110,7 @@ class TestCrashLoops:
     def test_a_new_step_in_between_forgives(self, settings: Any) -> None:
         settings.CRASH_LIMIT = 1
         world, job = training()
-        for _ in range(4):
+        for _ in range(2):
             world.kill(job, slots(newest(job))[-1])
             world.settle(4)
             world.train(job)

@@ -56,7 +56,7 @@ def goes_on(world: World, job: Job, num_members: int = 4) -> None:
     assert not job.artifacts.filter(name="checkpoint.npz").exists()
 
 
-#: For what hardly depends on the policy; all others in `make nightly`.
+#: All others in `make nightly`: tests/core/scheduling/test_replacements.py tries every policy.
 FEW_POLICIES = [
     name if name in ("fifo", "goodput_fair") else pytest.param(name, marks=pytest.mark.nightly)
     for name in sorted(POLICIES)
@@ -75,7 +75,7 @@ class TestEveryPolicy:
         assert accelerators_of(job) == before
         assert not waiting.allocations.exists()
 
-    @pytest.mark.parametrize("policy", sorted(POLICIES))
+    @pytest.mark.parametrize("policy", FEW_POLICIES)
     def test_the_cycle_may_run_at_any_moment_of_it(self, policy: str) -> None:
         world, job, waiting = on_all(policy)
         world.kill(job, B)

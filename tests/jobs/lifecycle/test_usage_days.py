@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -122,13 +123,13 @@ class History:
             for width_s, time in times
         )  # fmt: skip
 
-    def usages(self) -> list[Usage]:
+    def usages(self, periods: Sequence[tuple[datetime, datetime]] = PERIODS) -> list[Usage]:
         """Return the usage of each period by everything, as an admin sees it and as others do."""
         found = []
         others = itertools.cycle(
             [(self.ada, ""), (self.bob, ""), (self.ada, "text"), (self.admin, "vision")]
         )
-        for (since, until), by in itertools.product(PERIODS, UsageBy):
+        for (since, until), by in itertools.product(periods, UsageBy):
             found.append(usage_between(self.admin, by, since, until))
             person, project = next(others)
             found.append(usage_between(person, by, since, until, project))
@@ -174,12 +175,13 @@ def test_sums_of_days_change_no_figure(
     assert [usage_csv(one).content for one in history.usages()] == files
 
     history.retag()
-    renewed = history.usages()
-    assert renewed != live
+    periods = PERIODS[:3]
+    renewed = history.usages(periods)
+    assert renewed != live[: len(renewed)]
     assert sum_all() > 0
-    assert history.usages() == renewed
+    assert history.usages(periods) == renewed
     UsageDay.objects.all().delete()
-    assert history.usages() == renewed
+    assert history.usages(periods) == renewed
 
 
 def test_a_run_sums_some_days_the_newest_first_and_later_runs_the_others() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -21,14 +22,23 @@ def job_of(world: KindsWorld, num: int, **fields: Any) -> Job:
     return job
 
 
-def train_for(world: KindsWorld, job: Job, seconds: float, report_s: float = 2.0) -> None:
-    """Let a job train and the control plane look on, until so many seconds of it are over."""
-    end_s, num_steps = world.now_s + seconds, 1
-    while world.now_s < end_s:
+def train_until(
+    world: KindsWorld, job: Job, is_so: Callable[[], object], report_s: float = 2.0
+) -> None:
+    """Let a job train and the control plane look on until something holds, within ten minutes."""
+    end_s, num_steps = world.now_s + 600.0, 1
+    while not is_so():
+        assert world.now_s < end_s, "it never came about"
         step_s = world.train_timed(job, num_steps)
         num_steps = math.ceil(report_s / step_s)
         if world.cycle():
             world.settle(1)
+
+
+def train_for(world: KindsWorld, job: Job, seconds: float, report_s: float = 2.0) -> None:
+    """Let a job train and the control plane look on, until so many seconds of it are over."""
+    end_s = world.now_s + seconds
+    train_until(world, job, lambda: world.now_s >= end_s, report_s)
 
 
 def moves_of(job: Job) -> list[Generation]:
@@ -69,9 +79,7 @@ def test_nothing_moves_while_members_have_just_begun() -> None:
     world.factor[split(job)[1][0]] = 2.0
     began = active(job)
     assert began.switched_at is not None
-    while not moves_of(job):
-        train_for(world, job, 1.0)
-        assert world.now_s < 60.0, "it is never found"
+    train_until(world, job, lambda: moves_of(job))
     asked = moves_of(job)[0].requested_at
     assert 29.0 <= (asked - began.switched_at).total_seconds() <= 37.0
 
@@ -117,15 +125,13 @@ def test_a_cool_down_lies_between_two_moves() -> None:
     second = split(job)[1][0]
     train_for(world, job, 5.0)
     world.factor[second] = 3.0
-    while not moves_of(job):
-        train_for(world, job, 1.0)
+    train_until(world, job, lambda: moves_of(job))
     moved = active(job)
     assert counts(job) == [12, 4]
     train_for(world, job, 36.0)  # it is judged: it paid
     assert len(told(job, "move_kept")) == 1
     world.factor[second] = 1.0
-    while active(job).number == moved.number:
-        train_for(world, job, 1.0)
+    train_until(world, job, lambda: active(job).number != moved.number)
     waited_s = (active(job).requested_at - moved.requested_at).total_seconds()
     assert MOVE_COOL_DOWN_S <= waited_s <= MOVE_COOL_DOWN_S + 5.0
     assert counts(job) == [8, 8]
@@ -137,12 +143,10 @@ def test_a_move_that_did_not_pay_is_taken_back_once_and_not_tried_again_soon() -
     job = job_of(world, 2)
     second = split(job)[1][0]
     world.factor[second] = 1.9
-    while not moves_of(job):
-        train_for(world, job, 1.0)
+    train_until(world, job, lambda: moves_of(job))
     world.extra_s = 0.04  # 156 ms before, 114 promised, 154 with this
     assert counts(job) == [11, 5]
-    while counts(job) == [11, 5]:
-        train_for(world, job, 1.0)
+    train_until(world, job, lambda: counts(job) != [11, 5])
     world.extra_s = 0.0
     undone = active(job)
     assert counts(job) == [8, 8]
@@ -164,8 +168,7 @@ def test_a_move_that_did_not_pay_is_taken_back_once_and_not_tried_again_soon() -
     # Another split: what the rows of 11 + 5 cost to exchange is known by now.
     assert (counts(job), again.number) == ([10, 6], undone.number + 1)
     world.extra_s = 0.2  # every stretch is far slower: that needs no half minute
-    while active(job).number == again.number:
-        train_for(world, job, 1.0)
+    train_until(world, job, lambda: active(job).number != again.number)
     assert (active(job).requested_at - again.requested_at).total_seconds() < 20.0
     assert told(job, "move_undone")[1].endswith("No other move for 240 s")
 
@@ -174,11 +177,9 @@ def test_after_a_vain_move_resizes_split_by_kind_alone() -> None:
     world = KindsWorld("fast fast", has_profiles=False)
     job = job_of(world, 2)
     world.factor[split(job)[1][0]] = 1.9
-    while not moves_of(job):
-        train_for(world, job, 1.0)
+    train_until(world, job, lambda: moves_of(job))
     world.extra_s = 0.3
-    while not told(job, "move_undone"):
-        train_for(world, job, 1.0)
+    train_until(world, job, lambda: told(job, "move_undone"))
     train_for(world, job, 40.0, report_s=5.0)
     world.add_node("fast", 2)
     settled(world, job, 4)
@@ -189,8 +190,7 @@ def test_a_trial_ends_with_its_membership() -> None:
     world = KindsWorld("fast fast", has_profiles=False)
     job = job_of(world, 2)
     world.factor[split(job)[1][0]] = 1.9
-    while not moves_of(job):
-        train_for(world, job, 1.0)
+    train_until(world, job, lambda: moves_of(job))
     world.add_node("fast", 1)
     settled(world, job, 3)
     world.extra_s = 1.0

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from agents.trainer.__main__ import main
+from agents.trainer.local import local_cluster
 from agents.trainer.local.local_cluster import LocalJob, NonfiniteJobError
 from agents.trainer.model.nonfinite import SKIPPED_LIMIT
 from controlplane.core.protocol.nonfinite import nonfinite_read
@@ -29,6 +30,7 @@ from tests.agents.trainer.dying_trainer import Ending, dying_program
 from tests.agents.trainer.local_jobs import local_job, training_spec
 from tests.agents.trainer.scheduled_trainer import scheduled_program
 from tests.agents.trainer.streaming_trainer import streaming_program
+from tests.support.warm_trainers import trainer_fork
 
 #: The target of one example makes the loss of its step nan, or infinite without a gradient.
 JOB = """
@@ -320,7 +322,7 @@ def test_an_overflow_that_the_loss_scale_skips_is_no_failure(tmp_path: Path) -> 
     """One step in five overflows half precision; all others train."""
     spec = spec_of(OnNonfinite.STOP, settings={"first": 45, "end": 46}, limit=15)
     with local_job(tmp_path, spec, HALF_JOB) as job:
-        job.resize(2)
+        job.resize(1)
         result = job.wait_finished()
         kinds_of(job)
         epochs = told(job, ReportKind.EPOCH)
@@ -344,8 +346,12 @@ def test_overflows_without_end_are_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], choice: OnNonfinite
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    choice: OnNonfinite,
 ) -> None:
+    monkeypatch.setattr(local_cluster, "trainer_spawn", trainer_fork)
     job = tmp_path / "job.py"
     job.write_text(JOB)
     arguments = [str(job), "--virtual-nodes", "4", "--steps", "60", "--batch-size", "20"]

@@ -19,10 +19,11 @@ from controlplane.core.protocol.wire import (
     StopKind,
     TrainingSpec,
 )
-from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, training_spec
+from tests.agents.trainer.local_jobs import PLAIN_JOB, local_job, training_spec
 from tests.agents.trainer.scheduled_trainer import scheduled_program
 
-#: An epoch of the uneven job has six steps of 20 of its 101 examples.
+CODE = PLAIN_JOB.replace("Adam(rate)", "Adam(rate, use_ema=True)")
+#: An epoch of the job has six steps of 20 of its 101 examples.
 STEPS_PER_EPOCH = 6
 KEPT = {"keeps_order": True, "keeps_rate": True, "keeps_seed": True}
 
@@ -48,7 +49,7 @@ def forked(spec: TrainingSpec, path: Path, **kept: bool) -> TrainingSpec:
 def run_fork(folder: Path, spec: TrainingSpec, path: Path, sizes: tuple[int, ...]) -> Any:
     """Start a fork on some trainers, resize it, and give its result and first report of steps."""
     folder.mkdir()
-    with local_job(folder, spec) as job:
+    with local_job(folder, spec, CODE) as job:
         job.program = scheduled_program({1: STEPS_PER_EPOCH * 3}) if len(sizes) > 1 else job.program
         job.restore(sizes[0], path)
         for size in sizes[1:]:
@@ -61,7 +62,7 @@ def run_fork(folder: Path, spec: TrainingSpec, path: Path, sizes: tuple[int, ...
 def saved_at(folder: Path, spec: TrainingSpec, step: int) -> Path:
     """Train on one accelerator up to a step, and give the checkpoint of the preempted job."""
     folder.mkdir()
-    with local_job(folder, spec) as job:
+    with local_job(folder, spec, CODE) as job:
         job.program = scheduled_program({1: step})
         job.resize(1)
         return job.preempt()
@@ -70,7 +71,7 @@ def saved_at(folder: Path, spec: TrainingSpec, step: int) -> Path:
 def undisturbed(folder: Path, limit: int) -> tuple[dict[str, Any], Path]:
     """Train on one accelerator to the end; give the result and the file of the last state."""
     folder.mkdir()
-    with local_job(folder, training_spec(stop=epochs(limit))) as job:
+    with local_job(folder, training_spec(stop=epochs(limit)), CODE) as job:
         job.resize(1)
         result = job.wait_finished()
         saved = job.trainers[0].last(ReportKind.CHECKPOINTED)
@@ -104,10 +105,8 @@ def test_a_fork_of_an_ended_job_is_the_longer_job(tmp_path: Path) -> None:
 def test_a_changed_batch_begins_the_epoch_anew_with_the_rate_that_was_asked_for(
     tmp_path: Path,
 ) -> None:
-    code = UNEVEN_JOB.replace(
-        "keras.optimizers.schedules.ExponentialDecay(0.01, 10, 0.9)", 'settings["rate"]'
-    )
-    assert code != UNEVEN_JOB
+    code = PLAIN_JOB.replace("Adam(rate)", 'Adam(settings["rate"])')
+    assert code != PLAIN_JOB
     parent = training_spec(stop=epochs(3), settings={"rate": 0.01})
     (tmp_path / "parent").mkdir()
     with local_job(tmp_path / "parent", parent, code) as job:

@@ -11,12 +11,29 @@ import numpy as np
 import pytest
 
 from agents.trainer.local.local_cluster import LocalJob
-from controlplane.core.protocol.wire import ReductionMode, ReportKind, StopCondition, StopKind
-from tests.agents.trainer.local_jobs import TEMPLATES, local_job, prepared, resized, training_spec
+from controlplane.core.protocol.wire import (
+    ReductionMode,
+    ReportKind,
+    StopCondition,
+    StopKind,
+    TrainerReport,
+)
+from tests.agents.trainer.local_jobs import (
+    TEMPLATES,
+    UNEVEN_JOB,
+    local_job,
+    prepared,
+    resized,
+    training_spec,
+)
 from tests.agents.trainer.scheduled_trainer import scheduled_program
 from tests.agents.trainer.streaming_trainer import streaming_program
 
-NUM_STEPS = 36
+#: The loss of the uneven job falls to it at the end of epoch 4: 101 examples in batches of 20.
+METRIC_STOP = StopCondition(
+    kind=StopKind.METRIC, limit=50, metric="loss", target=0.83, higher_is_better=False
+)
+NUM_EPOCHS, NUM_STEPS = 5, 30
 
 
 def steps(limit: int) -> StopCondition:
@@ -26,9 +43,20 @@ def steps(limit: int) -> StopCondition:
 def undisturbed(folder: Path, **options: Any) -> dict[str, Any]:
     """Run a job on one accelerator from start to end."""
     folder.mkdir()
-    with local_job(folder, **options) as job:
+    with local_job(folder, **{"code": UNEVEN_JOB, **options}) as job:
         job.resize(1)
         return job.wait_finished()
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[TrainerReport]]:
+    """Train the uneven job on one accelerator; return its result and all reports."""
+    spec = training_spec(stop=METRIC_STOP)
+    with local_job(tmp_path_factory.mktemp("one"), spec, UNEVEN_JOB) as job:
+        job.resize(1)
+        result = job.wait_finished()
+        job.wait(lambda: job.trainers[0].process.poll() == 0, "the process to end", 30.0)
+        return result, job.trainers[0].reports
 
 
 def digests(job: LocalJob) -> dict[int, set[str]]:
@@ -90,11 +118,13 @@ def test_a_template_resized_1_3_2_4_ends_with_the_bits_of_the_undisturbed_run(
     assert all(len(found) == 1 for found in digests(job).values()), digests(job)
 
 
-def test_uneven_mappings_a_leaving_leader_and_a_checkpoint_change_nothing(tmp_path: Path) -> None:
+def test_uneven_mappings_a_leaving_leader_and_a_checkpoint_change_nothing(
+    uneven: tuple[dict[str, Any], list[TrainerReport]], tmp_path: Path
+) -> None:
     """Five virtual nodes, mapped crosswise; the leader goes; all stop; two come back."""
-    spec = training_spec(stop=steps(NUM_STEPS))
-    expected = undisturbed(tmp_path / "one", spec=spec)
-    with local_job(tmp_path, spec, num_slots=8) as job:
+    expected, _ = uneven
+    spec = training_spec(stop=METRIC_STOP)
+    with local_job(tmp_path, spec, UNEVEN_JOB, num_slots=8) as job:
         job.program = scheduled_program({1: 8, 2: 20})
         first = job.plan(2, None, mapping=[[0, 2, 3], [1, 4]])
         moved = job.plan(2, first, mapping=[[4], [0, 1, 2, 3]], keep=[1])
@@ -138,7 +168,7 @@ def check_outputs(outputs: Path, result: dict[str, Any]) -> None:
     assert summary["steps"] == result["step"] == NUM_STEPS
     rows = (outputs / "history.csv").read_text().splitlines()
     assert rows[0].startswith("epoch,step,accuracy,auc,learning_rate,loss,val_accuracy")
-    assert len(rows) == 1 + NUM_STEPS // 6  # 101 examples in batches of 20: 6 steps an epoch
+    assert len(rows) == 1 + NUM_EPOCHS
 
 
 @pytest.mark.nightly  # tests/jobs/lifecycle has the orders for this
@@ -146,7 +176,7 @@ def test_a_joiner_can_be_turned_to_another_membership_while_it_waits(tmp_path: P
     """Generation 2 is given up before its go; its joiner comes in with generation 3."""
     spec = training_spec(stop=steps(400))
     expected = undisturbed(tmp_path / "one", spec=spec)
-    with local_job(tmp_path, spec) as job:
+    with local_job(tmp_path, spec, UNEVEN_JOB) as job:
         first = job.plan(1, None)
         given_up = job.plan(2, first)
         taken = job.plan(2, first, mapping=[[3, 4], [0, 1, 2]], keep=[0, 1])
@@ -172,50 +202,33 @@ def test_a_joiner_can_be_turned_to_another_membership_while_it_waits(tmp_path: P
 def test_the_fast_mode_sums_the_same_up_to_rounding(tmp_path: Path) -> None:
     spec = training_spec(stop=steps(30), reduction=ReductionMode.FAST)
     exact = undisturbed(tmp_path / "one", spec=training_spec(stop=steps(30)))
-    with local_job(tmp_path, spec) as job:
+    with local_job(tmp_path, spec, UNEVEN_JOB) as job:
         job.resize(2)
         fast = job.wait_finished()
     assert fast["metrics"]["val_loss"] == pytest.approx(exact["metrics"]["val_loss"], rel=1e-3)
 
 
-def test_reports_tell_the_whole_course(tmp_path: Path) -> None:
-    spec = training_spec(stop=StopCondition(kind=StopKind.EPOCHS, limit=3))
-    with local_job(tmp_path, spec) as job:
-        job.resize(1)
-        result = job.wait_finished()
-        job.wait(lambda: job.trainers[0].process.poll() == 0, "the process to end", 30.0)
-        reports = job.trainers[0].reports
+def test_reports_tell_the_whole_course_up_to_the_metric_that_ends_it(
+    uneven: tuple[dict[str, Any], list[TrainerReport]],
+) -> None:
+    result, reports = uneven
     assert [report.sequence for report in reports] == list(range(len(reports)))
-    assert result["reason"] == "epochs"
-    assert result["step"] == 18
+    assert result["reason"] == "metric"
+    assert result["step"] == NUM_STEPS
     assert result["files"] == ["model.keras", "history.csv", "metrics.json"]
     done = [report.data for report in reports if report.kind is ReportKind.STEPS]
     assert done[0]["first_step"] == 1
     assert [entry["first_step"] for entry in done[1:]] == [e["last_step"] + 1 for e in done[:-1]]
-    assert done[-1]["last_step"] == 18
-    assert sum(entry["examples"] for entry in done) == 3 * 101
+    assert done[-1]["last_step"] == NUM_STEPS
+    assert sum(entry["examples"] for entry in done) == NUM_EPOCHS * 101
     epochs = [report.data for report in reports if report.kind is ReportKind.EPOCH]
-    assert [(entry["epoch"], entry["step"]) for entry in epochs] == [(0, 6), (1, 12), (2, 18)]
+    ends = [(epoch, 6 * (epoch + 1)) for epoch in range(NUM_EPOCHS)]
+    assert [(entry["epoch"], entry["step"]) for entry in epochs] == ends
     assert epochs[-1]["logs"] == result["metrics"]
+    *before, last = (entry["logs"]["loss"] for entry in epochs)
+    assert last <= METRIC_STOP.target < min(before)
     ready = next(report.data for report in reports if report.kind is ReportKind.READY)
     assert {"boot_s", "build_s", "trace_s"} == set(ready)
     phases = [report.data["phase"] for report in reports if report.kind is ReportKind.PHASE]
     assert phases[:4] == ["booting", "building", "tracing", "training"]
     assert phases[-1] == "saving"
-
-
-def test_a_metric_stop_ends_the_job_at_an_epochs_end(tmp_path: Path) -> None:
-    stop = StopCondition(
-        kind=StopKind.METRIC, limit=50, metric="loss", target=0.8, higher_is_better=False
-    )
-    with local_job(tmp_path, training_spec(stop=stop)) as job:
-        job.resize(2)
-        result = job.wait_finished()
-        epochs = [
-            report.data["logs"]["loss"]
-            for report in job.trainers[0].reports
-            if report.kind is ReportKind.EPOCH
-        ]
-    assert result["reason"] == "metric"
-    assert epochs[-1] <= 0.8
-    assert min(epochs[:-1]) > 0.8

@@ -13,7 +13,13 @@ from agents.trainer.local.local_cluster import LocalJob, LocalJobError
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind, TrainingSpec
 from tests.agents.trainer.dying_trainer import Ending, dying_program
-from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, resized, training_spec
+from tests.agents.trainer.local_jobs import (
+    PLAIN_JOB,
+    UNEVEN_JOB,
+    local_job,
+    resized,
+    training_spec,
+)
 from tests.agents.trainer.scheduled_trainer import scheduled_program
 from tests.agents.trainer.step.test_batch_sizes import SGD_JOB, scheduled
 
@@ -49,10 +55,10 @@ def selecting_spec(
     return training_spec(selection=selection, stop=stop, **more)
 
 
-def undisturbed(folder: Path, spec: TrainingSpec) -> dict[str, Any]:
+def undisturbed(folder: Path, spec: TrainingSpec, code: str = PLAIN_JOB) -> dict[str, Any]:
     """Run a job on one accelerator from start to end."""
     folder.mkdir()
-    with local_job(folder, spec) as job:
+    with local_job(folder, spec, code) as job:
         job.resize(1)
         return job.wait_finished()
 
@@ -119,8 +125,8 @@ def test_a_selecting_job_that_is_resized_ends_with_the_undisturbed_bits(
 ) -> None:
     # With 16 epochs the comparison, which depends on times, ends with the selection.
     spec = selecting_spec(method, control_every=4)
-    expected = undisturbed(tmp_path / "one", spec)
-    with local_job(tmp_path, spec, num_slots=6) as job:
+    expected = undisturbed(tmp_path / "one", spec, UNEVEN_JOB)
+    with local_job(tmp_path, spec, UNEVEN_JOB, num_slots=6) as job:
         job.program = scheduled_program(dict(zip(range(1, len(sizes)), [13, 18, 27], strict=False)))
         result = resized(job, sizes, every=0)
     assert result["digest"] == expected["digest"]
@@ -133,14 +139,14 @@ def test_a_selecting_job_that_is_resized_ends_with_the_undisturbed_bits(
 def test_killed_in_selection_passes_preempted_and_restored(tmp_path: Path) -> None:
     """One of three is lost before a pass, the leader between a pass and its choice."""
     spec = selecting_spec(SelectionMethod.SELECTIVE_BACKPROP, num_epochs=100)
-    expected = undisturbed(tmp_path / "one", spec)
+    expected = undisturbed(tmp_path / "one", spec, UNEVEN_JOB)
     step = "agents.trainer.step.stepper:Stepper.step"
     choose = "agents.trainer.selection.state:Selection.choose"
     endings = [
         Ending(slot=1, place=step, call=4, activity="select"),
         Ending(slot=0, place=choose, generation=2, call=9),
     ]
-    with local_job(tmp_path, spec) as job:
+    with local_job(tmp_path, spec, UNEVEN_JOB) as job:
         job.program = dying_program(endings)
         job.resize(3, mapping=[[0, 3], [1], [2, 4]])
         job.wait_lost(1)

@@ -36,7 +36,7 @@ from controlplane.core.protocol.wire import (
 )
 from tests.agents.trainer.job_texts import SMALL_NETWORK
 from tests.agents.trainer.local_jobs import (
-    UNEVEN_JOB,
+    PLAIN_JOB,
     local_job,
     membership_of,
     prepared,
@@ -262,7 +262,7 @@ def test_every_rate_is_scaled_and_put_back(make: Any, rates: tuple[float, float]
 
 # ---- real trainers -------------------------------------------------------------------------------
 
-SGD_JOB = UNEVEN_JOB.replace("optimizer=keras.optimizers.AdamW(", "optimizer=keras.optimizers.SGD(")
+SGD_JOB = PLAIN_JOB.replace("keras.optimizers.Adam(", "keras.optimizers.SGD(")
 #: Last step of each generation, and the batch size of each; the job has 101 examples.
 LAST_STEPS = {1: 3, 2: 5, 3: 11}
 BATCH_SIZES = [None, 40, 10, 25]
