@@ -309,7 +309,7 @@ class TestReports:
         node, client = fresh_node
         state = {"job_id": 77, "slot": 0, "generation": 1, "accelerator_index": 0, "pid": 5}
         response = post(client, "reports/", batch(node, trainers=[state]))
-        assert response.json() == {"stale": [state]}
+        assert response.json() == {"stale": [state | {"adoption": 0}]}
 
     def test_the_log_of_another_nodes_trainer_is_not_taken(
         self, fresh_node: tuple[Node, Client]
