@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -184,7 +185,14 @@ def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:
     client.close()
 
 
-@pytest.mark.parametrize("write", [plain_file_touch, lambda path: plain_file_write(path, b"{}")])
+@pytest.mark.parametrize(
+    "write",
+    [
+        plain_file_touch,
+        lambda path: plain_file_write(path, b"{}"),
+        lambda path: plain_file_write(path, io.BytesIO(b"{}")),
+    ],
+)
 def test_the_agent_writes_through_no_link(write: Callable[[Path], object], tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "elsewhere")

@@ -311,7 +311,7 @@ class TestReports:
         node, client = fresh_node
         state = {"job_id": 77, "slot": 0, "generation": 1, "accelerator_index": 0, "pid": 5}
         response = post(client, "reports/", batch(node, trainers=[state]))
-        assert response.json() == {"stale": [state]}
+        assert response.json() == {"stale": [state | {"adoption": 0}]}
 
     def test_the_log_of_another_nodes_trainer_is_not_taken(
         self, fresh_node: tuple[Node, Client]
@@ -384,6 +384,20 @@ class TestFiles:
         response = client.get(f"{BASE}jobs/{job.pk}/checkpoint/")
         assert b"".join(response.streaming_content) == b"second"  # type: ignore[attr-defined]
         assert Artifact.objects.get().size_bytes == 6
+
+    def test_a_state_to_adopt_is_read_and_not_written(
+        self, world: World, fresh_node: tuple[Node, Client]
+    ) -> None:
+        job, client, _ = self.training(world)
+        address = f"{BASE}jobs/{job.pk}/adopted/"
+        assert client.get(address).status_code == 404
+        assert self.put(client, job, "adopted.npz", b"forged").status_code == 400
+        assert self.put(client, job, "checkpoint.npz", b"a trial's").status_code == 204
+        Artifact.objects.update(name="adopted.npz")
+        response = client.get(address)
+        assert b"".join(response.streaming_content) == b"a trial's"  # type: ignore[attr-defined]
+        assert response.headers["X-Sha256"] == hashlib.sha256(b"a trial's").hexdigest()
+        assert fresh_node[1].get(address).status_code == 404
 
     def test_nodes_that_have_nothing_to_do_with_the_job(
         self, world: World, fresh_node: tuple[Node, Client]
