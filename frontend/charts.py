@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
@@ -140,7 +141,7 @@ def replay_charts(replays: Sequence[Replay], person: Person) -> dict[str, Figure
     result. `completion` has the completion times of all.
     """
     first, columns = replays[0], _completion_columns(replays)
-    result = next((row.result for row in replays if row.result), {})
+    result: dict[str, Any] = next((row.result for row in replays if row.result), {})
     names = {job["id"]: job["name"] for job in result.get("jobs", ())}
     recorded = allocation_changes(
         series.allocation_columns_between(first.start_at, first.end_at), person
