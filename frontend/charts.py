@@ -140,20 +140,17 @@ def replay_charts(replays: Sequence[Replay], person: Person) -> dict[str, Figure
     All allocations have the same axes, up to the end of the longest one; they are empty before the
     result. `completion` has the completion times of all.
     """
-    first = replays[0]
-    rows = {replay.pk: replay.result.get("jobs", []) for replay in replays}
-    jobs: list[dict[str, Any]] = next(filter(None, rows.values()), [])
-    names = {job["id"]: job["name"] for job in jobs}
+    first, columns = replays[0], _completion_columns(replays)
+    result: dict[str, Any] = next((row.result for row in replays if row.result), {})
+    names = {job["id"]: job["name"] for job in result.get("jobs", ())}
     recorded = allocation_changes(
         series.allocation_columns_between(first.start_at, first.end_at), person
     )
-    changes = {"recorded": recorded.chosen(np.isin(recorded.job_ids, [*names]))} | {
-        f"replay-{row.pk}": AllocationChanges.of(row.result.get("allocation", ()))
-        for row in replays
-    }
-    sizes = {"recorded": {}} | {f"replay-{row.pk}": row.accelerators for row in replays}
+    changes = {"recorded": recorded.chosen(np.isin(recorded.job_ids, [*names]))}
+    sizes = {"recorded": sum(result.get("as_is_accelerators", {}).values())}
     for row in replays:
-        sizes["recorded"] = sizes["recorded"] or row.result.get("as_is_accelerators", {})
+        changes[f"replay-{row.pk}"] = AllocationChanges.of(row.result.get("allocation", ()))
+        sizes[f"replay-{row.pk}"] = sum(row.accelerators.values())
 
     def named(job_ids: Collection[int]) -> dict[int, tuple[str, int]]:
         """Return names of the time of the replay, and the colours of jobs that still exist."""
@@ -169,20 +166,24 @@ def replay_charts(replays: Sequence[Replay], person: Person) -> dict[str, Figure
     last = max(ats, default=end)
     span = (max(min(ats, default=start), start), max(last, start + SHORTEST_WINDOW_S))
     figures = {
-        name: cluster_allocation_figure(one, named, sum(sizes[name].values()), *span)
+        name: cluster_allocation_figure(one, named, sizes[name], *span)
         for name, one in changes.items()
     }
     tallest = max((one["layout"]["yaxis"] for one in figures.values()), key=lambda y: y["range"][1])
     for one in figures.values():
         one["layout"]["yaxis"] = tallest
-    columns = {
-        "as recorded": {job["id"]: job["recorded_s"] for job in jobs},
-        "replayed unchanged": {job["id"]: job["as_is_s"] for job in jobs},
-    } | {
-        f"{row.pk}: {row.policy}": {job["id"]: job["changed_s"] for job in rows[row.pk]}
-        for row in replays
-    }
     return figures | {"completion": completion_figure(names, columns)}
+
+
+def _completion_columns(replays: Sequence[Replay]) -> dict[str, dict[int, float | None]]:
+    """Return the seconds to completion by job: as recorded, replayed unchanged, by replay."""
+    columns: dict[str, dict[int, float | None]] = {"as recorded": {}, "replayed unchanged": {}}
+    for row in replays:
+        jobs = row.result.get("jobs", ())
+        columns["as recorded"] |= {job["id"]: job["recorded_s"] for job in jobs}
+        columns["replayed unchanged"] |= {job["id"]: job["as_is_s"] for job in jobs}
+        columns[f"{row.pk}: {row.policy}"] = {job["id"]: job["changed_s"] for job in jobs}
+    return columns
 
 
 def labels(job_ids: Collection[int]) -> dict[int, tuple[str, int]]:

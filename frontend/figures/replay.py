@@ -9,6 +9,8 @@ from frontend.figures.parts import Figure, label, line, line_legend, plotly_text
 from frontend.palette import DASHES, job_colour_token
 
 _MINUTE_S = 60.0
+#: Dashes of the columns: as recorded, replayed unchanged, and four scenarios.
+_LINES = (*DASHES, "longdashdot")
 
 
 def completion_figure(
@@ -52,7 +54,7 @@ def _distribution(seconds: Sequence[float], name: str, place: int) -> dict[str, 
     y = [round(100 * number / len(seconds), 2) for number in range(len(seconds) + 1)]
     colour = "--muted" if place < 2 else job_colour_token(place - 2)
     text = f"%{{y:.0f}} % {plotly_text(name)}<extra></extra>"
-    one = line(x, y, name, colour, text, DASHES[place % len(DASHES)])
+    one = line(x, y, name, colour, text, _LINES[place])
     one["line"]["shape"] = "hv"
     return one
 

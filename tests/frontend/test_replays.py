@@ -11,7 +11,9 @@ from django.conf import settings
 from django.http import QueryDict
 from django.test import Client
 
+from frontend.figures.replay import completion_figure
 from jobs.models import AcceleratorPrice, Event, Replay, ReplayStatus
+from jobs.services.cluster.replays import SCENARIOS_LIMIT
 from tests.frontend.world import World
 
 DASH, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
@@ -211,3 +213,12 @@ def test_nothing_of_it_touches_what_runs(world: World, admin: Client) -> None:
     before = Event.objects.count()
     admin.post("/what-if/ask/", {"policy-1": "fifo", "hours": "1"})
     assert Event.objects.count() == before
+
+
+def test_every_line_of_a_full_comparison_has_a_dash_of_its_own() -> None:
+    columns = {f"column {number}": {1: 60.0 + number} for number in range(2 + SCENARIOS_LIMIT)}
+    figure = completion_figure({1: "a"}, columns)
+    assert len({one["line"]["dash"] for one in figure["data"]}) == len(columns)
+    assert [entry["mark"] for entry in figure["legend"]] == [
+        one["line"]["dash"] for one in figure["data"]
+    ]
