@@ -1,4 +1,4 @@
-"""What parallel tuning costs other jobs, and how much of the idle time its trials use.
+"""Cost of parallel tuning to other jobs, and the share of idle time that its trials use.
 
 Workload-6 of Pollux on 16 x 4 accelerators, or a workload drawn by the published recipe where the
 traces are missing, runs under every policy twice: as it is, and with a part of its jobs tuned. A

@@ -14,7 +14,7 @@ SHARE_RANGE = (0.01, 0.9)
 MAX_BRANCHES_RANGE = (2, 16)
 MAX_PARALLEL_RANGE = (1, 16)
 TRIAL_STEPS_RANGE = (2 * NUM_POINTS, 1_000_000)
-#: What only trials of the job itself have, and what only parallel ones have.
+#: Fields of searches inside the job alone, and fields of parallel trials alone.
 SERIAL_FIELDS = ("max_share", "max_branches", "objective", "higher_is_better", "retune")
 PARALLEL_FIELDS = ("max_parallel", "trial_steps")
 
