@@ -8,10 +8,11 @@ from typing import Any
 
 from django.conf import settings
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, extend_schema
 from drf_spectacular.views import SpectacularSwaggerSplitView
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import Serializer
 
 from jobs.exceptions import PROBLEM_TYPE
 
@@ -56,6 +57,13 @@ def number_parameter(
     """Return a parameter that `number_param` reads."""
     schema = {"type": type_, "minimum": low, "maximum": high}
     return OpenApiParameter(name, schema, description=description)
+
+
+def one_of(name: str, *serializers: type[Serializer]) -> PolymorphicProxySerializer:
+    """Return a response that is one of several, under a name of its own."""
+    return PolymorphicProxySerializer(
+        component_name=name, serializers=[*serializers], resource_type_field_name=None
+    )
 
 
 def if_match_param(tag: re.Pattern[str]) -> OpenApiParameter:

@@ -34,7 +34,11 @@ _STATUSES = [*STATUS_GROUPS, *(status.value for status in JobStatus)]
 _DIGITS_LIMIT = 18
 #: Most times that a parameter may be repeated.
 REPEATS_LIMIT = 5
-_TEXTS = {"type": "array", "items": {"type": "string"}, "maxItems": REPEATS_LIMIT}
+#: Most characters of one of its values.
+_LENGTH_LIMIT = 300
+_TEXT = {"type": "string", "maxLength": _LENGTH_LIMIT}
+_TEXTS = {"type": "array", "items": _TEXT, "maxItems": REPEATS_LIMIT}
+_SETTING = r"^[^=\x00]*[^=\s\x00][^=\x00]*=[^\x00]*$"
 _METRIC = re.compile(
     r"(?P<name>[^<>=]{1,100}?)\s*(?:(?P<sign>>=|<=|>|<|=)\s*(?P<value>[-+0-9.eE]{1,30}))?"
 )
@@ -54,8 +58,8 @@ class TextsField(forms.Field):
         texts = [text.strip() for text in value or () if text.strip()]
         if len(texts) > REPEATS_LIMIT:
             raise ValidationError(f"Give this at most {REPEATS_LIMIT} times.")
-        if any("\0" in text or len(text) > 300 for text in texts):
-            raise ValidationError("Give text of at most 300 characters, no NUL.")
+        if any("\0" in text or len(text) > _LENGTH_LIMIT for text in texts):
+            raise ValidationError(f"Give text of at most {_LENGTH_LIMIT} characters, no NUL.")
         return [self._read(text) for text in texts]
 
 
@@ -203,7 +207,7 @@ class JobFilter(django_filters.FilterSet):
         """Select jobs that have all of the tags."""
         return _with_terms(jobs, [f"tag={tag}" for tag in tags])
 
-    @extend_schema_field(_TEXTS | {"items": {"type": "string", "pattern": "^[^=]*[^=\\s][^=]*="}})
+    @extend_schema_field(_TEXTS | {"items": _TEXT | {"pattern": _SETTING}})
     def filter_settings(
         self, jobs: QuerySet[Job], _name: str, texts: Sequence[str]
     ) -> QuerySet[Job]:

@@ -12,6 +12,7 @@ from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
 from tests.support.builders import api_token_make, user_make
+from tests.support.documented import undocumented
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,6 +25,23 @@ def _static_directory() -> None:
 def _own_files(settings: Any, tmp_path: Path) -> None:
     """Keep each test's files apart."""
     settings.MEDIA_ROOT = str(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _documented_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare every answer of REST with the OpenAPI document."""
+    request = APIClient.request
+
+    def documented_request(self: APIClient, **kwargs: Any) -> Any:
+        response = request(self, **kwargs)
+        method, path = kwargs["REQUEST_METHOD"], kwargs["PATH_INFO"]
+        # `fields` leaves out others, which the document does not say.
+        is_partial = "fields=" in kwargs.get("QUERY_STRING", "")
+        difference = "" if is_partial else undocumented(method, path, response)
+        assert not difference, f"{method} {path}: {difference[:2000]}"
+        return response
+
+    monkeypatch.setattr(APIClient, "request", documented_request)
 
 
 @pytest.fixture

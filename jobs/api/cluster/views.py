@@ -8,7 +8,7 @@ from typing import Any
 from django.http import Http404
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -28,7 +28,7 @@ from jobs.api.cluster.serializers import (
     TokenSerializer,
 )
 from jobs.api.jobs.serializers import ReasonSerializer
-from jobs.api.openapi import number_parameter
+from jobs.api.openapi import number_parameter, one_of
 from jobs.api.permissions import AdminPermission, AdminToWritePermission, SessionPermission
 from jobs.api.requests import actor, body, flag_param, number_param, person, plain, text_field
 from jobs.exceptions import InvalidInputError, NotFoundError
@@ -121,11 +121,7 @@ class NodeCordon(APIView):
 
     @extend_schema(
         request=ReasonSerializer,
-        responses=PolymorphicProxySerializer(
-            component_name="NodeOrPreview",
-            serializers=[NodeSerializer, CordonPreviewSerializer],
-            resource_type_field_name=None,
-        ),
+        responses=one_of("NodeOrPreview", NodeSerializer, CordonPreviewSerializer),
         parameters=[
             OpenApiParameter(
                 "dry_run", bool, description="Change nothing; answer who would move, and when."

@@ -8,7 +8,7 @@ from typing import Any
 from django.http import StreamingHttpResponse
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -22,6 +22,7 @@ from jobs.api.jobs.data_serializers import (
     LogPartSerializer,
     LogSearchSerializer,
 )
+from jobs.api.openapi import one_of
 from jobs.api.requests import (
     actor,
     changeable_job,
@@ -155,11 +156,10 @@ class JobLogs(APIView):
     """A job's log: the newest part, the part since a cursor, matching lines, or a download."""
 
     @extend_schema(
-        responses=PolymorphicProxySerializer(
-            component_name="Log",
-            serializers=[LogPartSerializer, LogSearchSerializer],
-            resource_type_field_name=None,
-        ),
+        responses={
+            (200, "application/json"): one_of("Log", LogPartSerializer, LogSearchSerializer),
+            (200, "text/plain"): OpenApiTypes.STR,
+        },
         parameters=[
             OpenApiParameter("slot", int, description="Only this trainer's."),
             OpenApiParameter("cursor", str, description="`next_cursor` of an earlier answer."),

@@ -284,7 +284,7 @@ class JobSerializer(JobSummarySerializer):
     def get_kinds_used(self, job: Job) -> list[str]:
         return kinds_used(job)
 
-    def get_noise_scale(self, job: Job) -> dict[str, float | int | None] | None:
+    def get_noise_scale(self, job: Job) -> dict[str, float | None] | None:
         noise = noise_scale_of(job)
         if noise is None:
             return None

@@ -18,6 +18,7 @@ from rest_framework.views import APIView
 
 from controlplane.core.protocol.wire import Task
 from jobs import nudges
+from jobs.api.jobs.dry_run import SubmissionOutlookSerializer, submission_preview
 from jobs.api.jobs.serializers import (
     DescriptionSerializer,
     JobSerializer,
@@ -27,7 +28,7 @@ from jobs.api.jobs.serializers import (
 )
 from jobs.api.jobs.submission_request import settings_changed, submission_of, submission_read
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
-from jobs.api.openapi import fields_param, if_match_param, number_parameter
+from jobs.api.openapi import fields_param, if_match_param, number_parameter, one_of
 from jobs.api.pagination import JobPages
 from jobs.api.parsers import SubmissionJsonParser, YamlParser
 from jobs.api.requests import (
@@ -50,8 +51,6 @@ from jobs.api.waiting import changes_await
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Job
 from jobs.selectors.access import job_rows_visible_to
-from jobs.selectors.dry_run import submission_outlook
-from jobs.selectors.estimates.memory import submission_memory_advice
 from jobs.selectors.job_filter import JobFilter
 from jobs.selectors.retention import job_code
 from jobs.services.lifecycle.audit import read_audit
@@ -99,7 +98,10 @@ class JobList(generics.ListAPIView):
 
     @extend_schema(
         request=SubmissionSerializer,
-        responses={201: JobSerializer},
+        responses={
+            200: one_of("JobOrOutlook", JobSerializer, SubmissionOutlookSerializer),
+            201: JobSerializer,
+        },
         parameters=[
             OpenApiParameter("dry_run", bool, description="Check and foretell; store nothing."),
             OpenApiParameter("Idempotency-Key", str, OpenApiParameter.HEADER),
@@ -111,7 +113,7 @@ class JobList(generics.ListAPIView):
         if flag_param(request, "dry_run"):
             preview_count(person(request))
             submission_admit(person(request), wanted)
-            return Response(_outlook(wanted, person(request)))
+            return Response(submission_preview(wanted, person(request)))
         now, key = timezone.now(), key_of(request)
         job = job_actions.job_submit(person(request), wanted, now, idempotency_key=key)
         return _submitted(request, job, is_new=job.submitted_at == now)
@@ -127,19 +129,6 @@ def key_of(request: Request) -> str:
     if len(key) > _KEY_LIMIT:
         raise InvalidInputError.of(idempotency_key=f"At most {_KEY_LIMIT} characters.")
     return key
-
-
-def _outlook(wanted: Any, user: User) -> dict[str, Any]:
-    outlook = submission_outlook(wanted, timezone.now(), user)
-    memory = submission_memory_advice(wanted)
-    return {
-        "dry_run": True,
-        "starts": outlook.kind.value,
-        "accelerators": outlook.accelerators,
-        "num_shrunk": outlook.num_shrunk,
-        "reason": outlook.reason,
-        "memory": None if memory is None else memory.as_data(),
-    }
 
 
 def _submitted(request: Request, job: Job, *, is_new: bool) -> Response:

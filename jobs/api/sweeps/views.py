@@ -18,6 +18,7 @@ from rest_framework.views import APIView
 from jobs import nudges
 from jobs.api.jobs.serializers import ReasonSerializer
 from jobs.api.jobs.views import key_of
+from jobs.api.openapi import one_of
 from jobs.api.parsers import SubmissionJsonParser, YamlParser
 from jobs.api.requests import body, flag_param, person, text_field
 from jobs.api.sweeps.serializers import (
@@ -63,7 +64,10 @@ class SweepList(generics.ListAPIView):
 
     @extend_schema(
         request=OpenApiTypes.OBJECT,
-        responses={200: SweepPreviewSerializer, 201: SweepSerializer},
+        responses={
+            200: one_of("SweepOrPreview", SweepSerializer, SweepPreviewSerializer),
+            201: SweepSerializer,
+        },
         parameters=[
             OpenApiParameter("dry_run", bool, description="Draw; store nothing."),
             OpenApiParameter("Idempotency-Key", str, OpenApiParameter.HEADER),

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+from django.http import HttpResponse, JsonResponse
 from drf_spectacular.generators import SchemaGenerator
+
+from tests.support.documented import undocumented
 
 
 def test_every_operation_has_a_short_summary_of_its_own() -> None:
@@ -19,3 +23,19 @@ def test_every_operation_has_a_short_summary_of_its_own() -> None:
     counts = Counter(summaries.values())
     assert {name: text for name, text in summaries.items() if counts[text] > 1} == {}
     assert summaries["POST /api/v1/nodes/{node_id}/drain/"] == "Drain a node"
+
+
+@pytest.mark.parametrize(
+    ("response", "difference"),
+    [
+        (JsonResponse({}, status=202), "The status 202"),
+        (HttpResponse("", content_type="text/html"), "The content type text/html"),
+        (JsonResponse({"next": 3, "results": []}), "3 is not"),
+        (JsonResponse({"type": "about:blank"}, status=400), "The content type application/json"),
+    ],
+)
+def test_an_answer_that_differs_from_the_document_is_found(
+    response: HttpResponse, difference: str
+) -> None:
+    assert difference in undocumented("GET", "/api/v1/jobs/", response)
+    assert undocumented("GET", "/api/v1/agent/reports/", response) == ""
