@@ -53,9 +53,16 @@ def attempts(site: Site, waiting: int) -> Iterator[Attempt]:
         }
         for name, change in changes.items():
             yield accepted(name, agent.post, "hello/", json=encode(replace(hello, **change)))
-        for part in ("code", "checkpoint", "source"):
+        for part in ("code", "checkpoint", "adopted", "source"):
             name = f"C1 fetches {part} of a job it was not given"
             yield accepted(name, agent.get, f"jobs/{waiting}/{part}/")
+        yield accepted(
+            "C1 stores a file of a job it was not given",
+            agent.put,
+            f"jobs/{waiting}/files/model.keras/",
+            params={"slot": 0, "generation": 1},
+            content=b"x",
+        )
         report: dict[str, Any] = {
             "job_id": waiting,
             "slot": 0,

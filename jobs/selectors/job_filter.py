@@ -38,7 +38,8 @@ REPEATS_LIMIT = 5
 _LENGTH_LIMIT = 300
 _TEXT = {"type": "string", "maxLength": _LENGTH_LIMIT}
 _TEXTS = {"type": "array", "items": _TEXT, "maxItems": REPEATS_LIMIT}
-_SETTING = r"^[^=\x00]*[^=\s\x00][^=\x00]*=[^\x00]*$"
+#: `\s` of JSON Schema has fewer characters than `str.strip`.
+_SETTING = r"^[^=\x00]*[^=\s\x00-\x1f\x85][^=\x00]*=[^\x00]*$"
 _METRIC = re.compile(
     r"(?P<name>[^<>=]{1,100}?)\s*(?:(?P<sign>>=|<=|>|<|=)\s*(?P<value>[-+0-9.eE]{1,30}))?"
 )

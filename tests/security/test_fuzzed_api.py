@@ -86,7 +86,8 @@ def test_operation(operation: Any, token: str) -> None:
         response = case.call(headers=headers)
         case.validate_response(response, checks=checks)
         if response.status_code in (400, 415, 422):
-            refused = {*response.json().get("errors", {"body": ""})}
+            errors = response.json().get("errors", {"body": ""})
+            refused = {name.partition(".")[0] for name in errors}
             allowed = DEPENDENT.get(operation.label, set())
             assert allowed is None or refused <= allowed, response.text
 

@@ -12,7 +12,7 @@ import datetime
 
 from django.conf import settings
 
-from jobs.models import Allocation, Job, StartFailure
+from jobs.models import Allocation, StartFailure
 
 #: Losses that the agent detects at once.
 _CRASHES = frozenset({"crash", "memory_kill", "internal", "port_in_use", "peer_lost"})
@@ -47,8 +47,3 @@ def _cool_down_s(count: int, *, is_crash: bool) -> float:
 def start_failure_forget(row: Allocation) -> None:
     """Reset the count after a trainer of the job got ready on the accelerator."""
     StartFailure.objects.filter(job_id=row.job_id, accelerator_id=row.accelerator_id).delete()
-
-
-def start_failures_of(job: Job, now: datetime.datetime) -> list[StartFailure]:
-    """List the accelerators withheld from a job now."""
-    return list(job.start_failures.filter(until_at__gt=now).select_related("accelerator__node"))
