@@ -234,9 +234,10 @@ def django_db_modify_db_settings(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """Find a Chromium that tests can drive."""
-    path = shutil.which("chromium") or shutil.which("google-chrome")
+    """Find a Chromium that tests can drive; without windows it takes two thirds of the time."""
+    programs = ("chromium-headless-shell", "chromium", "google-chrome")
+    path = next(filter(None, map(shutil.which, programs)), None)
     if path is None:
-        _missing("Chromium is not installed: apt-get install chromium")
+        _missing("Chromium is not installed: apt-get install chromium-headless-shell")
         raise AssertionError
     return path

@@ -19,6 +19,16 @@ from jobs.demo.stack.supervisor import Supervisor
 from tests.support.starts import count_start
 
 ROOT = Path(__file__).parent.parent.parent
+#: Names of seeded jobs are looked up by the order in which they were made.
+JOB = {
+    "finished": 1,
+    "running": 2,
+    "urgent": 3,
+    "script": 4,
+    "pending": 5,
+    "paused": 7,
+    "failed": 8,
+}
 #: A loop that runs code, one text in JSON a line; answers with its output and its traceback.
 _INTERPRETER = """
 import contextlib, io, json, sys, traceback

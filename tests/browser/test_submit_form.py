@@ -157,8 +157,11 @@ def test_the_form_is_copied_as_it_is_now(ada: Visitor) -> None:
     page.get_by_role("button", name="Copy as").click()
     expect(page.locator("#copy-yaml")).to_contain_text("name: typed <b>now</b>")
     expect(page.locator("#copy-form")).to_be_focused()
+    # A browser with a window grants it to a click.
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.locator("[data-copy=copy-curl]").click()
     expect(page.locator("[data-copy=copy-curl]")).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()").startswith("curl ")
     assert page.evaluate(AUDIT) == []
     page.get_by_label("Global batch size").fill("0")
     page.get_by_role("button", name="Copy as").click()

@@ -16,6 +16,9 @@ from tests.support.starts import count_start
 AUDIT = (Path(__file__).parent / "audit.js").read_text().split("\n", 1)[1]
 #: Script that returns the texts that are painted over each other or beyond the window's edges.
 OVERLAPS = (Path(__file__).parent / "overlaps.js").read_text().split("\n", 1)[1]
+#: Script that returns whether markup in a job's name or log has become part of the page.
+HURT = """window.hurt !== undefined
+    || document.querySelectorAll("main b, .legend b, svg b").length > 0"""
 WAIT_MS = 60_000
 
 

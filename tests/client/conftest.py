@@ -118,6 +118,11 @@ def shell(
 
 
 @pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("virtualflow.transport._FIRST_PAUSE_S", 0.0)
+
+
+@pytest.fixture
 def logged_in(site: Site, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
     """Run the command line as Ada."""
     monkeypatch.setenv(SERVER_VARIABLE, site.address)

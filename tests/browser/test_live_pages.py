@@ -1,0 +1,109 @@
+"""Open pages in a real browser: changes come by the stream, or by asking."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from tests.browser.page_site import JOB, Site
+from tests.browser.visitor import WAIT_MS, Visitor, visit
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+_HEAR_SHIFTS = """
+window.shifts = 0;
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifts += entry.value;
+}).observe({ type: "layout-shift", buffered: true });
+"""
+
+
+def test_a_page_shows_its_changes_alone_and_keeps_its_place(ada: Visitor, site: Site) -> None:
+    """A change of another user's job makes the page request nothing."""
+    page = ada.page
+    page.add_init_script(_HEAR_SHIFTS)
+    ada.open(f"/jobs/{JOB['running']}/")
+    _hears_the_stream(page)
+    page.evaluate("window.isSamePage = true")
+    page.locator("#priority-title").scroll_into_view_if_needed()
+    page.get_by_label("Reason").fill("half-typed")
+    scrolled, shifts = page.evaluate("[scrollY, window.shifts]")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    site.run(_EVENT.format(job_id=JOB["urgent"], message="Not for ada"))
+    site.run(_EVENT.format(job_id=JOB["running"], message="Something new"))
+    expect(page.locator("#events")).to_contain_text("Something new", timeout=WAIT_MS)
+    assert asked.count(page.url) == 1
+    expect(page.get_by_label("Reason")).to_have_value("half-typed")
+    expect(page.get_by_label("Reason")).to_be_focused()
+    assert page.evaluate("window.isSamePage")
+    assert page.evaluate("scrollY") == scrolled
+    assert page.evaluate("window.shifts") - shifts < 0.05
+
+
+def _hears_the_stream(page: Page) -> None:
+    """Wait until the page is connected and has asked once more since then."""
+    expect(page.locator("#live-state")).to_have_text("Live", timeout=WAIT_MS)
+    expect(page.locator("body")).to_have_attribute("data-refreshed", "live", timeout=WAIT_MS)
+
+
+_EVENT = """
+from django.utils import timezone
+from jobs import nudges
+from jobs.models import Event
+Event.objects.create(job_id={job_id}, kind="note", message="{message}", at=timezone.now())
+nudges.jobs_changed([{job_id}])
+"""
+
+_SOON = """
+from django.contrib.auth.models import User
+from tests.frontend.world import make_job
+print(make_job(User.objects.get(username="ada"), "soon").pk)
+"""
+
+_BEGUN = """
+from jobs import nudges
+from jobs.models import Job
+from tests.frontend.world import give_history
+give_history(Job.objects.get(pk={job_id}), [], [0])
+nudges.jobs_changed([{job_id}])
+"""
+
+_GONE = """
+from jobs.models import Job
+Job.objects.get(pk={job_id}).delete()
+"""
+
+
+def test_charts_come_when_a_job_begins(ada: Visitor, site: Site) -> None:
+    job_id = int(site.run(_SOON))
+    try:
+        ada.open(f"/jobs/{job_id}/")
+        _hears_the_stream(ada.page)
+        expect(ada.page.locator("[data-figure]")).to_have_count(0)
+        site.run(_BEGUN.format(job_id=job_id))
+        loss = ada.page.locator("[data-figure=loss]")
+        expect(loss.locator(".scatterlayer .trace")).not_to_have_count(0)
+        expect(ada.page.get_by_label("smoothing")).to_be_visible()
+    finally:
+        ada.page.goto("/account/")
+        site.run(_GONE.format(job_id=job_id))
+
+
+def test_without_a_stream_the_page_asks_every_few_seconds(browser: Browser, site: Site) -> None:
+    visitor = visit(browser, site, "ada")
+    refused: list[str] = []
+
+    def refuse(route: Route) -> None:
+        refused.append(route.request.url)
+        route.abort("connectionrefused")
+
+    visitor.page.route(f"{site.stream_address}/**", refuse)
+    visitor.open(f"/jobs/{JOB['running']}/")
+    expect(visitor.page.locator("#live-state")).to_have_text("Every few seconds")
+    assert refused
+    site.run(_EVENT.format(job_id=JOB["running"], message="Found by asking"))
+    expect(visitor.page.locator("#events")).to_contain_text("Found by asking", timeout=WAIT_MS)
+    visitor.page.context.close()
+    # The browser notes that nobody listens on the stream's port; nothing else is wrong.
+    assert [c for c in visitor.complaints if "ERR_CONNECTION_REFUSED" not in c] == []

@@ -1,0 +1,109 @@
+"""The log and the code of a job in a real browser: followed, searched, linked by line."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.page_site import JOB, Site
+from tests.browser.visitor import AUDIT, Visitor
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+#: Code for `Site.run`: new text in the log of a job's first trainer.
+LOG_ADD = """
+from django.utils import timezone
+from jobs import nudges
+from jobs.models import LogChunk
+LogChunk.objects.create(
+    job_id={job}, slot=0, offset=LogChunk.objects.filter(job={job}).count(), size_bytes=1,
+    text={text!r}, at=timezone.now(),
+)
+nudges.jobs_changed([{job}])
+"""
+
+
+def test_the_log_is_searched_and_read_at_a_match(ada: Visitor) -> None:
+    ada.open(f"/jobs/{JOB['running']}/")
+    log, note = ada.page.locator("#log"), ada.page.locator("#log-note")
+    expect(log).to_contain_text("trainer 1")
+    ada.page.get_by_label("Search the log").fill("step 77 ")
+    expect(note).to_contain_text("2 matching lines")
+    expect(log.locator("mark")).to_have_text(["step 77 ", "step 77 "])
+    expect(log.locator(".is-context")).to_have_count(12)
+    ada.page.get_by_label("Trainer", exact=True).select_option("1")
+    expect(note).to_contain_text("1 matching line ")
+    log.get_by_role("link", name="trainer 1").click()
+    expect(log.locator(".is-target")).to_contain_text("step 77 ")
+    expect(log.locator(".is-target")).to_be_in_viewport()
+    expect(log.locator("time").first).to_be_hidden()
+    ada.page.get_by_role("button", name="Times").click()
+    expect(log.locator("time").first).to_be_visible()
+    ada.page.get_by_role("button", name="To the end").click()
+    expect(log).to_contain_text("a line with <script>window.hurt = 1</script>")
+    with ada.page.expect_download() as download:
+        ada.page.get_by_role("button", name="Download").click()
+    assert download.value.suggested_filename == f"job-{JOB['running']}.log"
+
+
+def test_an_address_leads_to_a_line_of_the_code(ada: Visitor) -> None:
+    ada.open(f"/jobs/{JOB['running']}/#L2")
+    line = ada.page.locator("#L2")
+    expect(line).to_be_in_viewport()
+    expect(line.get_by_role("link", name="Line 2")).to_be_visible()
+    assert ada.page.evaluate(AUDIT) == []
+
+
+def test_the_log_follows_pauses_and_counts_new_lines(ada: Visitor, site: Site) -> None:
+    def say(*texts: str) -> None:
+        site.run(LOG_ADD.format(job=JOB["script"], text="".join(f"{text}\n" for text in texts)))
+
+    say(*(f"line {i}" for i in range(100)))
+    ada.open(f"/jobs/{JOB['script']}/")
+    log, pause = ada.page.locator("#log"), ada.page.locator("#log-pause")
+    expect(ada.page.locator("#live-state")).to_have_text("Live")
+    say("heard at once")
+    expect(log).to_contain_text("heard at once")
+    pause.click()
+    say("WARNING: first", "second")
+    expect(pause).to_have_text("Resume (2 new)")
+    expect(log).not_to_contain_text("second")
+    pause.click()
+    expect(log).to_contain_text("second")
+    expect(log.locator("[data-level='warning'] .log-text")).to_have_text(["WARNING: first"])
+    log.evaluate("box => { box.scrollTop = 0; }")
+    expect(pause).to_have_text("Resume")
+    say("below")
+    expect(pause).to_have_text("Resume (1 new)")
+    log.evaluate("box => { box.scrollTop = box.scrollHeight; }")
+    expect(pause).to_have_text("Pause")
+    expect(log).to_contain_text("below")
+
+
+def test_lines_of_a_level_are_shown_as_they_come(ada: Visitor, site: Site) -> None:
+    def say(*texts: str) -> None:
+        site.run(LOG_ADD.format(job=JOB["running"], text="".join(f"{text}\n" for text in texts)))
+
+    say("ERROR: before", "INFO: quiet")
+    ada.open(f"/jobs/{JOB['running']}/")
+    page = ada.page
+    log, pause = page.locator("#log"), page.locator("#log-pause")
+    expect(page.locator("#live-state")).to_have_text("Live")
+    page.get_by_label("Level").select_option("warning")
+    shown = log.locator(".log-line:not(.is-context) .log-text")
+    expect(shown).to_have_text(["ERROR: before"])
+    say("INFO: still quiet", "WARNING: now", "no level")
+    expect(shown).to_have_text(["ERROR: before", "WARNING: now"])
+    pause.click()
+    say("ERROR: later", "INFO: quiet")
+    expect(pause).to_have_text("Resume (1 new)")
+    pause.click()
+    expect(shown).to_have_text(["ERROR: before", "WARNING: now", "ERROR: later"])
+    page.get_by_label("Level").select_option("")
+    expect(log).to_contain_text("INFO: still quiet")
+
+
+def test_the_log_of_an_ended_job_has_nothing_to_pause(ada: Visitor, site: Site) -> None:
+    ada.open(f"/jobs/{JOB['finished']}/")
+    expect(ada.page.locator("#log")).to_contain_text("Nothing has been written yet.")
+    expect(ada.page.locator("#log-pause")).to_be_hidden()

@@ -1,0 +1,51 @@
+"""Pages in a real browser that runs no scripts."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.browser.page_site import FITTING, JOB, VALIDATION_ANSWER, Site
+from tests.browser.visitor import visit
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+
+def test_pages_work_without_scripts(browser: Browser, site: Site) -> None:
+    visitor = visit(browser, site, "ada", java_script_enabled=False)
+    page = visitor.page
+    page.goto(f"/jobs/{JOB['paused']}/")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("weekend run")
+    expect(page.locator("#spec time").first).to_contain_text("UTC")
+    expect(page.locator("#zone-note")).to_have_text("Times are in UTC.")
+    expect(page.locator("#palette-open")).to_be_hidden()
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator("#job-head [role=status]")).to_have_text("pending")
+    page.goto("/jobs/new/")
+    page.get_by_role("button", name="Measure memory").click()
+    expect(page.get_by_role("heading", name="Measuring")).to_be_visible()
+    site.run(VALIDATION_ANSWER.format(report=FITTING))
+    page.get_by_role("link", name="Look again").click()
+    expect(page.locator("#check-result")).to_contain_text("Measured: 300.0 MB per example")
+    page.goto("/jobs/new/")
+    page.get_by_label("Virtual nodes").fill("0")
+    page.get_by_role("button", name="Submit the job").click()
+    expect(page.locator("[data-error-for=num_virtual_nodes]")).to_contain_text("Give a whole")
+    visitor.page.context.close()
+
+
+def test_a_drain_is_previewed_and_made_without_scripts(browser: Browser, site: Site) -> None:
+    visitor = visit(browser, site, "admin", java_script_enabled=False)
+    page = visitor.page
+    page.goto("/timeline/")
+    page.get_by_role("link", name="Show all charts as tables").click()
+    expect(page.get_by_text("digits, patient").first).to_be_visible()
+    page.goto("/nodes/")
+    page.get_by_role("link", name="Drain… node-a", exact=True).click()
+    expect(page.get_by_role("heading", name="Drain node-a?")).to_be_visible()
+    page.get_by_label("Reason").fill("new fan")
+    page.get_by_role("button", name="Drain node-a").click()
+    expect(page.get_by_role("heading", name="What the drain did")).to_be_visible()
+    expect(page.get_by_text("takes no new work, and its jobs leave: new fan")).to_be_visible()
+    page.get_by_role("button", name="Uncordon node-a").click()
+    visitor.page.context.close()

@@ -1,0 +1,125 @@
+"""Commands about nodes, users, projects, templates and replays, on a live site."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.utils import timezone
+from virtualflow.cli.exit_codes import ExitCode
+from virtualflow.credentials import TOKEN_VARIABLE
+
+from jobs.models import Node, Project, ProjectMembership, Replay, ReplayStatus
+from tests.client.conftest import Shell, Site, nodes_now
+
+
+def test_nodes_and_drain(site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes_now()
+    rows = [line.split("\t") for line in logged_in("nodes").out.splitlines()]
+    assert [row[:3] for row in rows[1:]] == [[f"played{i}", "online", "2 cpu"] for i in range(2)]
+    assert logged_in("drain", "played0").code == ExitCode.REFUSED
+    monkeypatch.setenv(TOKEN_VARIABLE, site.token(site.admin))
+    ended = logged_in("drain", "nowhere")
+    assert (ended.code, "played0, played1" in ended.err) == (ExitCode.USAGE, True)
+    told = json.loads(logged_in("cordon", "played0", "--reason", "disk", "--json").out)
+    assert (told["is_cordoned"], told["is_draining"]) == (True, False)
+    assert "its jobs move away" in logged_in("drain", "played0").out
+    assert Node.objects.get(name="played0").is_draining
+    assert "takes work again" in logged_in("uncordon", "played0").out
+    assert not Node.objects.get(name="played0").is_cordoned
+
+
+def test_maintenance(site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes_now()
+    start = datetime.now(UTC) + timedelta(hours=2)
+    times = ("--starts", start.isoformat(), "--ends", (start + timedelta(hours=1)).isoformat())
+    plan = ("nodes", "window", "plan")
+    assert len(logged_in("nodes", "window", "ls").out.splitlines()) == 1
+    assert logged_in(*plan, "played0", *times, "--reason", "disk").code == ExitCode.REFUSED
+    monkeypatch.setenv(TOKEN_VARIABLE, site.token(site.admin))
+    assert logged_in(*plan, "played0", *times).code == ExitCode.USAGE
+    preview = json.loads(logged_in(*plan, "played0", "--dry-run", "--json").out)
+    assert preview["change"] == "maintenance"
+    ended = logged_in(*plan, "played0", "played1", *times, "--reason", "disk", "--json")
+    first, second = json.loads(ended.out)
+    assert [first["node_name"], second["node_name"]] == ["played0", "played1"]
+    ended = logged_in(*plan, "played0", *times, "--reason", "again")
+    assert (ended.code, "nodes: played0 has maintenance" in ended.err) == (ExitCode.REFUSED, True)
+    assert "from " in logged_in("nodes").out.splitlines()[1]
+    assert "cancelled" in logged_in("nodes", "window", "cancel", first["id"]).out
+    (left,) = json.loads(logged_in("nodes", "window", "ls", "--json").out)
+    assert left == second
+
+
+def test_users(site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert logged_in("users").code == ExitCode.REFUSED
+    assert logged_in("users", "--factor", "2").code == ExitCode.USAGE
+    monkeypatch.setenv(TOKEN_VARIABLE, site.token(site.admin))
+    rows = [line.split("\t") for line in logged_in("users").out.splitlines()]
+    assert [row[0] for row in rows] == ["user", "admin", "ada"]
+    options = ("--factor", "2", "--ceiling", "300", "--storage-gib", "1.5", "--inactive")
+    row = logged_in("users", "ada", *options).out.splitlines()[1].split("\t")
+    assert row[:8] == ["ada", "no", "no", "300", "normal", "2", "0 of 1000", "0.00 of 1.5"]
+    changed = json.loads(logged_in("users", "ada", "--reset", "--active", "--json").out)
+    assert (changed["share_factor"], changed["is_active"], changed["chosen"]) == (1.0, True, [])
+    ended = logged_in("users", "ada", "--factor", "11")
+    assert (ended.code, "share_factor: " in ended.err) == (ExitCode.REFUSED, True)
+
+
+def test_projects_and_usage(site: Site, logged_in: Shell) -> None:
+    now = timezone.now()
+    vision = Project.objects.create(name="vision", guaranteed=2, created_at=now)
+    assert logged_in("projects", "vision").code == ExitCode.USAGE
+    ProjectMembership.objects.create(project=vision, user=site.ada, role="operator", since=now)
+    rows = [line.split("\t") for line in logged_in("projects").out.splitlines()]
+    assert rows[1] == ["vision", "0", "2", "none", "0", "0", "0", "operator"]
+    assert ["ada", "operator"] in [
+        line.split("\t")[:2] for line in logged_in("projects", "vision").out.splitlines()
+    ]
+    ended = logged_in("projects", "speech")
+    assert (ended.code, "use vision" in ended.err) == (ExitCode.USAGE, True)
+    ended = logged_in("submit", "--template", "tabular", "--project", "vision", "--json")
+    assert json.loads(ended.out)["project"] == "vision"
+    listed = json.loads(logged_in("ls", "--project", "vision", "--json").out)
+    assert [job["project"] for job in listed] == ["vision"]
+    assert json.loads(logged_in("usage", "--by", "user", "--json").out)["rows"] == []
+    lines = logged_in("usage", "--csv").out.splitlines()
+    assert lines[0].startswith("name,accelerator-hours,")
+    assert lines[-1].startswith("all jobs,0.00,")
+
+
+def test_templates(logged_in: Shell) -> None:
+    assert "tabular" in logged_in("templates").out
+    assert json.loads(logged_in("templates", "--json").out)[0]["name"]
+
+
+FIGURES = {"mean_jct_s": 1234.5, "utilisation": 0.5, "resizes_per_job": 1.5}
+
+
+@pytest.mark.parametrize("status", [ReplayStatus.DONE, ReplayStatus.FAILED])
+def test_simulate(
+    site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch, status: ReplayStatus
+) -> None:
+    nodes_now()
+    monkeypatch.setenv(TOKEN_VARIABLE, site.token(site.admin))
+    result = {"recorded": FIGURES, "as_is": FIGURES, "changed": {}, "as_is_policy": "fifo"}
+
+    def answer() -> None:
+        Replay.objects.update(status=status, result=result, error="It is stuck.")
+
+    monkeypatch.setattr("jobs.services.cluster.replays.nudges.replay_asked", answer)
+    ended = logged_in("simulate", "priority", "--accelerators", "cpu=8", "--hours", "2")
+    assert Replay.objects.get().accelerators == {"cpu": 8}
+    if status == ReplayStatus.DONE:
+        rows = [line.split("\t") for line in ended.out.splitlines()]
+        assert rows[0][1:] == ["recorded", "replayed as it was (fifo)", "with priority"]
+        assert rows[1] == ["mean completion time", "1,234 s", "1,234 s", "\N{EN DASH}"]
+    else:
+        assert (ended.code, "It is stuck." in ended.err) == (ExitCode.JOB_FAILED, True)
+
+
+@pytest.mark.parametrize("size", ["cpu", "cpu=", "=3", "cpu=-1", "cpu=x", "cpu=1e9"])
+def test_a_wrong_size_of_a_cluster(logged_in: Shell, size: str) -> None:
+    ended = logged_in("simulate", "fifo", "--accelerators", size)
+    assert (ended.code, "KIND=NUMBER" in ended.err) == (ExitCode.USAGE, True)
