@@ -7,7 +7,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-# Dozens of processes import the product, which takes a quarter longer without bytecode.
+# Dozens of processes import the product, which takes a third longer without bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 MAIN_STAMP := $(VENV)/.main-$(shell cat requirements.txt | sha256sum | cut -c1-16)
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements.txt requirements/dev.txt | sha256sum | cut -c1-16)
