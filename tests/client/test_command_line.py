@@ -493,14 +493,16 @@ def test_users(site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_projects_and_usage(site: Site, logged_in: Shell) -> None:
     now = timezone.now()
-    vision = Project.objects.create(name="vision", guaranteed=2, created_at=now)
+    vision = Project.objects.create(
+        name="vision", guaranteed=2, limit_by_kind={"t4": 3}, created_at=now
+    )
     assert logged_in("projects", "vision").code == ExitCode.USAGE
     ProjectMembership.objects.create(project=vision, user=site.ada, role="operator", since=now)
     rows = [line.split("\t") for line in logged_in("projects").out.splitlines()]
     assert rows[1] == ["vision", "0", "2", "none", "0", "0", "0", "operator"]
-    assert ["ada", "operator"] in [
-        line.split("\t")[:2] for line in logged_in("projects", "vision").out.splitlines()
-    ]
+    rows = [line.split("\t") for line in logged_in("projects", "vision").out.splitlines()]
+    assert ["t4", "0", "0", "3", "0"] in rows
+    assert ["ada", "operator"] in [row[:2] for row in rows]
     ended = logged_in("projects", "speech")
     assert (ended.code, "use vision" in ended.err) == (ExitCode.USAGE, True)
     ended = logged_in("submit", "--template", "tabular", "--project", "vision", "--json")
