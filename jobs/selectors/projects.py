@@ -72,7 +72,7 @@ class ProjectState:
 
 def project_quotas() -> dict[int, ProjectQuota]:
     """Return the quotas of all projects that have a guarantee or a limit."""
-    no_kinds = {"guaranteed_by_kind": {}, "limit_by_kind": {}}
+    no_kinds: dict[str, object] = {"guaranteed_by_kind": {}, "limit_by_kind": {}}
     rows = Project.objects.exclude(guaranteed=0, limit=None, user_limit=None, **no_kinds)
     return {
         row.pk: ProjectQuota(
@@ -125,7 +125,8 @@ def accelerators_by_kind() -> dict[str, int]:
 
 def guaranteed_total() -> int:
     """Return the accelerators guaranteed to all projects together."""
-    return sum(Project.objects.values_list("guaranteed", flat=True))
+    rows = Project.objects.values_list("guaranteed", "guaranteed_by_kind")
+    return sum(max(count, sum(by_kind.values())) for count, by_kind in rows)
 
 
 def _counts(rows: QuerySet[Any], column: str) -> dict[int, int]:

@@ -17,9 +17,9 @@ from virtualflow.client import Client
 _COLUMNS = (
     Column("project", lambda row: row["name"]),
     Column("holds", lambda row: row["held"], is_number=True),
-    Column("guaranteed", lambda row: row["guaranteed"], is_number=True),
-    Column("limit", lambda row: _limit(row["limit"]), is_number=True),
-    Column("borrowed", lambda row: row["borrowed"], is_number=True),
+    Column("guaranteed", lambda row: _with_kinds(row, "guaranteed"), is_number=True),
+    Column("limit", lambda row: _with_kinds(row, "limit"), is_number=True),
+    Column("borrowed", lambda row: _with_kinds(row, "borrowed"), is_number=True),
     Column("jobs", lambda row: row["live_jobs"], is_number=True),
     Column("waiting", lambda row: row["waiting_jobs"], is_number=True, at_width=70),
     Column("your role", lambda row: row["role"], at_width=80),
@@ -47,6 +47,12 @@ _USAGE_COLUMNS = (
 
 def _limit(limit: int | None) -> str:
     return "none" if limit is None else str(limit)
+
+
+def _with_kinds(row: Any, name: str) -> str:
+    """Return a number of all kinds, and those of kinds: 8, of t4 2."""
+    by_kind = [f"of {kind} {count}" for kind, count in row[f"{name}_by_kind"].items()]
+    return ", ".join([_limit(row[name]), *by_kind])
 
 
 def _kinds(project: Project) -> list[dict[str, Any]]:

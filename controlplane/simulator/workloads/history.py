@@ -298,7 +298,8 @@ def _quota(row: Sequence[Any]) -> ProjectQuota:
     """Read a quota; histories of earlier versions have none of kinds."""
     guaranteed, limit, user_limit, *by_kind = row
     guarantees, limits = (
-        {str(kind): int(count) for kind, count in counts.items()} for counts in by_kind or ({}, {})
+        {str(kind): int(count) for kind, count in dict(counts).items()}
+        for counts in by_kind or ((), ())
     )
     return ProjectQuota(
         int(guaranteed),

@@ -358,7 +358,8 @@ class _Frame:
         more = part_decide(self._policy, whole, left, decision.carried, joined).decision
         if not more.shares:
             return part
-        shares, reasons = decision.shares | more.shares, decision.reasons | more.reasons
+        shares = {**decision.shares, **more.shares}
+        reasons = {**decision.reasons, **more.reasons}
         return replace(part, decision=replace(decision, shares=shares, reasons=reasons))
 
     def _rest(self, whole: Snapshot, groups: Sequence[Group], parts: Mapping[str, Part]) -> Part:
