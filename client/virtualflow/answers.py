@@ -490,12 +490,16 @@ class Project(TypedDict):
     guaranteed: int
     limit: int | None
     user_limit: int | None
+    guaranteed_by_kind: dict[str, int]
+    limit_by_kind: dict[str, int]
     live_jobs_limit: int | None
     user_live_jobs_limit: int | None
     is_closed: bool
     created_at: str
     held: int
     borrowed: int
+    held_by_kind: dict[str, int]
+    borrowed_by_kind: dict[str, int]
     live_jobs: int
     waiting_jobs: int
     num_members: int

@@ -97,13 +97,18 @@ def decision_check(snapshot: Snapshot, decision: Decision) -> None:
 
 def _limits_check(snapshot: Snapshot, decision: Decision) -> None:
     """Check the limits of projects, and of users in them."""
-    given = {job_id: share.total for job_id, share in decision.shares.items()}
+    given = {job_id: share.by_kind for job_id, share in decision.shares.items()}
     for project, quota in snapshot.without_given(given).items():
         used = sum(quota.outside.values())
         before = snapshot.projects[project]
         assert quota.limit is None or used <= max(quota.limit, sum(before.outside.values())), (
             f"project {project} is given {used}, its limit is {quota.limit}"
         )
+        for kind, limit in quota.limit_by_kind.items():
+            count = quota.outside_by_kind.get(kind, 0)
+            assert count <= max(limit, before.outside_by_kind.get(kind, 0)), (
+                f"project {project} is given {count} {kind}, its limit is {limit}"
+            )
         for user, count in quota.outside.items():
             assert quota.user_limit is None or count <= max(
                 quota.user_limit, before.outside.get(user, 0)

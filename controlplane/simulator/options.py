@@ -171,7 +171,7 @@ def projects_parse(text: str | None) -> list[tuple[float, ProjectQuota]]:
         share = _numbers(match[1]) if match else []
         quota = ProjectQuota(int(match[2]), int(match[3]) if match[3] else None) if match else None
         is_share = len(share) == 1 and 0.0 < share[0] <= 1.0
-        if not is_share or quota is None or quota.most < quota.guaranteed:
+        if not is_share or quota is None or quota.most(()) < quota.guaranteed:
             raise ValueError(
                 "--projects: give each project's share of the jobs, its guarantee and, behind a "
                 f"dash, a limit that is not less, as 0.5:8-16,0.3:4, not {text!r}"

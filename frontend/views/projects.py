@@ -30,7 +30,7 @@ from jobs.exceptions import ControlPlaneError, ForbiddenError, InvalidInputError
 from jobs.models import Project, ProjectRole
 from jobs.models.projects import QUOTA_LIMIT
 from jobs.selectors import access
-from jobs.selectors.projects import guaranteed_total, project_states
+from jobs.selectors.projects import accelerators_by_kind, guaranteed_total, project_states
 from jobs.selectors.series import num_accelerators_present
 from jobs.selectors.time_filter import UtcDateTimeField
 from jobs.selectors.usage import UsageBy, accelerator_kinds, accelerator_prices
@@ -100,6 +100,7 @@ def project(request: HttpRequest, project_id: int) -> HttpResponse:
         "roles": _ROLES,
         "manages_members": is_admin or state.role == ProjectRole.ADMIN,
         "quotas": [(name, label, text, getattr(found, name)) for name, label, text in _QUOTAS],
+        "quotas_by_kind": _kind_rows(found),
         "quota_limit": QUOTA_LIMIT,
         "num_accelerators": num_accelerators_present(),
         "usage_query": urlencode({"by": "user", "project": found.name}),
@@ -120,6 +121,7 @@ def project_edit(request: HttpRequest, project_id: int) -> HttpResponse:
             "is_closed": "is_closed" in request.POST,
         }
         given |= {name: None for name in names if name not in given and name != "guaranteed"}
+        given |= {name: _by_kind(request, name) for name in ("guaranteed_by_kind", "limit_by_kind")}
         values = checked(ProjectChangeSerializer, given)
         project_change(found.pk, values, by=person(request))
         nudges.jobs_changed(cluster=True)
@@ -180,6 +182,7 @@ def usage(request: HttpRequest) -> HttpResponse:
     if query.get("csv"):
         return usage_csv(found)
     context["usage"] = found
+    context["borrowing"] = [row for row in project_states(request.user) if row.borrowed]
     return render(request, "frontend/usage.html", context)
 
 
@@ -188,13 +191,9 @@ def usage(request: HttpRequest) -> HttpResponse:
 def prices(request: HttpRequest) -> HttpResponse:
     """Set the prices of accelerators by kind; an empty one removes the price."""
     admin_or_404(request)
-    given = {
-        name.removeprefix("price_"): str(text).strip()
-        for name, text in request.POST.items()
-        if name.startswith("price_") and str(text).strip()
-    }
+    given = {"per_hour": _by_kind(request, "price")}
     try:
-        prices_set(checked(PricesSerializer, {"per_hour": given})["per_hour"], by=person(request))
+        prices_set(checked(PricesSerializer, given)["per_hour"], by=person(request))
     except ControlPlaneError as error:
         messages.error(request, words(error), extra_tags="bad")
     else:
@@ -207,6 +206,24 @@ def _price_rows() -> list[tuple[str, float | None]]:
     known = accelerator_prices()
     kinds = {*accelerator_kinds(), *known}
     return [(kind, known.get(kind)) for kind in sorted(kinds)]
+
+
+def _kind_rows(found: Project) -> list[tuple[str, int, int | None, int | None]]:
+    """Return every kind that is enrolled or has a quota: its number, guarantee and limit."""
+    present, own, limits = accelerators_by_kind(), found.guaranteed_by_kind, found.limit_by_kind
+    return [
+        (kind, present.get(kind, 0), own.get(kind), limits.get(kind))
+        for kind in sorted({*present, *own, *limits})
+    ]
+
+
+def _by_kind(request: HttpRequest, name: str) -> dict[str, str]:
+    """Return the filled fields of a form that are named after kinds, as `price_t4`, by kind."""
+    return {
+        field.removeprefix(f"{name}_"): str(text).strip()
+        for field, text in request.POST.items()
+        if field.startswith(f"{name}_") and str(text).strip()
+    }
 
 
 def _time(query: Mapping[str, str], name: str) -> Any:

@@ -39,6 +39,7 @@ class Project(models.Model):
         user_limit: most that the jobs of one user may hold in it; None: no limit.
         live_jobs_limit: most of its jobs that have not ended; None: no limit.
         user_live_jobs_limit: most of these that one user may have; None: no limit.
+        guaranteed_by_kind, limit_by_kind: `guaranteed` and `limit` of one kind, where it has them.
         is_closed: no job can be submitted to it.
     """
 
@@ -59,6 +60,8 @@ class Project(models.Model):
     user_live_jobs_limit = models.PositiveIntegerField(
         null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(QUOTA_LIMIT)]
     )
+    guaranteed_by_kind = models.JSONField(default=dict, blank=True)
+    limit_by_kind = models.JSONField(default=dict, blank=True)
     is_closed = models.BooleanField(default=False)
     created_at = models.DateTimeField()
 

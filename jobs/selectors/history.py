@@ -49,13 +49,16 @@ def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> Hist
     factors = share_factors()
     in_epoch = epoch_examples(jobs)
     ready_at = _ready_at(jobs)
-    quotas = project_quotas()
+    quotas, nodes = project_quotas(), _nodes()
+    kinds = {kind for kind, _ in nodes}
     kept = []
     for job in reversed(jobs):
         row = _job(job, known[job.pk], ready_at.get(job.pk), in_epoch.get(job.pk, 0))
         if isinstance(row, str):
             left_out[row] += 1
-        elif row.project in quotas and row.min_accelerators > quotas[row.project].most:
+        elif row.project in quotas and row.min_accelerators > quotas[row.project].most(
+            row.accepted_kinds or kinds
+        ):
             left_out[_OVER_LIMIT] += 1
         else:
             kept.append(dataclasses.replace(row, user_factor=factors.get(job.owner_id, 1.0)))
@@ -63,7 +66,7 @@ def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> Hist
         start_at=start_at.timestamp(),
         end_at=end_at.timestamp(),
         policy=_policy_between(min([job.submitted_at for job in jobs], default=start_at), end_at),
-        nodes=_nodes(),
+        nodes=nodes,
         jobs=tuple(kept),
         costs=_costs(job.pk for job in jobs),
         left_out=+left_out,

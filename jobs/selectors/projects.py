@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from django.db.models import Count, QuerySet
 
 from controlplane.core.values.lifecycle import JobStatus
 from controlplane.core.values.projects import ProjectQuota
-from jobs.models import Allocation, Job, Project, ProjectMembership
+from jobs.models import Accelerator, Allocation, Job, Project, ProjectMembership
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.selectors.access import Person, projects_visible_to
 
@@ -19,30 +20,69 @@ class ProjectState:
     """A project as it is now.
 
     Attributes:
-        held: accelerators that its jobs hold.
-        borrowed: the part of `held` beyond its guarantee; given back when others need theirs.
+        held_by_kind: accelerators that its jobs hold.
         live_jobs, waiting_jobs: jobs that have not ended, and those of them without accelerators.
         role: of the person who asks; empty: no member.
     """
 
     project: Project
-    held: int
+    held_by_kind: dict[str, int]
     live_jobs: int
     waiting_jobs: int
     num_members: int
     role: str
 
     @property
+    def held(self) -> int:
+        """Accelerators of all kinds that its jobs hold."""
+        return sum(self.held_by_kind.values())
+
+    @property
+    def borrowed_by_kind(self) -> dict[str, int]:
+        """Accelerators that its jobs hold beyond its guarantees; given back when others need them.
+
+        What the guarantee of all kinds is more than that of the kinds held covers the kinds of
+        which most are held beyond their own first.
+        """
+        own = self.project.guaranteed_by_kind
+        beyond = {kind: max(n - own.get(kind, 0), 0) for kind, n in self.held_by_kind.items()}
+        covered = max(self.project.guaranteed - self.held + sum(beyond.values()), 0)
+        borrowed = {}
+        for kind, count in sorted(beyond.items(), key=lambda item: (-item[1], item[0])):
+            if count > covered:
+                borrowed[kind] = count - covered
+            covered = max(covered - count, 0)
+        return borrowed
+
+    @property
     def borrowed(self) -> int:
-        """Accelerators that its jobs hold beyond its guarantee."""
-        return max(self.held - self.project.guaranteed, 0)
+        """Accelerators of all kinds that its jobs hold beyond its guarantees."""
+        return sum(self.borrowed_by_kind.values())
+
+    @property
+    def kinds(self) -> list[tuple[str, int, int, int | None, int]]:
+        """Kind, held, guaranteed, limit and borrowed, of kinds held or with a quota."""
+        own, limits = self.project.guaranteed_by_kind, self.project.limit_by_kind
+        borrowed, held = self.borrowed_by_kind, self.held_by_kind
+        return [
+            (kind, held.get(kind, 0), own.get(kind, 0), limits.get(kind), borrowed.get(kind, 0))
+            for kind in sorted({*held, *own, *limits})
+        ]
 
 
 def project_quotas() -> dict[int, ProjectQuota]:
     """Return the quotas of all projects that have a guarantee or a limit."""
-    rows = Project.objects.exclude(guaranteed=0, limit=None, user_limit=None)
+    no_kinds: dict[str, object] = {"guaranteed_by_kind": {}, "limit_by_kind": {}}
+    rows = Project.objects.exclude(guaranteed=0, limit=None, user_limit=None, **no_kinds)
     return {
-        row.pk: ProjectQuota(row.guaranteed, row.limit, row.user_limit) for row in rows.order_by()
+        row.pk: ProjectQuota(
+            row.guaranteed,
+            row.limit,
+            row.user_limit,
+            guaranteed_by_kind=row.guaranteed_by_kind,
+            limit_by_kind=row.limit_by_kind,
+        )
+        for row in rows.order_by()
     }
 
 
@@ -53,9 +93,11 @@ def project_states(person: Person, project_id: int | None = None) -> list[Projec
         projects = projects.filter(pk=project_id)
     rows = list(projects.order_by("name"))
     ids = [row.pk for row in rows]
-    held = _counts(
-        Allocation.objects.filter(released_at=None, job__project__in=ids), "job__project"
-    )
+    held: dict[int, dict[str, int]] = defaultdict(dict)
+    allocations = Allocation.objects.filter(released_at=None, job__project__in=ids).order_by()
+    by_kind = allocations.values_list("job__project", "accelerator__kind")
+    for number, kind, count in by_kind.annotate(number=Count("pk")).order_by("accelerator__kind"):
+        held[number][kind] = count
     live = Job.objects.filter(project__in=ids, status__in=LIVE_JOB_STATUSES, trial_of=None)
     waiting = live.filter(status=JobStatus.PENDING)
     members = _counts(ProjectMembership.objects.filter(project__in=ids), "project")
@@ -65,7 +107,7 @@ def project_states(person: Person, project_id: int | None = None) -> list[Projec
     return [
         ProjectState(
             row,
-            held.get(row.pk, 0),
+            held.get(row.pk, {}),
             num_live.get(row.pk, 0),
             num_waiting.get(row.pk, 0),
             members.get(row.pk, 0),
@@ -75,9 +117,16 @@ def project_states(person: Person, project_id: int | None = None) -> list[Projec
     ]
 
 
+def accelerators_by_kind() -> dict[str, int]:
+    """Count the accelerators of each kind on enrolled nodes, whether or not they take work now."""
+    rows = Accelerator.objects.filter(is_present=True, node__removed_at=None).order_by("kind")
+    return dict(rows.values_list("kind").annotate(number=Count("pk")))
+
+
 def guaranteed_total() -> int:
     """Return the accelerators guaranteed to all projects together."""
-    return sum(Project.objects.values_list("guaranteed", flat=True))
+    rows = Project.objects.values_list("guaranteed", "guaranteed_by_kind")
+    return sum(max(count, sum(by_kind.values())) for count, by_kind in rows)
 
 
 def _counts(rows: QuerySet[Any], column: str) -> dict[int, int]:

@@ -69,14 +69,16 @@ def test_users(site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_projects_and_usage(site: Site, logged_in: Shell) -> None:
     now = timezone.now()
-    vision = Project.objects.create(name="vision", guaranteed=2, created_at=now)
+    vision = Project.objects.create(
+        name="vision", guaranteed=2, limit_by_kind={"t4": 3}, created_at=now
+    )
     assert logged_in("projects", "vision").code == ExitCode.USAGE
     ProjectMembership.objects.create(project=vision, user=site.ada, role="operator", since=now)
     rows = [line.split("\t") for line in logged_in("projects").out.splitlines()]
-    assert rows[1] == ["vision", "0", "2", "none", "0", "0", "0", "operator"]
-    assert ["ada", "operator"] in [
-        line.split("\t")[:2] for line in logged_in("projects", "vision").out.splitlines()
-    ]
+    assert rows[1] == ["vision", "0", "2", "none, of t4 3", "0", "0", "0", "operator"]
+    rows = [line.split("\t") for line in logged_in("projects", "vision").out.splitlines()]
+    assert ["t4", "0", "0", "3", "0"] in rows
+    assert ["ada", "operator"] in [row[:2] for row in rows]
     ended = logged_in("projects", "speech")
     assert (ended.code, "use vision" in ended.err) == (ExitCode.USAGE, True)
     ended = logged_in("submit", "--template", "tabular", "--project", "vision", "--json")
@@ -119,7 +121,50 @@ def test_simulate(
         assert (ended.code, "It is stuck." in ended.err) == (ExitCode.JOB_FAILED, True)
 
 
+def test_simulate_scenarios_side_by_side(
+    site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three over one history, as a table and as JSON; one of them fails the second time."""
+    nodes_now()
+    monkeypatch.setenv(TOKEN_VARIABLE, site.token(site.admin))
+
+    def answer() -> None:
+        for replay in Replay.objects.filter(result={}):
+            changed = {**FIGURES, "mean_jct_s": 1000.0 * replay.pk}
+            replay.result = {"recorded": FIGURES, "as_is": FIGURES, "changed": changed,
+                             "num_jobs": 3, "as_is_policy": "fifo",
+                             "as_is_accelerators": {"cpu": 4}}  # fmt: skip
+            replay.status = ReplayStatus.DONE
+            replay.save()
+
+    monkeypatch.setattr("jobs.services.cluster.replays.nudges.replay_asked", answer)
+    command = ("simulate", "priority", "--scenario", "sia,cpu=8", "--scenario", "fifo")
+    ended = logged_in(*command)
+    assert ended.code == 0, ended.err
+    rows = [line.split("\t") for line in ended.out.splitlines()]
+    told = ["recorded", "replayed as it was (fifo)"]
+    assert rows[0][1:4] == [*told, "with priority"]
+    assert [row.policy for row in Replay.objects.order_by("pk")] == ["priority", "sia", "fifo"]
+    assert "with sia, 8 cpu" in rows[0]
+    means = [f"{1000 * row.pk:,} s" for row in Replay.objects.order_by("pk")]
+    assert rows[1] == ["Mean completion time", "1,234 s", "1,234 s", *means]
+    found = json.loads(logged_in(*command, "--json").out)
+    assert len(found["scenarios"]) == 3
+    assert found["rows"][0]["name"] == "mean_jct_s"
+    monkeypatch.setattr(
+        "jobs.services.cluster.replays.nudges.replay_asked",
+        lambda: Replay.objects.filter(result={}).update(
+            status=ReplayStatus.FAILED, error="It is stuck."
+        ),
+    )
+    ended = logged_in(*command)
+    assert (ended.code, ended.err.count("It is stuck.")) == (ExitCode.JOB_FAILED, 3)
+    ended = logged_in(*command, "--scenario", "fifo", "--scenario", "sia")
+    assert (ended.code, "1 to 4 scenarios" in ended.err) == (ExitCode.REFUSED, True)
+
+
 @pytest.mark.parametrize("size", ["cpu", "cpu=", "=3", "cpu=-1", "cpu=x", "cpu=1e9"])
 def test_a_wrong_size_of_a_cluster(logged_in: Shell, size: str) -> None:
-    ended = logged_in("simulate", "fifo", "--accelerators", size)
-    assert (ended.code, "KIND=NUMBER" in ended.err) == (ExitCode.USAGE, True)
+    for option, text in (("--accelerators", size), ("--scenario", f"fifo,{size}")):
+        ended = logged_in("simulate", "fifo", option, text)
+        assert (ended.code, "KIND=NUMBER" in ended.err) == (ExitCode.USAGE, True)

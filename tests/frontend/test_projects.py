@@ -35,10 +35,33 @@ def test_a_project_tells_what_it_borrows(vision: Project, ada: Client, admin: Cl
     """Three accelerators are held and two guaranteed; a member changes nothing."""
     shown = page(ada, f"/projects/{vision.pk}/")
     assert "3 accelerators, for 1 job" in shown
-    assert "1, given back at once when others need their share" in shown
+    assert "1 cpu, given back at once when others need their share" in shown
     assert "Add a member" not in shown
     assert "Shares and limits" not in shown
     assert "Shares and limits" in page(admin, f"/projects/{vision.pk}/")
+
+
+def test_shares_of_kinds_are_shown_and_changed(vision: Project, ada: Client, admin: Client) -> None:
+    """The project holds three cpu; what is guaranteed of them is not borrowed."""
+    address = f"/projects/{vision.pk}/"
+    shown = page(admin, address)
+    assert 'name="guaranteed_by_kind_cpu"' in shown
+    assert "1 cpu, given back at once" in shown
+    assert "1 cpu" in page(ada, "/usage/").partition("Borrowed now")[2]
+    values = {"guaranteed": "2", "guaranteed_by_kind_cpu": "3", "limit_by_kind_cpu": "4"}
+    admin.post(f"{address}edit/", values)
+    vision.refresh_from_db()
+    assert (vision.guaranteed_by_kind, vision.limit_by_kind) == ({"cpu": 3}, {"cpu": 4})
+    shown = page(ada, address)
+    assert '<td class="number" data-label="limit of it">4</td>' in shown
+    assert "<dt>Borrowed</dt><dd>none</dd>" in shown
+    assert "Borrowed now" not in page(ada, "/usage/")
+    assert "2, 3 cpu" in page(ada, "/projects/")
+    wrong = admin.post(f"{address}edit/", {**values, "limit_by_kind_cpu": "2"}, follow=True)
+    assert "cpu: give at most 2, its limit, or raise the limit." in wrong.content.decode()
+    admin.post(f"{address}edit/", {"guaranteed": "2"})
+    vision.refresh_from_db()
+    assert (vision.guaranteed_by_kind, vision.limit_by_kind) == ({}, {})
 
 
 def test_an_admin_makes_a_project_and_fills_it(world: World, admin: Client) -> None:

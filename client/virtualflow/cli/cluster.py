@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import click
-from rich.progress import Progress
 
-from virtualflow.answers import Accelerator, Node, Replay
+from virtualflow.answers import Accelerator, Node
 from virtualflow.cli import screen
-from virtualflow.cli.common import as_json, reason, timeout
-from virtualflow.cli.exit_codes import ExitCode
+from virtualflow.cli.common import as_json, reason
 from virtualflow.cli.screen import Column, when
 from virtualflow.client import Client
 
@@ -58,17 +55,6 @@ MOVE_COLUMNS = (
     Column("accelerators", lambda move: move["text"]),
     Column("within", lambda move: _seconds(move["within_s"])),
     Column("starts after", lambda move: _start(move["start_s"]), at_width=60),
-)
-#: Figures of a replay, in the order and with the units of the What-if page.
-_MEASURES = (
-    ("mean_jct_s", "mean completion time", "s"),
-    ("median_jct_s", "median completion time", "s"),
-    ("p90_jct_s", "90th percentile of completion times", "s"),
-    ("mean_queueing_s", "mean time until the first step", "s"),
-    ("makespan_s", "until the last job was done", "s"),
-    ("utilisation", "accelerators in use", "%"),
-    ("resizes_per_job", "resizes per job", ""),
-    ("worst_fairness", "worst finish-time fairness", ""),
 )
 
 
@@ -194,78 +180,3 @@ def templates(as_json: bool) -> None:
         Column("description", lambda row: row["description"], at_width=90),
     )
     return screen.print_table(columns, found)
-
-
-@click.command()
-@click.argument("policy")
-@click.option(
-    "--accelerators", multiple=True, metavar="KIND=NUMBER",
-    help="Another number of this kind than the cluster has.",
-)  # fmt: skip
-@click.option("--hours", type=int, default=24, show_default=True, help="How far back.")
-@timeout
-@as_json
-def simulate(
-    policy: str,
-    accelerators: tuple[str, ...],
-    hours: int,
-    timeout_s: float | None,
-    as_json: bool,
-) -> None:
-    """Replay the cluster's past as if POLICY had been in force (admins)."""
-    size = dict(_kind_and_number(text) for text in accelerators)
-    with Client.from_login() as client:
-        replay = client.simulate(policy, accelerators=size, hours=hours)
-        try:
-            replay = _replay_watch(client, replay, timeout_s)
-        except KeyboardInterrupt:
-            screen.note(f"Stopped waiting; the site goes on with replay {replay['id']}.")
-            click.get_current_context().exit(ExitCode.INTERRUPTED)
-    if as_json:
-        screen.print_json(replay)
-    elif replay["status"] == "done":
-        _replay_table(replay)
-    if replay["status"] != "done":
-        screen.note(f"Replay {replay['id']} {replay['status']}: {replay['error']}")
-        click.get_current_context().exit(ExitCode.JOB_FAILED)
-
-
-def _kind_and_number(text: str) -> tuple[str, int]:
-    kind, _, number = text.partition("=")
-    if not kind or not (number.isascii() and number.isdecimal()) or len(number) > 9:
-        raise click.BadParameter(
-            f"{text!r:.60} is not KIND=NUMBER, such as cpu=8.", param_hint="--accelerators"
-        )
-    return kind, int(number)
-
-
-def _replay_watch(client: Client, replay: Replay, timeout_s: float | None) -> Replay:
-    out = screen.console(is_error=True)
-    with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
-        task = bar.add_task(f"replay {replay['id']}", total=1.0)
-        for found in client.watch_replay(replay["id"], timeout_s=timeout_s):
-            replay = found
-            bar.update(task, completed=replay["progress"])
-    return replay
-
-
-def _replay_table(replay: Replay) -> None:
-    result: dict[str, Any] = replay["result"]
-    figures = [result.get(name) or {} for name in ("recorded", "as_is", "changed")]
-    rows = [
-        (text, [_figure(values.get(name), unit) for values in figures])
-        for name, text, unit in _MEASURES
-    ]
-    for tier in result.get("tiers", ()):
-        times = [tier[name].get("mean_jct_s") or None for name in ("recorded", "as_is", "changed")]
-        text = f"mean completion, {tier['num_jobs']} {tier['tier']}"
-        rows.append((text, [_figure(value, "s") for value in times]))
-    as_it_was = f"replayed as it was ({result.get('as_is_policy', '')})"
-    columns = screen.row_columns(["recorded", as_it_was, f"with {replay['policy']}"])
-    screen.print_table(columns, rows)
-
-
-def _figure(value: float | None, unit: str) -> str:
-    if value is None:
-        return screen.EMPTY
-    return {"%": f"{value:.0%}", "s": f"{value:,.0f} s"}.get(unit, f"{value:.2f}")

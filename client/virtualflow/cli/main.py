@@ -17,6 +17,7 @@ from virtualflow.cli import (
     priorities,
     projects,
     screen,
+    simulating,
     submitting,
     sweeping,
     users,
@@ -59,7 +60,7 @@ for _command in (
     jobs.download, jobs.tag, jobs.cancel, jobs.pause, jobs.resume, priorities.reprioritise,
     projects.projects, projects.usage, users.users, notifications.notifications,
     cluster.nodes, cluster.cordon, cluster.drain, cluster.uncordon,
-    cluster.templates, cluster.simulate,
+    cluster.templates, simulating.simulate,
 ):  # fmt: skip
     cli.add_command(_command)
 cluster.nodes.add_command(windows.window)

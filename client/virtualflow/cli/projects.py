@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from virtualflow.answers import UsageRow
+from virtualflow.answers import Project, UsageRow
 from virtualflow.cli import screen
 from virtualflow.cli.common import as_json
 from virtualflow.cli.screen import Column, when
@@ -17,12 +17,19 @@ from virtualflow.client import Client
 _COLUMNS = (
     Column("project", lambda row: row["name"]),
     Column("holds", lambda row: row["held"], is_number=True),
-    Column("guaranteed", lambda row: row["guaranteed"], is_number=True),
-    Column("limit", lambda row: _limit(row["limit"]), is_number=True),
-    Column("borrowed", lambda row: row["borrowed"], is_number=True),
+    Column("guaranteed", lambda row: _with_kinds(row, "guaranteed"), is_number=True),
+    Column("limit", lambda row: _with_kinds(row, "limit"), is_number=True),
+    Column("borrowed", lambda row: _with_kinds(row, "borrowed"), is_number=True),
     Column("jobs", lambda row: row["live_jobs"], is_number=True),
     Column("waiting", lambda row: row["waiting_jobs"], is_number=True, at_width=70),
     Column("your role", lambda row: row["role"], at_width=80),
+)
+_KIND_COLUMNS = (
+    Column("kind", lambda row: row["kind"]),
+    Column("holds", lambda row: row["held"], is_number=True),
+    Column("guaranteed", lambda row: row["guaranteed"], is_number=True),
+    Column("limit", lambda row: _limit(row["limit"]), is_number=True),
+    Column("borrowed", lambda row: row["borrowed"], is_number=True),
 )
 _MEMBER_COLUMNS = (
     Column("user", lambda row: row["user"]),
@@ -42,6 +49,31 @@ def _limit(limit: int | None) -> str:
     return "none" if limit is None else str(limit)
 
 
+def _with_kinds(row: Any, name: str) -> str:
+    """Return a number of all kinds, and those of kinds: 8, of t4 2."""
+    by_kind = [f"of {kind} {count}" for kind, count in row[f"{name}_by_kind"].items()]
+    return ", ".join([_limit(row[name]), *by_kind])
+
+
+def _kinds(project: Project) -> list[dict[str, Any]]:
+    """Return a row for each kind that a project holds or has a quota of."""
+    held, own, limits = (
+        project["held_by_kind"],
+        project["guaranteed_by_kind"],
+        project["limit_by_kind"],
+    )
+    return [
+        {
+            "kind": kind,
+            "held": held.get(kind, 0),
+            "guaranteed": own.get(kind, 0),
+            "limit": limits.get(kind),
+            "borrowed": project["borrowed_by_kind"].get(kind, 0),
+        }
+        for kind in sorted({*held, *own, *limits})
+    ]
+
+
 def _hours(number: float | None) -> str:
     return "" if number is None else f"{number:.2f}"
 
@@ -56,7 +88,7 @@ def _cell(cell: object) -> str:
 @click.argument("name", required=False)
 @as_json
 def projects(name: str | None, as_json: bool) -> None:
-    """List the projects and what they hold now, or the members of the project NAME."""
+    """List the projects and what they hold now, or kinds and members of the project NAME."""
     with Client.from_login() as client:
         found = client.projects()
         if name is None:
@@ -73,6 +105,8 @@ def projects(name: str | None, as_json: bool) -> None:
     if as_json:
         return screen.print_json(project)
     screen.print_table(_COLUMNS, [project])
+    if kinds := _kinds(project):
+        screen.print_table(_KIND_COLUMNS, kinds)
     return screen.print_table(_MEMBER_COLUMNS, project["members"], "It has no members.")
 
 

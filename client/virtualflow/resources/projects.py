@@ -50,7 +50,8 @@ class ProjectRequests:
             if_match: the ETag of the project as it was read; refused with 412 when somebody has
                 changed it since.
             changes: `guaranteed`, `limit`, `user_limit`, `live_jobs_limit`, `user_live_jobs_limit`,
-                `description`, `is_closed`. A limit of None: there is none.
+                `description`, `is_closed`. A limit of None: there is none. `guaranteed_by_kind`,
+                `limit_by_kind`: kind -> accelerators, in place of those of all kinds before.
         """
         headers = {"If-Match": if_match} if if_match else {}
         path = f"projects/{project_id}/"

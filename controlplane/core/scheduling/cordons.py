@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from controlplane.core.scheduling.pools import can_start, capacity_by_kind
+from controlplane.core.scheduling.pools import all_held_by_kind, can_start, capacity_by_kind
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import AcceleratorId, JobId, Snapshot
 
@@ -57,12 +57,13 @@ def cordon_split(snapshot: Snapshot) -> CordonSplit:
         and schedulable.issuperset(held)
     }
     closed = cordoned.union(*staying.values())
+    counts = all_held_by_kind(snapshot)
     split = replace(
         snapshot,
         accelerators=tuple(one for one in snapshot.accelerators if one.id not in closed),
         jobs=tuple(job for job in snapshot.jobs if job.id not in staying),
         cordoned=frozenset(),
-        projects=snapshot.without_given({job_id: len(held) for job_id, held in staying.items()}),
+        projects=snapshot.without_given({job_id: counts[job_id] for job_id in staying}),
     )
     reasons = {
         job_id: reason("cordoned", accelerators=len(held), count=len(cordoned.intersection(held)))

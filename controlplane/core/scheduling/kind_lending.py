@@ -40,24 +40,26 @@ def mix(snapshot: Snapshot, decision: Decision) -> Decision:
     shares, reasons = dict(decision.shares), dict(decision.reasons)
     notes: dict[JobId, MixNote] = {}
     held = all_held_by_kind(snapshot)
-    quotas = snapshot.without_given({job_id: share.count for job_id, share in shares.items()})
-    left = dataclasses.replace(snapshot, projects=dict(quotas))
+    quotas = snapshot.without_given({job_id: share.by_kind for job_id, share in shares.items()})
+    left = dataclasses.replace(snapshot, projects=quotas)
     for job in urgency_order(job for job in snapshot.jobs if job.allow_mixed_kinds):
         own = shares.get(job.id)
         if own is None or own.count < 1:
             continue
+        quota = None if job.project is None else left.projects.get(job.project)
+        most = {} if quota is None else quota.limit_left_by_kind
+        rooms = {kind: min(number, most.get(kind, number)) for kind, number in idle.items()}
         offered = {
             kind: number
-            for kind, number in idle.items()
+            for kind, number in rooms.items()
             if kind != own.kind and number > 0 and job.accepts(kind)
         }
         before = held[job.id]
         # A job whose own kind changes begins anew: its lent accelerators suited the old kind.
         lent = {k: n for k, n in before.items() if k != own.kind} if own.kind in before else {}
         extra, note = _extra(_limited(left, job, own), own, offered, lent)
-        if job.project is not None and job.project in quotas and extra:
-            one = {job.user: sum(extra.values())}
-            projects = {**left.projects, job.project: left.projects[job.project].without(one)}
+        if job.project is not None and quota is not None and extra:
+            projects = {**left.projects, job.project: quota.without(job.user, extra)}
             left = dataclasses.replace(left, projects=projects)
         if note is not None:
             notes[job.id] = note

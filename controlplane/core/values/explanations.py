@@ -111,7 +111,7 @@ def durations(least_s: float, most_s: float) -> str:
     return f"{number if most.endswith(f' {unit}') else least} to {most}"
 
 
-_SEPARATORS = {"have": ", ", "holders": ", ", "plans": " and "}
+_SEPARATORS = {"have": ", ", "holders": ", ", "kinds": "", "plans": " and "}
 
 #: Code -> text with the fields of the reason.
 TEXTS: Mapping[str, str] = MappingProxyType(
@@ -161,7 +161,8 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "tier_more": " and {count} more",
         # projects
         "quota_own": "{own} {note}",
-        "quota_note": "Its {whose} has {given} now{guaranteed}{ceiling}.",
+        "quota_note": "Its {whose} has {given} now{guaranteed}{ceiling}{kinds}.",
+        "quota_kind": "; of {kind} {given}{guaranteed}{ceiling}",
         "quota_guaranteed": ", {count} guaranteed",
         "quota_limit": ", at most {count}",
         "quota_needs": "Waits for {accelerators} at once.",

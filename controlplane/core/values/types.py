@@ -211,25 +211,25 @@ class Snapshot:
         return held if kept is None else tuple(one for one in held if one not in kept)
 
     def limit_of(self, job: Job) -> int | None:
-        """Return how many accelerators the limits of its project leave a job at most."""
+        """Return how many accelerators of all kinds the limits of its project leave a job."""
         quota = None if job.project is None else self.projects.get(job.project)
         if quota is None:
             return None
         limits = (quota.limit_left, quota.user_limit_left(job.user))
         return min((limit for limit in limits if limit is not None), default=None)
 
-    def without_given(self, given: Mapping[JobId, int]) -> Mapping[ProjectId, ProjectQuota]:
-        """Return the quotas of the other jobs, once some were given this many accelerators."""
-        used: dict[ProjectId, Counter[int | None]] = {}
+    def without_given(
+        self, given: Mapping[JobId, Mapping[str, int]]
+    ) -> Mapping[ProjectId, ProjectQuota]:
+        """Return the quotas of the other jobs, once some were given accelerators by kind."""
+        used: dict[tuple[ProjectId, int | None], Counter[str]] = {}
         for job in self.jobs:
             if job.project is not None and job.project in self.projects and job.id in given:
-                used.setdefault(job.project, Counter())[job.user] += given[job.id]
-        if not used:
-            return self.projects
-        return {
-            project: quota.without(used[project]) if project in used else quota
-            for project, quota in self.projects.items()
-        }
+                used.setdefault((job.project, job.user), Counter()).update(given[job.id])
+        quotas = dict(self.projects)
+        for (project, user), counts in used.items():
+            quotas[project] = quotas[project].without(user, counts)
+        return quotas
 
     @property
     def in_use(self) -> frozenset[AcceleratorId]:

@@ -111,13 +111,14 @@ def simulate(
 
 def _fits_check(job: SimulatedJob, cluster: Cluster, workload: Workload) -> None:
     """Refuse a job whose minimum exceeds every kind of the cluster, or the limit of its project."""
-    if not any(job.accepts(kind) for kind in cluster.kinds):
+    kinds = [kind for kind in cluster.kinds if job.accepts(kind)]
+    if not kinds:
         raise ValueError(
             f"workload: job {job.spec.name} runs on {', '.join(sorted(job.spec.accepted_kinds))} "
             f"only, the cluster has {', '.join(cluster.kinds)}; simulate nodes of these kinds, as "
             f"--kinds {min(job.spec.accepted_kinds)}:16"
         )
-    most = max((n for kind, n in cluster.kinds.items() if job.accepts(kind)), default=0)
+    most = max(cluster.kinds[kind] for kind in kinds)
     least, _ = job.bounds
     if least > most:
         raise ValueError(
@@ -126,9 +127,9 @@ def _fits_check(job: SimulatedJob, cluster: Cluster, workload: Workload) -> None
             "elastic jobs)"
         )
     quota = None if job.spec.project is None else workload.projects.get(job.spec.project)
-    if quota is not None and least > quota.most:
+    if quota is not None and least > quota.most(kinds):
         raise ValueError(
             f"workload: job {job.spec.name} needs {least} accelerators, its project may hold "
-            f"{quota.most:g}; raise the limit, or let jobs make do with less (a policy for elastic "
-            "jobs)"
+            f"{quota.most(kinds):g}; raise the limit, or let jobs make do with less (a policy for "
+            "elastic jobs)"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -210,7 +210,10 @@ def history_to_dict(history: History) -> dict[str, Any]:
         "costs": [costs.start_s, costs.pause_s, costs.growth_s, costs.release_s],
         "left_out": dict(history.left_out),
         "projects": [
-            [number, quota.guaranteed, quota.limit, quota.user_limit]
+            [
+                *(number, quota.guaranteed, quota.limit, quota.user_limit),
+                *(dict(quota.guaranteed_by_kind), dict(quota.limit_by_kind)),
+            ]
             for number, quota in history.projects.items()
         ],
         "jobs": [
@@ -262,7 +265,7 @@ def history_from_dict(values: Any, source: str) -> History:
             jobs=(),
             costs=ResizeCosts(*(float(value) for value in values["costs"])),
             left_out={str(why): int(count) for why, count in values["left_out"].items()},
-            projects={int(row[0]): _quota(*row[1:]) for row in values.get("projects", [])},
+            projects={int(row[0]): _quota(row[1:]) for row in values.get("projects", [])},
         )
     return dataclasses.replace(head, jobs=tuple(_job_read(row, source) for row in rows))
 
@@ -291,9 +294,20 @@ def _job_read(row: Any, source: str) -> HistoryJob:
         )
 
 
-def _quota(guaranteed: int, *limits: int | None) -> ProjectQuota:
-    limit, user_limit = (None if one is None else int(one) for one in limits)
-    return ProjectQuota(int(guaranteed), limit, user_limit)
+def _quota(row: Sequence[Any]) -> ProjectQuota:
+    """Read a quota; histories of earlier versions have none of kinds."""
+    guaranteed, limit, user_limit, *by_kind = row
+    guarantees, limits = (
+        {str(kind): int(count) for kind, count in dict(counts).items()}
+        for counts in by_kind or ((), ())
+    )
+    return ProjectQuota(
+        int(guaranteed),
+        None if limit is None else int(limit),
+        None if user_limit is None else int(user_limit),
+        guaranteed_by_kind=guarantees,
+        limit_by_kind=limits,
+    )
 
 
 def _performance_to_dict(performance: RecordedPerformance) -> dict[str, Any]:

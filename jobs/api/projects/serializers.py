@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from jobs.api.jobs.submission_fields import EnumField, FlagField, NumberField, WholeField
@@ -14,6 +15,22 @@ from jobs.models.projects import NAME_PATTERN, QUOTA_LIMIT
 from jobs.services.cluster.projects import PRICES_LIMIT
 
 _UNKNOWN = "There is no such field."
+_WRONG_KINDS = f"Give at most {PRICES_LIMIT} kinds, each of 1 to 40 printable characters."
+
+
+@extend_schema_field({"type": "object", "additionalProperties": {"type": "integer"}})
+class CountsField(serializers.DictField):
+    """Numbers of accelerators by kind."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(child=WholeField(0, QUOTA_LIMIT), **options)
+
+    def to_internal_value(self, data: Any) -> dict[str, int]:
+        """Bound the number of kinds and their names."""
+        found: dict[str, int] = super().to_internal_value(data)
+        if len(found) > PRICES_LIMIT or not all(map(_is_kind, found)):
+            raise serializers.ValidationError(_WRONG_KINDS)
+        return found
 
 
 class ProjectChangeSerializer(serializers.Serializer):
@@ -23,6 +40,12 @@ class ProjectChangeSerializer(serializers.Serializer):
     guaranteed = WholeField(0, QUOTA_LIMIT, required=False)
     limit = WholeField(1, QUOTA_LIMIT, required=False, allow_null=True)
     user_limit = WholeField(1, QUOTA_LIMIT, required=False, allow_null=True)
+    guaranteed_by_kind = CountsField(
+        required=False, help_text="The guarantee of each kind; all of them are replaced."
+    )
+    limit_by_kind = CountsField(
+        required=False, help_text="The limit of each kind; all of them are replaced."
+    )
     live_jobs_limit = WholeField(1, QUOTA_LIMIT, required=False, allow_null=True)
     user_live_jobs_limit = WholeField(1, QUOTA_LIMIT, required=False, allow_null=True)
     is_closed = FlagField(required=False)
@@ -71,6 +94,12 @@ class ProjectSerializer(serializers.Serializer):
     user_limit = serializers.IntegerField(
         source="project.user_limit", allow_null=True, help_text="Most for the jobs of one user."
     )
+    guaranteed_by_kind = CountsField(
+        source="project.guaranteed_by_kind", help_text="The guarantee of each kind that has one."
+    )
+    limit_by_kind = CountsField(
+        source="project.limit_by_kind", help_text="The limit of each kind that has one."
+    )
     live_jobs_limit = serializers.IntegerField(source="project.live_jobs_limit", allow_null=True)
     user_live_jobs_limit = serializers.IntegerField(
         source="project.user_live_jobs_limit", allow_null=True
@@ -79,8 +108,10 @@ class ProjectSerializer(serializers.Serializer):
     created_at = serializers.DateTimeField(source="project.created_at")
     held = serializers.IntegerField(help_text="Accelerators that its jobs hold now.")
     borrowed = serializers.IntegerField(
-        help_text="Of these beyond its guarantee: given back at once when others need theirs."
+        help_text="Of these beyond its guarantees: given back at once when others need theirs."
     )
+    held_by_kind = CountsField(help_text="Accelerators that its jobs hold now.")
+    borrowed_by_kind = CountsField(help_text="Of these beyond its guarantees.")
     live_jobs = serializers.IntegerField(help_text="Jobs not ended.")
     waiting_jobs = serializers.IntegerField(help_text="Jobs that wait for accelerators.")
     num_members = serializers.IntegerField()
@@ -95,12 +126,13 @@ class PricesSerializer(serializers.Serializer):
 
     def validate_per_hour(self, prices: dict[str, float]) -> dict[str, float]:
         """Bound the number of kinds and their names."""
-        wrong = [kind for kind in prices if not 0 < len(kind) <= 40 or not kind.isprintable()]
-        if len(prices) > PRICES_LIMIT or wrong:
-            raise serializers.ValidationError(
-                f"Give at most {PRICES_LIMIT} kinds, each of 1 to 40 printable characters."
-            )
+        if len(prices) > PRICES_LIMIT or not all(map(_is_kind, prices)):
+            raise serializers.ValidationError(_WRONG_KINDS)
         return prices
+
+
+def _is_kind(name: str) -> bool:
+    return 0 < len(name) <= 40 and name.isprintable()
 
 
 def checked(serializer: type[serializers.Serializer], values: Mapping[str, Any]) -> dict[str, Any]:

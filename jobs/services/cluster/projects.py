@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -13,21 +14,24 @@ from django.db import IntegrityError, transaction
 
 from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError, StaleVersionError
 from jobs.models import AcceleratorPrice, AuditAction, Project, ProjectMembership, ProjectRole
+from jobs.selectors.projects import accelerators_by_kind
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import user_actor
 
 #: Columns of a project that site admins change.
 PROJECT_COLUMNS = (
-    *("description", "guaranteed", "limit", "user_limit"),
+    *("description", "guaranteed", "limit", "user_limit", "guaranteed_by_kind", "limit_by_kind"),
     *("live_jobs_limit", "user_live_jobs_limit", "is_closed"),
 )
 #: Most projects, members of a project, and kinds with a price.
 PROJECTS_LIMIT, MEMBERS_LIMIT, PRICES_LIMIT = 1000, 1000, 100
+#: Most projects that a refusal names.
+_NAMED_PROJECTS = 5
 
 
 def project_version(project: Project) -> str:
     """Return a digest of all that `project_change` changes."""
-    text = json.dumps([getattr(project, column) for column in PROJECT_COLUMNS])
+    text = json.dumps([getattr(project, column) for column in PROJECT_COLUMNS], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -37,15 +41,18 @@ def project_make(
     """Make a project without members.
 
     Raises:
-        InvalidInputError: the guarantee is above the limit.
+        InvalidInputError: a guarantee is above a limit, or above what is left of a kind, or a kind
+            is unknown.
         ConflictError: there is a project of this name, or there are too many.
     """
     project = Project(name=name, created_at=now, **values)
-    _quota_check(project)
-    if Project.objects.count() >= PROJECTS_LIMIT:
-        raise ConflictError(f"At most {PROJECTS_LIMIT} projects.", code="too_many_projects")
     try:
         with transaction.atomic():
+            others = list(Project.objects.select_for_update().order_by("pk"))
+            if len(others) >= PROJECTS_LIMIT:
+                raise ConflictError(f"At most {PROJECTS_LIMIT} projects.", code="too_many_projects")
+            _quota_check(project)
+            _kinds_check(project, Project(), others)
             project.save(force_insert=True)
             audit_add(
                 AuditAction.PROJECT_MADE, f"project:{name}", actor=user_actor(by), **dict(values)
@@ -66,17 +73,21 @@ def project_change(
     Raises:
         NotFoundError: there is no such project.
         StaleVersionError: the project was changed since `seen_version`.
-        InvalidInputError: the guarantee would be above the limit.
+        InvalidInputError: a guarantee would be above a limit, or above what is left of a kind, or a
+            kind is unknown.
     """
-    project = Project.objects.select_for_update().filter(pk=project_id).first()
+    rows = {row.pk: row for row in Project.objects.select_for_update().order_by("pk")}
+    project = rows.pop(project_id, None)
     if project is None:
         raise NotFoundError("There is no such project.")
+    before = copy.copy(project)
     if seen_version is not None and seen_version != project_version(project):
         raise StaleVersionError("The project was changed in the meantime; read it again.")
     changed = {name: value for name, value in changes.items() if value != getattr(project, name)}
     for name, value in changed.items():
         setattr(project, name, value)
     _quota_check(project)
+    _kinds_check(project, before, rows.values())
     if changed:
         project.save(update_fields=[*changed])
         audit_add(
@@ -90,6 +101,50 @@ def _quota_check(project: Project) -> None:
         raise InvalidInputError.of(
             guaranteed=f"Give at most {project.limit}, the limit, or raise the limit."
         )
+
+    for kind, count in project.guaranteed_by_kind.items():
+        if count > project.limit_by_kind.get(kind, count):
+            limit = project.limit_by_kind[kind]
+            raise InvalidInputError.of(
+                guaranteed_by_kind=f"{kind}: give at most {limit}, its limit, or raise the limit."
+            )
+    total = sum(project.guaranteed_by_kind.values())
+    if project.limit is not None and total > project.limit:
+        raise InvalidInputError.of(
+            guaranteed_by_kind=f"These are {total} together: give at most {project.limit}, the "
+            "limit, or raise the limit."
+        )
+
+
+def _kinds_check(project: Project, before: Project, others: Collection[Project]) -> None:
+    """Refuse unknown kinds, and guarantees of a kind that other projects leave no room for.
+
+    A kind is known while an enrolled node has it, whether or not that takes work now. Counts that
+    are not raised stay allowed, so that a project can be changed after the nodes of a kind left.
+    """
+    capacity = accelerators_by_kind()
+    for name in ("guaranteed_by_kind", "limit_by_kind"):
+        old = getattr(before, name)
+        for kind, count in getattr(project, name).items():
+            if kind not in capacity and count != old.get(kind):
+                known = ", ".join(capacity) or "none yet"
+                raise InvalidInputError.of(
+                    **{name: f"{kind:.40}: no enrolled node has this kind; give one of: {known}."}
+                )
+    for kind, count in project.guaranteed_by_kind.items():
+        if count <= before.guaranteed_by_kind.get(kind, 0):
+            continue
+        theirs = {row.name: row.guaranteed_by_kind.get(kind, 0) for row in others}
+        left = max(capacity.get(kind, 0) - sum(theirs.values()), 0)
+        if count > left:
+            named = [f"{name} {n}" for name, n in sorted(theirs.items()) if n]
+            more = ", ..." if len(named) > _NAMED_PROJECTS else ""
+            taken = f" ({', '.join(named[:_NAMED_PROJECTS])}{more})" if named else ""
+            raise InvalidInputError.of(
+                guaranteed_by_kind=f"{kind}: the cluster has {capacity.get(kind, 0)}, "
+                f"{sum(theirs.values())} are guaranteed to others{taken}; give at most {left}, or "
+                "lower theirs."
+            )
 
 
 @transaction.atomic

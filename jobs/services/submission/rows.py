@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import math
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
@@ -180,7 +181,14 @@ def project_find(user: User, submission: Submission) -> Project | None:
         raise InvalidInputError.of(
             project=f"You cannot submit to a project {submission.project!r}. {fix}"
         )
-    limits = {"the project": project.limit, "one user in it": project.user_limit}
+    limits = {
+        "the project": project.limit,
+        "one user in it": project.user_limit,
+        "the project for these kinds": max(
+            (project.limit_by_kind.get(kind, math.inf) for kind in submission.accepted_kinds),
+            default=None,
+        ),
+    }
     for whose, limit in limits.items():
         if limit is not None and submission.min_accelerators > limit:
             raise InvalidInputError.of(

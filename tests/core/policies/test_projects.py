@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from controlplane.core.cycle import decide, decision_check
-from controlplane.core.policies import POLICIES, POLICY_STATES, policy_state_decode
+from controlplane.core.policies import DEMANDS, POLICIES, POLICY_STATES, policy_state_decode
 from controlplane.core.policies.common.projects import QuotaStates, joined
 from controlplane.core.policies.tiresias import SecondQueue
 from controlplane.core.protocol.codec import encode
@@ -31,6 +31,8 @@ quotas = st.builds(
     guaranteed=st.integers(0, 6),
     limit=st.sampled_from([None, 0, 1, 2, 4, 8]),
     user_limit=st.sampled_from([None, 1, 3]),
+    guaranteed_by_kind=st.dictionaries(st.sampled_from(["slow", "fast"]), st.integers(0, 4)),
+    limit_by_kind=st.dictionaries(st.sampled_from(["slow", "fast"]), st.integers(0, 4)),
 ).map(lambda one: replace(one, guaranteed=min(one.guaranteed, one.limit or one.guaranteed)))
 
 
@@ -80,7 +82,8 @@ def test_without_quotas_that_bind_nothing_changes(
 ) -> None:
     """Shares, reasons and the state: without quotas, and with a limit above all demands."""
     jobs = tuple(replace(job, project=VISION + job.id % 2) for job in snapshot.jobs)
-    wide = ProjectQuota(limit=100, user_limit=100)
+    of_kinds = {"slow": 100, "fast": 100, "absent": 0}
+    wide = ProjectQuota(limit=100, user_limit=100, limit_by_kind=of_kinds)
     projects = {VISION: wide, SPEECH: wide} if has_wide_limits else {}
     expected = POLICIES[name](snapshot)
     found = POLICIES[name](replace(snapshot, jobs=jobs, projects=projects))
@@ -215,6 +218,103 @@ def test_tiers_share_a_limit_and_a_guarantee(name: str) -> None:
     projects = {VISION: ProjectQuota(guaranteed=3, limit=3)}
     snapshot = replace(snapshot_make(EIGHT, *jobs, now=500.0), projects=projects)
     assert held(settled(snapshot, name)) == {1: 2, 2: 1, 3: 4}
+
+
+@every_policy
+@fewer
+@given(snapshot=in_projects(tiers=TIERS[:1]), guaranteed=st.integers(1, 4))
+def test_a_guarantee_of_a_kind_is_given_to_jobs_that_wait(
+    name: str, snapshot: Snapshot, guaranteed: int
+) -> None:
+    """With the third decision, whatever the others hold, and behind a job that cannot start.
+
+    No job of the project waits that fits on what it is guaranteed and does not have.
+    """
+    assume(snapshot.accelerators)
+    kinds = {one.id: one.kind for one in snapshot.accelerators}
+    kind = kinds[1]
+    total = sum(one == kind for one in kinds.values())
+    first = fast(job_make(97, weight=20.0, least=3, most=8, at=-1.0), 7)
+    jobs = [
+        fast(job_make(number, least=least, most=most, kinds=kind, at=snapshot.now), 7)
+        for number, least, most in ((98, 1, 2), (99, 2, 4))
+    ]
+    projects = {**snapshot.projects, 7: ProjectQuota(guaranteed_by_kind={kind: guaranteed})}
+    projects |= {one: replace(projects[one], guaranteed_by_kind={}) for one in (VISION, SPEECH)}
+    snapshot = replace(snapshot, jobs=(*snapshot.jobs, first, *jobs), projects=projects)
+    allocation = decide(settled(snapshot, name, 2), name).allocation
+    assert allocation is not None
+    rows = {job.id: allocation.accelerators.get(job.id, ()) for job in (first, *jobs)}
+    has = sum(kinds[one] == kind for row in rows.values() for one in row)
+    left = min(guaranteed, total) - has
+    for job in (first, *jobs):
+        assert rows[job.id] or job.min_accelerators > max(left, 0)
+
+
+@every_policy
+def test_a_guarantee_of_a_kind_is_lent_and_given_back(name: str) -> None:
+    """Borrowers keep what is not guaranteed, and have all again when the owners have gone."""
+    nodes = accelerators_make("fast fast fast fast", "fast fast fast fast", "slow slow")
+    lent = [fast(job_make(number, most=4, kinds="fast"), VISION) for number in (1, 2)]
+    projects = {SPEECH: ProjectQuota(guaranteed_by_kind={"fast": 4, "slow": 2})}
+    alone = settled(replace(snapshot_make(nodes, *lent, now=500.0), projects=projects), name)
+    assert held(alone) == {1: 4, 2: 4}
+    owners = [
+        fast(job_make(number, weight=0.1, most=4, kinds="fast", at=alone.now), SPEECH)
+        for number in (3, 4)
+    ]
+    both = replace(alone, jobs=(*alone.jobs, *owners))
+    decision = POLICIES[name](both)
+    assert given_to(both, decision, SPEECH) > 0
+    assert given_to(both, decision, VISION) >= 4
+    both = settled(both, name)
+    decision = POLICIES[name](both)
+    assert (given_to(both, decision, VISION), given_to(both, decision, SPEECH)) == (4, 4)
+    gone = {job_id: row for job_id, row in both.held.items() if job_id < 3}
+    back = settled(replace(both, jobs=both.jobs[:2], held=gone), name)
+    assert held(back) == {1: 4, 2: 4}
+
+
+@pytest.mark.parametrize("name", [name for name, one in DEMANDS.items() if not one.is_rigid])
+def test_quotas_of_the_only_kind_are_those_of_all(name: str) -> None:
+    """Rigid policies may leave a guarantee of all kinds unused, behind the head of a queue."""
+    jobs = [fast(job_make(number, most=4, at=float(number)), number % 2) for number in range(1, 6)]
+    of_all = {0: ProjectQuota(guaranteed=5, limit=6), 1: ProjectQuota(limit=3)}
+    of_kind = {
+        0: ProjectQuota(guaranteed_by_kind={"cpu": 5}, limit_by_kind={"cpu": 6}),
+        1: ProjectQuota(limit_by_kind={"cpu": 3}),
+    }
+    snapshot = snapshot_make(EIGHT, *jobs, now=500.0)
+    expected = settled(replace(snapshot, projects=of_all), name)
+    found = settled(replace(snapshot, projects=of_kind), name)
+    assert found.held == expected.held
+
+
+@every_policy
+def test_a_limit_of_a_kind_leads_to_others(name: str) -> None:
+    """A job does not start on a kind of which its project may have too few."""
+    nodes = accelerators_make("fast fast fast fast", "slow slow")
+    jobs = [
+        fast(job_make(1, least=2, most=2), VISION),
+        fast(job_make(2, least=2, most=4, kinds="fast"), VISION),
+    ]
+    projects = {VISION: ProjectQuota(limit_by_kind={"fast": 1})}
+    snapshot = replace(snapshot_make(nodes, *jobs, now=500.0), projects=projects)
+    assert str(POLICIES[name](snapshot).reasons[2]) == (
+        "Waits for 2 accelerators: the limit of its project leaves 1."
+    )
+    assert settled(snapshot, name).held == {1: (5, 6)}
+
+
+def test_guarantees_of_a_kind_above_the_cluster_are_shared_in_proportion() -> None:
+    jobs = [fast(job_make(number, most=8, kinds="cpu"), number % 2 + VISION) for number in range(4)]
+    projects = {
+        VISION: ProjectQuota(guaranteed_by_kind={"cpu": 12}),
+        SPEECH: ProjectQuota(guaranteed=4, guaranteed_by_kind={"cpu": 4}),
+    }
+    snapshot = replace(snapshot_make(EIGHT, *jobs, now=500.0), projects=projects)
+    decision = POLICIES["weighted_fair"](snapshot)
+    assert (given_to(snapshot, decision, VISION), given_to(snapshot, decision, SPEECH)) == (6, 2)
 
 
 def test_guarantees_above_the_cluster_are_shared_in_proportion() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from controlplane.core.cycle import decide
 from controlplane.core.expected_starts import expected_starts
 from controlplane.core.policies import POLICIES
+from controlplane.core.values.projects import ProjectQuota
 from controlplane.core.values.types import Snapshot
 from tests.core.scheduling.test_circular_waits import full_clusters
 from tests.core.snapshots import (
@@ -51,6 +52,15 @@ def test_a_job_on_a_cordoned_node_keeps_its_size_and_says_so(name: str) -> None:
     plan = decide(replace(snapshot, cordoned=frozenset({1})), name)
     assert plan.resizes == ()
     assert plan.reasons[1].startswith("Stays on 2 accelerators and is not resized: 1 of them on")
+
+
+@every_policy
+def test_what_stays_on_a_cordoned_node_counts_for_a_limit_of_its_kind(name: str) -> None:
+    staying, other = (replace(job_make(number, most=2), project=7) for number in (1, 2))
+    snapshot = snapshot_make(TWO_NODES, staying, other, held={1: (1, 2)})
+    projects = {7: ProjectQuota(limit_by_kind={"cpu": 3})}
+    plan = decide(replace(snapshot, cordoned=frozenset({1}), projects=projects), name)
+    assert [len(resize.wanted) for resize in plan.resizes] == [1]
 
 
 @every_policy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from controlplane.core.cycle import decide, decision_check
 from controlplane.core.estimates.step_time import StepTime
 from controlplane.core.policies import POLICIES
 from controlplane.core.scheduling.kind_lending import mix
+from controlplane.core.values.projects import ProjectQuota
 from controlplane.core.values.types import Decision, Share, Snapshot
 from tests.core.snapshots import accelerators_make, after, job_make, linear, snapshot_make
 
@@ -52,6 +54,14 @@ def test_nothing_is_lent_beyond_the_maximum() -> None:
     assert lent(cluster(most=3))[0] == {"slow": 1}
     assert lent(cluster(most=2)) == ({}, lent(cluster(most=2))[1])
     assert lent(cluster(most=2))[1].mixes == {}
+
+
+@pytest.mark.parametrize(("limit", "extra"), [(1, {"slow": 1}), (0, {})])
+def test_nothing_is_lent_beyond_the_limit_of_a_kind(limit: int, extra: dict[str, int]) -> None:
+    snapshot = cluster()
+    quota = ProjectQuota(limit_by_kind={"slow": limit})
+    jobs = tuple(replace(job, project=7) for job in snapshot.jobs)
+    assert lent(replace(snapshot, jobs=jobs, projects={7: quota}))[0] == extra
 
 
 def test_a_job_that_does_not_mix_is_left_alone() -> None:

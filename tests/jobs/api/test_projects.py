@@ -11,9 +11,18 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from controlplane.core.values.projects import ProjectQuota
-from jobs.models import Job, Project, ProjectMembership, ProjectRole
+from jobs.models import Job, Node, Project, ProjectMembership, ProjectRole
 from jobs.selectors.cluster import cluster_snapshot
-from tests.support.builders import at, audit_acts, job_make, submission_values, user_make
+from jobs.selectors.projects import ProjectState
+from tests.support.builders import (
+    accelerators,
+    at,
+    audit_acts,
+    job_make,
+    node_make,
+    submission_values,
+    user_make,
+)
 
 Clients = Callable[..., APIClient]
 URL = "/api/v1/projects/"
@@ -61,6 +70,12 @@ def test_admins_make_and_change_projects(admin: User, client_of: Clients) -> Non
         ({"name": "a", "guaranteed": 4, "limit": 3}, "guaranteed"),
         ({"name": "a", "limit": 0}, "limit"),
         ({"name": "a", "user_limit": "many"}, "user_limit"),
+        ({"name": "a", "guaranteed_by_kind": 4}, "guaranteed_by_kind"),
+        ({"name": "a", "guaranteed_by_kind": {"t4": -1}}, "guaranteed_by_kind"),
+        ({"name": "a", "limit_by_kind": {"t4": None}}, "limit_by_kind"),
+        ({"name": "a", "limit_by_kind": {"": 1}}, "limit_by_kind"),
+        ({"name": "a", "limit_by_kind": {"\0": 1}}, "limit_by_kind"),
+        ({"name": "a", "limit_by_kind": {str(n): 1 for n in range(101)}}, "limit_by_kind"),
         ({"name": "a", "owner": "ada"}, "owner"),
     ],
 )
@@ -256,9 +271,87 @@ def test_a_quota_names_the_field_and_the_fix(
     assert Job.objects.count() == 1
 
 
+def _node_of(kind: str, count: int) -> Node:
+    return node_make(accelerators=accelerators(count, kind))[0]
+
+
+def test_guarantees_of_kinds_keep_to_the_cluster(admin: User, client_of: Clients) -> None:
+    """Of a kind no more is guaranteed than enrolled nodes have, whether they take work or not."""
+    client = client_of(admin)
+    nodes = [_node_of(kind, count).pk for kind, count in (("t4", 3), ("a100", 1))]
+    Node.objects.filter(pk__in=nodes).update(is_cordoned=True)
+    shares = {"guaranteed_by_kind": {"t4": 2}, "limit_by_kind": {"t4": 3, "a100": 0}}
+    one = client.post(URL, {"name": "one", **shares}, format="json")
+    assert one.status_code == 201, one.content
+    assert {name: one.json()[name] for name in shares} == shares
+    assert (one.json()["held_by_kind"], one.json()["borrowed_by_kind"]) == ({}, {})
+
+    def refused(answer: Any) -> str:
+        assert (answer.status_code, len(answer.json()["errors"])) == (400, 1), answer.content
+        ((text,),) = answer.json()["errors"].values()
+        return str(text)
+
+    two = client.post(URL, {"name": "two", "guaranteed_by_kind": {"t4": 2}}, format="json")
+    assert refused(two) == (
+        "t4: the cluster has 3, 2 are guaranteed to others (one 2); give at most 1, or lower "
+        "theirs."
+    )
+    unknown = client.post(URL, {"name": "two", "limit_by_kind": {"v100": 2}}, format="json")
+    assert refused(unknown) == "v100: no enrolled node has this kind; give one of: a100, t4."
+    address = one.headers["Location"]
+    above = client.patch(address, {"limit": 1}, format="json")
+    assert "2 together: give at most 1" in refused(above)
+    above = client.patch(address, {"limit_by_kind": {"t4": 1}}, format="json")
+    assert refused(above) == "t4: give at most 1, its limit, or raise the limit."
+
+    Node.objects.filter(pk__in=nodes).update(removed_at=timezone.now())
+    kept = client.patch(address, {"description": "x", **shares}, format="json")
+    assert kept.status_code == 200, kept.content
+    raised = client.patch(address, {"guaranteed_by_kind": {"t4": 3}}, format="json")
+    assert refused(raised) == "t4: no enrolled node has this kind; give one of: none yet."
+    lowered = client.patch(address, {"guaranteed_by_kind": {}, "limit_by_kind": {}}, format="json")
+    assert lowered.json()["guaranteed_by_kind"] == {}
+
+
+@pytest.mark.parametrize(
+    ("guaranteed", "own", "held", "borrowed"),
+    [
+        (2, {}, {"t4": 3}, {"t4": 1}),
+        (0, {"a100": 4}, {"t4": 4, "a100": 1}, {"t4": 4}),
+        (8, {"a100": 4}, {"t4": 9, "a100": 1}, {"t4": 2}),
+        (3, {"a100": 1}, {"t4": 3, "a100": 2}, {"t4": 1, "a100": 1}),
+        (3, {"a100": 4}, {"a100": 4}, {}),
+    ],
+)
+def test_what_a_project_borrows_by_kind(
+    guaranteed: int, own: dict[str, int], held: dict[str, int], borrowed: dict[str, int]
+) -> None:
+    """The guarantee of all kinds covers what those of kinds leave of it, the largest first."""
+    project = Project(guaranteed=guaranteed, guaranteed_by_kind=own)
+    state = ProjectState(project, held, 1, 0, 1, "")
+    assert state.borrowed_by_kind == borrowed
+    assert state.borrowed == sum(borrowed.values())
+
+
+def test_a_job_above_the_limit_of_its_kinds_is_refused(
+    ada: User, client_of: Clients, vision: Project
+) -> None:
+    for kind in ("t4", "a100"):
+        _node_of(kind, 2)
+    Project.objects.update(limit_by_kind={"t4": 1})
+    join(vision, ada)
+    least = {"project": "vision", "min_accelerators": 2, "max_accelerators": 2}
+    refused = submit(client_of(ada), **least, accepted_kinds=["t4"])
+    assert "Give at most 1, the limit of the project for these kinds" in refused.content.decode()
+    assert submit(client_of(ada), **least, accepted_kinds=["t4", "a100"]).status_code == 201
+
+
 def test_policies_see_quotas(ada: User, vision: Project) -> None:
     Project.objects.create(name="plain", created_at=at(0))
     job = job_make(ada, project=vision)
     snapshot = cluster_snapshot(timezone.now()).snapshot
     assert snapshot.projects == {vision.pk: ProjectQuota(2, 6, None)}
+    Project.objects.update(guaranteed=0, limit=None, limit_by_kind={"t4": 0})
+    snapshot = cluster_snapshot(timezone.now()).snapshot
+    assert snapshot.projects[vision.pk] == ProjectQuota(limit_by_kind={"t4": 0})
     assert {one.id: one.project for one in snapshot.jobs} == {job.pk: vision.pk}

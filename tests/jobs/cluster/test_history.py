@@ -24,6 +24,7 @@ from controlplane.simulator.workloads.history import (
 from jobs.models import Event, Job, Project, Replay
 from jobs.selectors import history as selector
 from jobs.selectors.history import history_read
+from jobs.selectors.projects import accelerators_by_kind
 from jobs.services.cluster import replay_run
 from jobs.services.cluster.replays import Scenario, replay_next, replays_ask
 from jobs.services.lifecycle.events import event_add
@@ -164,11 +165,14 @@ def test_jobs_that_may_mix_kinds_are_told() -> None:
 def test_quotas_of_projects_are_recorded_and_replayed() -> None:
     world = TimedWorld(1, 2)
     job = finished_job(world, max_accelerators=2)
-    project = Project.objects.create(name="vision", guaranteed=1, limit=1, created_at=at(0))
+    (kind,) = accelerators_by_kind()
+    project = Project.objects.create(
+        name="vision", guaranteed=1, limit=1, limit_by_kind={kind: 1}, created_at=at(0)
+    )
     Job.objects.update(project=project)
     history = history_read(*whole(world))
     again = history_from_dict(json.loads(json.dumps(history_to_dict(history))), "file")
-    assert again.projects == {project.pk: ProjectQuota(1, 1)}
+    assert again.projects == {project.pk: ProjectQuota(1, 1, limit_by_kind={kind: 1})}
     assert again.jobs[0].project == project.pk
 
     replays_ask(None, [Scenario("weighted_fair", {})], hours=1, now=world.now)

@@ -6,6 +6,10 @@ have too few or too many accelerators are set apart: each is decided on as many 
 and the policy decides for all other jobs with what these leave. Accelerators that are idle after
 that are offered to the groups that are apart, up to their limits.
 
+Guarantees and limits of one kind of accelerator are kept alike. A group that is apart has its
+guaranteed accelerators of a kind among its own, where the policy may use them as it does; a waiting
+job that fits on those that stay idle is decided on these alone.
+
 A guarantee is therefore lent to everybody until a job of the project can use it, and comes back
 with one decision. A limit keeps no other job waiting: no job is seen with a demand above it, and a
 group with a waiting job that does not fit below it is set apart.
@@ -16,6 +20,7 @@ Without quotas the policy sees its snapshot unchanged. A group that is apart has
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -85,7 +90,7 @@ def projects_kept(policy: Policy, *, is_rigid: bool) -> Policy:
 
 
 def _projects(snapshot: Snapshot) -> list[Group]:
-    """List the projects with jobs and with a guarantee or a limit."""
+    """List the projects with jobs and with a guarantee or a limit, of a kind or of all kinds."""
     jobs: dict[int, list[Job]] = {}
     for job in snapshot.jobs:
         if job.project is not None and job.project in snapshot.projects:
@@ -93,10 +98,17 @@ def _projects(snapshot: Snapshot) -> list[Group]:
     found = []
     for project, members in sorted(jobs.items()):
         quota = snapshot.projects[project]
-        if quota.guaranteed_left or quota.limit_left is not None:
-            group = Group(
-                str(project), "project", tuple(members), quota.guaranteed_left, quota.limit_left
-            )
+        group = Group(
+            str(project),
+            "project",
+            tuple(members),
+            quota.guaranteed_left,
+            quota.limit_left,
+            quota.guaranteed_left_by_kind,
+            quota.limit_left_by_kind,
+        )
+        has_guarantee = group.guaranteed or any(group.guaranteed_by_kind.values())
+        if has_guarantee or group.limit is not None or group.limit_by_kind:
             found.append(group)
     return found
 
@@ -151,6 +163,7 @@ class _Frame:
         self._main = _main(snapshot)
         self._reasons: dict[JobId, Reason | str] = {}
         self._wanted: dict[str, int] = {}
+        self._wanted_by_kind: dict[str, dict[str, int]] = {}
         self._decided: dict[tuple[str, frozenset[AcceleratorId]], Part] = {}
 
     def decide(self, groups: Sequence[Group]) -> Decision:
@@ -162,7 +175,11 @@ class _Frame:
         )
         whole = replace(self._snapshot, jobs=jobs, carried=self._main)
         decision = self._policy(whole) if jobs else Decision({}, {}, carried=self._main)
-        self._wanted = self._guarantees(groups)
+        self._wanted_by_kind = self._guarantees_by_kind(groups)
+        self._wanted = {
+            key: max(count, sum(self._wanted_by_kind[key].values()))
+            for key, count in self._guarantees(groups).items()
+        }
         budgets: dict[str, int] = {}
         parts: dict[str, Part] = {}
         rest: Part | None = None
@@ -182,23 +199,54 @@ class _Frame:
         return self._joined(apart, parts, rest)
 
     def _limited(self, group: Group) -> Group:
-        """Lower the demands of a group's jobs to its limit; jobs that need more are left out."""
-        if group.limit is None:
+        """Lower the demands of a group's jobs to its limits; jobs that need more are left out.
+
+        A job does not accept the kinds of whose limit its minimum is more.
+        """
+        if group.limit is None and not group.limit_by_kind:
             return group
         jobs = []
         for job in group.jobs:
-            if job.max_accelerators <= group.limit:
-                jobs.append(job)
-            elif job.min_accelerators <= group.limit:
-                jobs.append(replace(job, max_accelerators=group.limit))
-            else:
+            limits = {
+                kind: group.most(group.most(job.max_accelerators, kind))
+                for kind in self._capacity
+                if job.accepts(kind)
+            }
+            limit = max(limits.values(), default=group.most(job.max_accelerators))
+            if limit < job.min_accelerators:
                 self._reasons[job.id] = reason(
                     "quota_small",
                     accelerators=job.min_accelerators,
                     whose=group.whose,
-                    limit=group.limit,
+                    limit=limit,
                 )
+                continue
+            kinds = frozenset(kind for kind, n in limits.items() if n >= job.min_accelerators)
+            if len(kinds) < len(limits):
+                job = replace(job, accepted_kinds=kinds)
+            if limit < job.max_accelerators:
+                job = replace(job, max_accelerators=limit)
+            jobs.append(job)
         return replace(group, jobs=tuple(jobs))
+
+    def _guarantees_by_kind(self, groups: Sequence[Group]) -> dict[str, dict[str, int]]:
+        """Return how many of its guaranteed accelerators of each kind each group can use."""
+        wanted: dict[str, dict[str, int]] = {group.key: {} for group in groups}
+        for kind, capacity in self._capacity.items():
+            able = {}
+            for group in groups:
+                guaranteed = min(group.guaranteed_by_kind.get(kind, 0), capacity)
+                demands = (
+                    job.max_accelerators
+                    for job in group.jobs
+                    if job.accepts(kind) and job.min_accelerators <= guaranteed
+                )
+                able[group.key] = group.most(min(guaranteed, sum(demands)))
+            weights = {group.key: group.guaranteed_by_kind.get(kind, 0) for group in groups}
+            for key, count in _in_proportion(able, weights, capacity).items():
+                if count:
+                    wanted[key][kind] = count
+        return wanted
 
     def _guarantees(self, groups: Sequence[Group]) -> dict[str, int]:
         """Return how many of its guaranteed accelerators each group can use.
@@ -218,18 +266,13 @@ class _Frame:
         }
         total = sum(self._capacity.values())
         for group in groups:
-            usable = (n for kind, n in self._capacity.items() if accepts_any(group.jobs, kind))
+            usable = (
+                group.most(n, kind)
+                for kind, n in self._capacity.items()
+                if accepts_any(group.jobs, kind)
+            )
             wanted[group.key] = min(wanted[group.key], sum(usable))
-        if sum(wanted.values()) <= total:
-            return wanted
-        keys = [key for key, count in wanted.items() if count]
-        guaranteed = {group.key: group.guaranteed for group in groups}
-        demands = (
-            Job(place, 0.0, float(guaranteed[key]), wanted[key], 0, wanted[key])
-            for place, key in enumerate(keys)
-        )
-        filled = progressive_fill(demands, total)
-        return wanted | {key: filled[place] for place, key in enumerate(keys)}
+        return _in_proportion(wanted, {group.key: group.guaranteed for group in groups}, total)
 
     def _room(self, job: Job) -> int:
         """Return the accelerators of the kind with most of them that a job accepts."""
@@ -239,18 +282,34 @@ class _Frame:
         """Return the groups to set apart, with the accelerators that each is to have."""
         found: dict[str, int] = {}
         for group in groups:
-            shares = [decision.shares.get(job.id) for job in group.jobs]
-            got = sum(share.total for share in shares if share is not None)
-            waiting = (job for job, share in zip(group.jobs, shares, strict=True) if share is None)
-            if group.limit is not None and got > group.limit:
-                found[group.key] = group.limit
-            elif got < self._wanted[group.key]:
-                found[group.key] = self._wanted[group.key]
-            elif group.limit is not None and any(
-                self._need(job) > group.limit - got for job in waiting
-            ):
-                found[group.key] = got
+            given = _given(group.jobs, decision)
+            got = given.total()
+            wanted = self._wanted_by_kind[group.key]
+            is_over = any(group.most(n, kind) < n for kind, n in given.items())
+            is_short = got < self._wanted[group.key] or any(
+                given[kind] < n and _is_wished(group.jobs, kind, decision)
+                for kind, n in wanted.items()
+            )
+            is_full = any(
+                job.id not in decision.shares and self._is_kept_waiting(job, group, given)
+                for job in group.jobs
+            )
+            if is_over or is_short or is_full or group.most(got) < got:
+                counts = (
+                    group.most(max(given[kind], wanted.get(kind, 0)), kind)
+                    for kind in {*given, *wanted}
+                )
+                found[group.key] = group.most(max(self._wanted[group.key], sum(counts)))
         return found
+
+    def _is_kept_waiting(self, job: Job, group: Group, given: Counter[str]) -> bool:
+        """Return whether a job waits for more than the limits of its group leave."""
+        if group.limit is None and not group.limit_by_kind:
+            return False
+        need = self._need(job)
+        after = {kind: given[kind] + need for kind in self._capacity if job.accepts(kind)}
+        is_above_all = after and all(group.most(n, kind) < n for kind, n in after.items())
+        return bool(is_above_all) or group.most(given.total() + need) < given.total() + need
 
     def _need(self, job: Job) -> int:
         """Return the accelerators for which a job waits."""
@@ -262,7 +321,7 @@ class _Frame:
         self, whole: Snapshot, apart: Sequence[Group], budgets: Mapping[str, int]
     ) -> dict[str, Part]:
         """Decide for each group on accelerators of its own."""
-        chosen = accelerators_choose(whole, apart, budgets, self._wanted)
+        chosen = accelerators_choose(whole, apart, budgets, self._wanted, self._wanted_by_kind)
         return {group.key: self._part(whole, group, chosen[group.key]) for group in apart}
 
     def _part(self, whole: Snapshot, group: Group, chosen: Collection[AcceleratorId]) -> Part:
@@ -275,8 +334,33 @@ class _Frame:
         states = carried.by_group if isinstance(carried, QuotaStates) else {}
         state = states.get(group.key, self._main)
         part = part_decide(self._policy, whole, left, state, joined)
+        for kind, count in self._wanted_by_kind[group.key].items():
+            part = self._kind_offered(part, kind, count)
         self._decided[group.key, frozenset(chosen)] = part
         return part
+
+    def _kind_offered(self, part: Part, kind: str, count: int) -> Part:
+        """Decide for waiting jobs of a part on guaranteed accelerators of a kind that are idle."""
+        whole, decision = part.whole, part.decision
+        waiting = tuple(
+            job for job in part.snapshot.jobs if job.id not in decision.shares and job.accepts(kind)
+        )
+        num_left = count - _given(part.snapshot.jobs, decision)[kind]
+        if num_left <= 0 or not waiting:
+            return part
+        idle = [
+            one.id
+            for one in part.snapshot.accelerators
+            if one.kind == kind and one.id not in part.taken
+        ]
+        others = frozenset(one.id for one in whole.accelerators).difference(idle[:num_left])
+        left = part_of(whole, waiting, others)
+        more = part_decide(self._policy, whole, left, decision.carried, joined).decision
+        if not more.shares:
+            return part
+        shares = {**decision.shares, **more.shares}
+        reasons = {**decision.reasons, **more.reasons}
+        return replace(part, decision=replace(decision, shares=shares, reasons=reasons))
 
     def _rest(self, whole: Snapshot, groups: Sequence[Group], parts: Mapping[str, Part]) -> Part:
         """Decide for the jobs that are not apart on what the parts leave."""
@@ -295,7 +379,13 @@ class _Frame:
         found = dict(parts)
         for group in apart:
             part = found[group.key]
-            usable = {one.id for one in idle if accepts_any(group.jobs, one.kind)}
+            given = _given(group.jobs, part.decision)
+            usable = {
+                one.id
+                for one in idle
+                if accepts_any(group.jobs, one.kind)
+                and given[one.kind] < group.most(given[one.kind] + 1, one.kind)
+            }
             room = group.most(part.total + len(usable)) - part.total
             wish = sum(job.max_accelerators for job in group.jobs) - part.total
             if min(room, wish, len(usable)) <= 0:
@@ -303,7 +393,9 @@ class _Frame:
             reach = part.taken | usable
             rows = tuple(one for one in whole.accelerators if one.id in reach)
             offered = replace(whole, accelerators=rows)
-            chosen = accelerators_choose(offered, [group], {group.key: part.total + room}, {})
+            budget = {group.key: part.total + room}
+            by_kind = {group.key: self._wanted_by_kind[group.key]}
+            chosen = accelerators_choose(offered, [group], budget, {}, by_kind)
             more = self._part(whole, group, chosen[group.key])
             if more.total > part.total:
                 found[group.key] = more
@@ -329,6 +421,7 @@ class _Frame:
                 if group.guaranteed
                 else None,
                 ceiling=None if limit is None else reason("quota_limit", count=limit),
+                kinds=_kind_notes(group, _given(group.jobs, part.decision)) or None,
             )
             for job in group.jobs:
                 needed = reason("quota_needs", accelerators=job.min_accelerators)
@@ -348,3 +441,54 @@ class _Frame:
             note = reason("quota_taken", accelerators=taken)
             reasons[job.id] = reason("quota_own", own=own, note=note) if is_short else own
         return reasons
+
+
+def _given(jobs: Iterable[Job], decision: Decision) -> Counter[str]:
+    """Count the accelerators of each kind that a decision gives to some jobs."""
+    given: Counter[str] = Counter()
+    for job in jobs:
+        if job.id in decision.shares:
+            given.update(decision.shares[job.id].by_kind)
+    return given
+
+
+def _is_wished(jobs: Iterable[Job], kind: str, decision: Decision) -> bool:
+    """Return whether one of some jobs accepts a kind, and is given fewer than it can use."""
+    return any(
+        job.id not in decision.shares or decision.shares[job.id].total < job.max_accelerators
+        for job in jobs
+        if job.accepts(kind)
+    )
+
+
+def _in_proportion(
+    wanted: Mapping[str, int], weights: Mapping[str, int], capacity: int
+) -> dict[str, int]:
+    """Return counts, or, where they are too many together, shares of a capacity by weight."""
+    if sum(wanted.values()) <= capacity:
+        return dict(wanted)
+    keys = [key for key, count in wanted.items() if count]
+    demands = (
+        Job(place, 0.0, float(weights[key]), wanted[key], 0, wanted[key])
+        for place, key in enumerate(keys)
+    )
+    filled = progressive_fill(demands, capacity)
+    return {**wanted, **{key: filled[place] for place, key in enumerate(keys)}}
+
+
+def _kind_notes(group: Group, given: Counter[str]) -> tuple[Reason, ...]:
+    """Say how many of each kind with a quota a group has."""
+    return tuple(
+        reason(
+            "quota_kind",
+            given=given[kind],
+            kind=kind,
+            guaranteed=reason("quota_guaranteed", count=group.guaranteed_by_kind[kind])
+            if group.guaranteed_by_kind.get(kind)
+            else None,
+            ceiling=reason("quota_limit", count=group.limit_by_kind[kind])
+            if kind in group.limit_by_kind
+            else None,
+        )
+        for kind in sorted({*group.guaranteed_by_kind, *group.limit_by_kind})
+    )

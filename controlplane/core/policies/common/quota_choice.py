@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controlplane.core.values.types import Accelerator, AcceleratorId, Job, Snapshot
 
@@ -18,6 +18,7 @@ class Group:
         whose: the quota's owner in sentences.
         guaranteed: accelerators that the jobs get at once if they can use them.
         limit: most that they may have together; None: there is no limit.
+        guaranteed_by_kind, limit_by_kind: the same of one kind; a kind that is missing has none.
     """
 
     key: str
@@ -25,10 +26,13 @@ class Group:
     jobs: tuple[Job, ...]
     guaranteed: int
     limit: int | None
+    guaranteed_by_kind: Mapping[str, int] = field(default_factory=dict)
+    limit_by_kind: Mapping[str, int] = field(default_factory=dict)
 
-    def most(self, count: int) -> int:
-        """Return a count, or the limit if that is less."""
-        return count if self.limit is None else min(count, self.limit)
+    def most(self, count: int, kind: str | None = None) -> int:
+        """Return a count, or the limit if that is less: the limit of a kind, or of all kinds."""
+        limit = self.limit if kind is None else self.limit_by_kind.get(kind)
+        return count if limit is None else min(count, limit)
 
 
 def accepts_any(jobs: Iterable[Job], kind: str) -> bool:
@@ -41,8 +45,12 @@ def accelerators_choose(
     groups: Sequence[Group],
     budgets: Mapping[str, int],
     guaranteed: Mapping[str, int],
+    guaranteed_by_kind: Mapping[str, Mapping[str, int]],
 ) -> dict[str, list[AcceleratorId]]:
-    """Choose accelerators for groups, which take turns, one accelerator each; guarantees first.
+    """Choose accelerators for groups, which take turns, one accelerator each.
+
+    Guarantees of kinds come first, then other guarantees. No group gets more of a kind than its
+    limit of it.
 
     A group first takes what its jobs hold, of their own kind. Then it prefers kinds of which there
     are as many as it may have, of these the kinds of which it holds or finds free as many, and of a
@@ -51,24 +59,57 @@ def accelerators_choose(
     Args:
         budgets: key of a group -> accelerators that it is to have; fewer where there are no more.
         guaranteed: key of a group -> those of them that come before the budgets of others.
+        guaranteed_by_kind: key of a group -> kind -> those that come before all others.
     """
-    pools = _Pools(snapshot, groups)
-    wishes = {group.key: pools.wishes(group, budgets[group.key]) for group in groups}
-    chosen: dict[str, list[AcceleratorId]] = {group.key: [] for group in groups}
-    gone: set[AcceleratorId] = set()
-    first = {key: min(budget, guaranteed.get(key, 0)) for key, budget in budgets.items()}
-    for limits in (first, budgets):
-        turns = deque(key for key in chosen if len(chosen[key]) < limits[key])
+    choice = _Choice(_Pools(snapshot, groups), groups, budgets)
+    for kind in sorted({kind for row in guaranteed_by_kind.values() for kind in row}):
+        choice.extend({key: row.get(kind, 0) for key, row in guaranteed_by_kind.items()}, kind)
+    choice.extend(guaranteed)
+    choice.extend(budgets)
+    return choice.chosen
+
+
+class _Choice:
+    """Accelerators chosen for groups so far, in turns."""
+
+    def __init__(self, pools: _Pools, groups: Sequence[Group], budgets: Mapping[str, int]) -> None:
+        self.chosen: dict[str, list[AcceleratorId]] = {group.key: [] for group in groups}
+        self._pools = pools
+        self._groups = {group.key: group for group in groups}
+        self._budgets = budgets
+        self._counts: dict[str, Counter[str]] = {group.key: Counter() for group in groups}
+        self._gone: set[AcceleratorId] = set()
+
+    def extend(self, wanted: Mapping[str, int], kind: str | None = None) -> None:
+        """Let groups choose until they have as many as wanted, of one kind or of all kinds.
+
+        Args:
+            wanted: key of a group -> accelerators; those without an entry choose nothing.
+        """
+        wishes = {
+            key: self._pools.wishes(group, self._budgets[key])
+            for key, group in self._groups.items()
+            if wanted.get(key)
+        }
+        turns = deque(wishes)
         while turns:
             key = turns.popleft()
-            found = next((one.id for one in wishes[key] if one.id not in gone), None)
-            if found is None:
-                continue
-            gone.add(found)
-            chosen[key].append(found)
-            if len(chosen[key]) < limits[key]:
+            has = len(self.chosen[key]) if kind is None else self._counts[key][kind]
+            is_short = has < wanted[key] and len(self.chosen[key]) < self._budgets[key]
+            if is_short and self._choose(key, wishes[key], kind):
                 turns.append(key)
-    return chosen
+
+    def _choose(self, key: str, wishes: Iterator[Accelerator], kind: str | None) -> bool:
+        """Choose the best accelerator that is left for a group; return whether there is one."""
+        group, counts = self._groups[key], self._counts[key]
+        for one in wishes:
+            has_room = counts[one.kind] < group.most(counts[one.kind] + 1, one.kind)
+            if one.id not in self._gone and has_room and kind in (None, one.kind):
+                self._gone.add(one.id)
+                self.chosen[key].append(one.id)
+                counts[one.kind] += 1
+                return True
+        return False
 
 
 class _Pools:

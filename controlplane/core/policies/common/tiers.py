@@ -81,7 +81,7 @@ def strict_by_tier(policy: Policy) -> Policy:
                 carried[tier] = decision.carried
             if tier is not lowest:
                 taken |= part.taken
-            given = {job_id: share.total for job_id, share in decision.shares.items()}
+            given = {job_id: share.by_kind for job_id, share in decision.shares.items()}
             snapshot = replace(snapshot, projects=snapshot.without_given(given))
         return Decision(shares, reasons, carried=TierStates(carried) if carried else None)
 
