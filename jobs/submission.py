@@ -13,6 +13,8 @@ from controlplane.core.protocol.tuning import (
     NUM_POINTS,
     PARALLEL_FIELDS,
     SERIAL_FIELDS,
+    TunableName,
+    TunableRange,
     TuningSpec,
 )
 from controlplane.core.protocol.wire import (
@@ -22,6 +24,7 @@ from controlplane.core.protocol.wire import (
     StopKind,
     Task,
 )
+from controlplane.core.tuning.batch_sizes import batch_size_conflict
 from controlplane.core.values.tiers import Tier
 
 VIRTUAL_NODES_LIMIT = 4096
@@ -222,10 +225,12 @@ def _tuning_conflicts(
     if values.get("batch_size_min") is not None:
         yield (
             "tuning_space",
-            "Trials are compared step by step, so their batch size is fixed: leave out tuning, or "
-            "batch_size_min and batch_size_max.",
+            "The platform may not change the batch size of trials that are compared: leave out "
+            "tuning, or batch_size_min and batch_size_max.",
         )
     is_parallel = values.get("tuning_parallel") is True
+    if conflict := _batch_size_conflict(values, is_parallel=is_parallel):
+        yield "tuning_space", f"{conflict}."
     if is_parallel and values.get("selection_method", SelectionMethod.NONE) != SelectionMethod.NONE:
         yield (
             "tuning_parallel",
@@ -244,3 +249,17 @@ def _tuning_conflicts(
                 f"It is of trials {'in the job itself' if is_parallel else 'beside the job'}: "
                 f"{fix} tuning.parallel.",
             )
+
+
+def _batch_size_conflict(values: Mapping[str, Any], *, is_parallel: bool) -> str | None:
+    span = values["tuning_space"].get(TunableName.BATCH_SIZE)
+    number, stop_kind = values.get("num_virtual_nodes"), values.get("stop_kind")
+    if span is None or number is None or stop_kind is None:
+        return None
+    return batch_size_conflict(
+        TunableRange(**span),
+        number,
+        stop_kind,
+        selects=values.get("selection_method", SelectionMethod.NONE) != SelectionMethod.NONE,
+        is_parallel=is_parallel,
+    )

@@ -65,9 +65,7 @@ class Arms:
         planner = Planner(spec, membership, (0,), 0)
         data = dataclasses.replace(work.data, spec=spec)
         stepper = Stepper(functions, spec.reduction, self._runtime, lone_group(0))
-        reports = StepReports(
-            ReportWriter(self._folder, 0, 0), 1, spec.global_batch_size, work.learning_rate
-        )
+        reports = StepReports(ReportWriter(self._folder, 0, 0), 1, work.learning_rate)
         progress = Progress()
         feeder = Feeder(data, planner, progress)
 
@@ -79,7 +77,9 @@ class Arms:
                 outcome = stepper.step(batch, holds_next=lambda: False)
                 seconds = stamp()[0] - stamps[-1][0]
                 progress = data.course.after_batch(progress, seconds)
-                reports.add(progress, batch.plan.num_examples, seconds, outcome)
+                reports.add(
+                    progress, batch.plan.num_examples, seconds, outcome, spec.global_batch_size
+                )
                 if data.course.is_activity_over(progress):
                     logs = work.logs(with_learning_rate=True)
                     assert all(math.isfinite(value) for value in logs.values()), logs

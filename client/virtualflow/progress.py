@@ -23,7 +23,9 @@ class JobProgress:
 def job_progress(job: Job) -> JobProgress:
     """Compare steps with the limit, or epochs where steps are not comparable."""
     limit, per_epoch = job["stop"]["limit"], job["facts"].get("steps_per_epoch")
-    if job["batch_size_min"] is not None or job["selection"] or not isinstance(per_epoch, int):
+    is_tuned = "batch_size" in job["tuning"].get("space", {})
+    varies = job["batch_size_min"] is not None or is_tuned or job["selection"]
+    if varies or not isinstance(per_epoch, int):
         per_epoch = None  # batches or what is trained on change, or it was not validated yet
     if job["stop"]["kind"] == "steps":
         total: int | None = limit

@@ -12,7 +12,7 @@ from django.db.models import F, Q
 
 from controlplane.core.protocol.fork import Adoption, ForkSpec
 from controlplane.core.protocol.selection import SelectionSpec
-from controlplane.core.protocol.tuning import TuningSpec
+from controlplane.core.protocol.tuning import TunableName, TuningSpec
 from controlplane.core.protocol.wire import (
     OnNonfinite,
     ReductionMode,
@@ -183,7 +183,8 @@ class Job(models.Model):
     throughput_by_count = models.JSONField(default=dict, blank=True)
     # Times of reports by the control plane's clock; see services/reports/plausibility.py.
     report_clock = models.JSONField(default=dict, blank=True)
-    # Adaptive batch size, None: the submitted one; see services/scheduling/batch_sizes.py.
+    # Present batch size, None: the submitted one; of a job whose platform (see
+    # services/scheduling/batch_sizes.py) or tuning (services/reports/progress.py) changes it.
     batch_size = models.PositiveIntegerField(null=True, blank=True)
     # State of rebalancing; see selectors/estimates/step_windows.py.
     moves = models.JSONField(default=dict, blank=True)
@@ -299,9 +300,30 @@ class Job(models.Model):
         return self.batch_size or self.global_batch_size
 
     @property
+    def chosen_batch_size(self) -> int | None:
+        """Batch size that the platform has chosen for its memberships; None: it has not."""
+        return self.batch_size if self.adapts_batch_size else None
+
+    @property
     def adapts_batch_size(self) -> bool:
         """True if the platform may change the batch size."""
         return self.batch_size_min is not None
+
+    @property
+    def tunes_batch_size(self) -> bool:
+        """True if the job's own trials change the batch size."""
+        return TunableName.BATCH_SIZE in self.tuning.get("space", {})
+
+    @property
+    def is_batch_size_fixed(self) -> bool:
+        """True if all steps have the submitted batch size, so that steps count examples."""
+        return not (self.adapts_batch_size or self.tunes_batch_size)
+
+    @property
+    def largest_batch_size(self) -> int:
+        """Most examples that a step of it may have."""
+        tuned = 0 if self.tuning_spec is None else self.tuning_spec.largest_batch_size
+        return max(self.global_batch_size, self.batch_size_max or 0, self.batch_size or 0, tuned)
 
     @property
     def selection_spec(self) -> SelectionSpec | None:

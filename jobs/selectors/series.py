@@ -9,8 +9,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
-from django.db.models import Avg, F, Max, Min, QuerySet, Sum
-from django.db.models.functions import TruncHour, TruncMinute, TruncSecond
+from django.db.models import Avg, F, Max, Min, Q, QuerySet, Sum, Window
+from django.db.models.functions import Lag, TruncHour, TruncMinute, TruncSecond
 from numpy.typing import NDArray
 
 from jobs.models import Accelerator, Allocation, EpochReport, Generation, Job, Node, StepReport
@@ -222,9 +222,12 @@ def step_bins_of(job: Job) -> list[StepBin]:
 def batch_spans_of(job: Job) -> list[BatchSpan]:
     """Read the batch sizes of a job's steps, exact to the step, in order; one query.
 
-    A batch size belongs to a membership, so the spans are exact for jobs of any length. For steps
-    repeated after a restart the last batch size counts.
+    A batch size belongs to a membership, so the spans are exact for jobs of any length; that of a
+    job that tunes it is in the reports of its steps. For steps repeated after a restart the last
+    batch size counts.
     """
+    if job.tunes_batch_size:
+        return _tuned_batch_spans(job)
     rows = (
         Generation.objects.filter(job=job, num_members__gt=0)
         .exclude(step=None)
@@ -240,6 +243,15 @@ def batch_spans_of(job: Job) -> list[BatchSpan]:
         if not spans or spans[-1].batch_size != span.batch_size:
             spans.append(span)
     return spans
+
+
+def _tuned_batch_spans(job: Job) -> list[BatchSpan]:
+    before = Window(Lag("batch_size"), order_by=("last_step", "id"))
+    reports = StepReport.objects.filter(job=job).exclude(batch_size=None).annotate(before=before)
+    changes = reports.filter(Q(before=None) | ~Q(before=F("batch_size")))
+    changes = changes.order_by("-last_step", "-id")
+    rows = changes.values_list("first_step", "batch_size")[:MAX_BATCH_GENERATIONS]
+    return [BatchSpan(step, size) for step, size in rows if size is not None][::-1]
 
 
 def metric_names_of(job: Job) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db.models import Count, Max, Q, Sum
 
+from controlplane.core.protocol.tuning import TunableName
 from controlplane.core.tuning.search import SearchEnd, TrialEnd
 from jobs.models import Job, Trial
 
@@ -127,7 +128,10 @@ def in_trials(job: Job) -> Q:
 
 def values_text(values: Mapping[str, Any]) -> str:
     """Write tunables as text, such as "learning_rate 0.01, momentum 0.9"."""
-    return ", ".join(f"{name} {value:.4g}" for name, value in sorted(values.items()))
+    return ", ".join(
+        f"{name} {value:{'.0f' if name == TunableName.BATCH_SIZE else '.4g'}}"
+        for name, value in sorted(values.items())
+    )
 
 
 def _row(trial: Trial, kept: Mapping[int, Trial], *, is_parallel: bool) -> TrialRow:

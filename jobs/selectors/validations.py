@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from controlplane.core.protocol.selection import CONTROL_RANGE, SelectionMethod, SelectionSpec
-from controlplane.core.protocol.tuning import TunableRange, TuningSpec
+from controlplane.core.protocol.tuning import TunableName, TunableRange, TuningSpec
 from controlplane.core.protocol.wire import OnNonfinite, TrainingSpec
 from controlplane.core.values.lifecycle import ValidationStatus
 from jobs.models import Job, Validation
@@ -53,6 +53,8 @@ def _tried_tuning(tuning: TuningSpec | None) -> TuningSpec | None:
     if tuning is None:
         return None
     space = dict.fromkeys(tuning.names, TunableRange(low=0.0, high=0.5))
+    if tuning.batch_size is not None:  # the data has to have as many examples
+        space[TunableName.BATCH_SIZE] = tuning.batch_size
     if tuning.parallel:
         return TuningSpec(space=space, parallel=True)
     return TuningSpec(space=space, objective=tuning.objective)

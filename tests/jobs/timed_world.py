@@ -32,6 +32,7 @@ class TimedWorld(World):
         generation = job.generations.get(phase="active")
         members = generation.membership.members
         batch_size = generation.membership.global_batch_size or job.global_batch_size
+        batch_size = changes.get("batch_size", batch_size)
         num = len(members)
         nodes = len({row.node_id for row in members})
         slices = int(slices_of(job.num_virtual_nodes, num))

@@ -79,15 +79,14 @@ class MembershipSession:
         self._num_working = len(working)
         self._phase = phase
         self._is_leader = membership.leader_slot == slot
+        self._planner = planner
+        self._fed_size = progress.train_batch_size
         self._feeder: Feeder | SelectingFeeder
         if work.data.selection is None:
             self._feeder = Feeder(self.data, planner, progress)
         else:
             self._feeder = SelectingFeeder(self.data, planner)
-        self._batch_size = membership.global_batch_size or spec.global_batch_size
-        self._step_reports = StepReports(
-            reports, len(working), self._batch_size, work.learning_rate
-        )
+        self._step_reports = StepReports(reports, len(working), work.learning_rate)
         self._generation = membership.generation
         self._steps_known = membership.steps_known
         self._epochs_known = membership.epochs_known
@@ -100,7 +99,15 @@ class MembershipSession:
         self._goes_on = spec.on_nonfinite is OnNonfinite.CONTINUE or not work.is_trained
 
     def batch(self, progress: Progress) -> LocalBatch:
-        """Return this trainer's part of the batch at `progress`."""
+        """Return this trainer's part of the batch at `progress`.
+
+        After a change of the batch size by tuning, what was fetched ahead is fetched anew.
+        """
+        if progress.train_batch_size != self._fed_size:
+            assert isinstance(self._feeder, Feeder), "a job that selects has one batch size"
+            self._feeder.stop(limit_s=None)  # the job's data are read by one thread at a time
+            self._feeder = Feeder(self.data, self._planner, progress)
+            self._fed_size = progress.train_batch_size
         return self._feeder.next(progress)
 
     @property
@@ -136,6 +143,7 @@ class MembershipSession:
         """
         course = self.data.course
         is_train, epoch = progress.activity is Activity.TRAIN, progress.epoch
+        batch_size = course.batch_size_at(progress)
         if is_train and self._work.is_trained and not progress.is_trying:
             losses = progress.losses.after(
                 outcome.loss, progress.step + 1, epoch, is_skipped=outcome.is_skipped
@@ -145,7 +153,9 @@ class MembershipSession:
             return self.judged(progress)
         if is_train and self._work.tuner is not None:
             before = progress.tuning
-            progress = self._work.tuner.after_step(progress, outcome.loss, outcome.proposal)
+            progress = self._work.tuner.after_step(
+                progress, outcome.loss, num_examples, outcome.proposal
+            )
             self._report_trials(progress, trials_turned(before, progress.tuning))
         passed = progress.passed
         if self._break_even is not None:
@@ -156,12 +166,14 @@ class MembershipSession:
         if course.takes_queued(progress) and self.data.selection is not None:
             self.data.selection.dequeue(num_examples)
         progress = course.after_batch(progress, seconds)
+        if is_train and self._work.tuner is not None:
+            progress = replace(progress, train_batch_size=self._work.tuner.batch_size)
         if is_train:
             seconds += passed.seconds
-            done = self._step_done(progress, num_examples, seconds, outcome, passed)
+            done = self._step_done(progress, num_examples, seconds, outcome, batch_size, passed)
             progress = replace(progress, recent=with_step(progress.recent, done))
             if self._is_leader:
-                self._step_reports.add(progress, num_examples, seconds, outcome, passed)
+                self._step_reports.add(progress, num_examples, seconds, outcome, batch_size, passed)
         return self._after_activity(progress, epoch, is_train)
 
     def select(
@@ -282,6 +294,7 @@ class MembershipSession:
         num_examples: int,
         seconds: float,
         outcome: StepOutcome,
+        batch_size: int,
         passed: SelectionPasses,
     ) -> StepsDone:
         return StepsDone(
@@ -293,7 +306,7 @@ class MembershipSession:
             seconds=seconds,
             loss=outcome.loss,
             num_accelerators=self._num_working,
-            batch_size=self._batch_size,
+            batch_size=batch_size,
             candidates=passed.candidates,
             analysed=passed.analysed,
             pass_s=passed.seconds,

@@ -25,21 +25,20 @@ REPORT_EVERY_S = 0.5
 
 
 class StepReports:
-    """The leader's step statistics of one membership."""
+    """The leader's step statistics of one membership; a report is of steps of one batch size."""
 
     def __init__(
         self,
         reports: ReportWriter,
         num_accelerators: int,
-        batch_size: int,
         learning_rate: Callable[[], float | None],
     ) -> None:
-        """Begin a membership whose full training batch has `batch_size` examples.
+        """Begin a membership.
 
         `learning_rate` is called at each report and returns the rate after the reported steps.
         """
         self._reports = reports
-        self._batch_size = batch_size
+        self._batch_size = 0
         self._learning_rate = learning_rate
         self._num_accelerators = num_accelerators
         self._reported_at = -math.inf  # the first step is reported at once: it ends the resize
@@ -66,14 +65,19 @@ class StepReports:
         examples: int,
         seconds: float,
         outcome: StepOutcome,
+        batch_size: int,
         passed: SelectionPasses = NO_PASSES,
     ) -> None:
         """Record a finished step (`progress` is already past it).
 
         Args:
+            batch_size: examples of a full batch, which the last one of an epoch may not be.
             seconds: of the step and of the selection passes before it.
             passed: these selection passes.
         """
+        if batch_size != self._batch_size:
+            self.flush()
+            self._batch_size = batch_size
         self._num_steps += 1
         self._candidates += passed.candidates
         self._analysed += passed.analysed

@@ -27,6 +27,7 @@ from agents.trainer.step.functions import StepFunctions, example_specs
 from agents.trainer.step.merging import pass_examples, why_not_merged
 from agents.trainer.step.prefetch import JobData, LocalBatch
 from agents.trainer.step.stepper import step_failures
+from agents.trainer.tuning.proposals import Proposals
 from agents.trainer.tuning.tuner import Tuner
 from agents.trainer.validate.job_file import LoadedJob, job_load
 from controlplane.core.protocol.selection import SelectionSpec
@@ -168,7 +169,8 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
     )
     tuner = None
     if spec.tuning is not None and tunables is not None and not spec.tuning.parallel:
-        tuner = Tuner(spec.tuning, spec.seed, state, course)
+        proposals = Proposals(spec.tuning, spec.seed, spec.num_virtual_nodes)
+        tuner = Tuner(spec.tuning, proposals, state, course)
     return Workload(
         model=job.model,
         state=state,

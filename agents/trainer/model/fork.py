@@ -35,7 +35,7 @@ from agents.trainer.model.state import (
     value_from_bytes,
 )
 from controlplane.core.protocol.fork import ForkSpec
-from controlplane.core.protocol.tuning import MAX_BRANCHES_RANGE
+from controlplane.core.protocol.tuning import BOUNDS, MAX_BRANCHES_RANGE, TunableName
 from controlplane.core.protocol.wire import TrainingSpec
 
 MISFIT = "state_misfit"
@@ -102,7 +102,17 @@ def fork_read(path: Path, state: ModelState, spec: TrainingSpec) -> Progress:
     if fork.values:
         assert state.tunables is not None, "a trial's state has tunables"
         state.tunables.assign(fork.values)
-    return progress
+    return replace(progress, train_batch_size=_batch_size(state))
+
+
+def _batch_size(state: ModelState) -> int | None:
+    if state.tunables is None:
+        return None
+    low, high = BOUNDS[TunableName.BATCH_SIZE]
+    value = state.tunables.values.get(TunableName.BATCH_SIZE, low)
+    if not low <= value <= high:
+        raise _damaged(f"its batch size is {value}")
+    return state.tunables.batch_size
 
 
 def _progress(saved: _Saved, spec: TrainingSpec, *, goes_on: bool) -> Progress:
@@ -178,8 +188,9 @@ def _saved_read(path: Path) -> _Saved:
     if state_digest(specs, values) != digest:
         raise _damaged("digests differ")
     rows, end = list(enumerate(specs)), num_model + num_optimizer
-    if num_branches:  # the first one is the root; what is not of the model goes on
-        values = values[len(specs) : len(specs) + end] + values[end : len(specs)]
+    if num_branches:  # the first one is the root; what is not of a branch goes on
+        present, root = values[: len(specs)], values[len(specs) : 2 * len(specs)]
+        values = root[:end] + present[end:-1] + root[-1:]  # tunables come last
     return _Saved(values, rows[:num_model], rows[num_model:end], rows[end:], progress, data)
 
 

@@ -75,6 +75,7 @@ class Progress:
         selection_end: the decision to train on everything again, if there was one.
         tuning: of a job that tunes itself, once it has begun.
         adopted: number of the newest adoption of a trial's state; 0: there was none.
+        train_batch_size: examples of a training batch, if tuning has changed them.
     """
 
     step: int = 0
@@ -103,6 +104,7 @@ class Progress:
     selection_end: SelectionEnd | None = None
     tuning: TuningCourse | None = None
     adopted: int = 0
+    train_batch_size: int | None = None
 
     @property
     def is_trying(self) -> bool:
@@ -187,6 +189,7 @@ class Progress:
             selection_end=None if selection_end is None else decode(SelectionEnd, selection_end),
             tuning=None if tuning is None else decode(TuningCourse, tuning),
             adopted=value.get("adopted", 0),
+            train_batch_size=value.get("train_batch_size"),
         )
 
 
@@ -221,9 +224,14 @@ class TrainingSchedule:
         return math.ceil(self._num_examples(activity) / self.batch_size_of(activity))
 
     def batch_size_of(self, activity: Activity) -> int:
-        """Return the number of examples of a full batch."""
+        """Return the number of examples of a full batch, unless the job tunes it."""
         is_train = activity is Activity.TRAIN
         return (self.train_batch_size if is_train else None) or self.batch_size
+
+    def batch_size_at(self, progress: Progress) -> int:
+        """Return the number of examples of a full batch at the cursor."""
+        tuned = progress.train_batch_size if progress.activity is Activity.TRAIN else None
+        return tuned or self.batch_size_of(progress.activity)
 
     @property
     def num_planned_steps(self) -> int:
@@ -266,7 +274,7 @@ class TrainingSchedule:
         if self.takes_queued(progress):
             return 0, min(self.batch_size_of(Activity.TRAIN), progress.queued)
         low = progress.examples
-        size = self.batch_size_of(progress.activity)
+        size = self.batch_size_at(progress)
         return low, min(low + size, self._num_examples(progress.activity))
 
     def _num_examples(self, activity: Activity) -> int:

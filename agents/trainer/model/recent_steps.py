@@ -18,7 +18,9 @@ TOLD_TOGETHER_S = 0.5
 
 
 class StepsDone(NamedTuple):
-    """Consecutive steps in one membership; `loss` is the mean, `epoch` the last step's epoch.
+    """Consecutive steps in one membership, of one batch size.
+
+    `loss` is the mean, `epoch` the last step's epoch.
 
     `candidates`, `analysed` and `pass_s` (a part of `seconds`) are those of the selection passes
     before the steps.
@@ -130,6 +132,7 @@ def steps_after(recent: tuple[StepsDone, ...], step: int) -> Iterator[StepsDone]
 
 
 def _is_one(first: StepsDone, second: StepsDone) -> bool:
-    """Return whether two entries follow each other in one membership."""
+    """Return whether two entries follow each other in one membership, with one batch size."""
     is_next = second.first_step == first.last_step + 1
-    return is_next and second.generation == first.generation
+    is_same = (second.generation, second.batch_size) == (first.generation, first.batch_size)
+    return is_next and is_same

@@ -1,7 +1,8 @@
 """Values of a job that may change between two steps without tracing its functions again.
 
 They stand in variables that the traced update reads. These are part of the job's state, so that a
-branch has its own values, which move at a resize and are kept in checkpoints.
+branch has its own values, which move at a resize and are kept in checkpoints. The batch size stands
+there too, though no traced function reads it: all of them take any number of examples.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from agents.trainer.model.keras_private import (
     learning_rates_scaled,
     plain_optimizers,
 )
-from controlplane.core.protocol.tuning import TunableName
+from controlplane.core.protocol.tuning import TunableName, TuningSpec
 from controlplane.core.protocol.wire import Task, TrainingSpec
+from controlplane.core.tuning.batch_sizes import batch_size_conflict
 
 #: Optimizers whose `beta_1` is their momentum.
 _ADAM_FAMILY = (
@@ -42,19 +44,25 @@ class Tunables:
         variable: float64 [n], the present values.
     """
 
-    def __init__(self, optimizer: keras.optimizers.Optimizer, names: Sequence[str]) -> None:
-        """Begin with the values that the model was compiled with.
+    def __init__(
+        self, optimizer: keras.optimizers.Optimizer, names: Sequence[str], batch_size: int
+    ) -> None:
+        """Begin with the values that the model was compiled with, and the submitted batch size.
 
         Raises:
             ValueError: the optimizer does not have one of the tunables; names it and the fix.
         """
         self.names = tuple(names)
         self._optimizer = optimizer
+        self._batch_size = batch_size
         self._plain = plain_optimizers(optimizer)
         values = [self._compiled(TunableName(name)) for name in self.names]
         with tf.device("CPU:0"):
             self.variable = keras.Variable(
-                np.array(values), dtype="float64", trainable=False, name="tunables"
+                np.array(values),
+                dtype="float64",
+                trainable=False,
+                name="_".join(("tunables", *self.names)),  # a fork takes over these alone
             )
 
     @property
@@ -66,6 +74,12 @@ class Tunables:
     def learning_rate_scale(self) -> float:
         """Present factor of the learning rate."""
         return self.values.get(TunableName.LEARNING_RATE_SCALE, 1.0)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Present examples of a training step; None if they are the submitted ones."""
+        size = int(self.values.get(TunableName.BATCH_SIZE, self._batch_size))
+        return None if size == self._batch_size else size
 
     def assign(self, values: Mapping[str, float]) -> None:
         """Use other values from the next step on."""
@@ -99,6 +113,8 @@ class Tunables:
 
     def _compiled(self, name: TunableName) -> float:
         """Return the value that the model was compiled with; the first of several optimizers'."""
+        if name is TunableName.BATCH_SIZE:
+            return float(self._batch_size)
         found = [_READERS[name](each) for each in self._plain if name in _READERS]
         if len(set(found)) > 1:
             raise ValueError(
@@ -117,14 +133,29 @@ def tunables_of(model: keras.Model, spec: TrainingSpec) -> Tunables | None:
     """Make the tunables of a job; None if it is not tuned.
 
     Raises:
-        JobCodeError: the model's optimizer does not have one of them.
+        JobCodeError: the job does not have one of them.
     """
     if spec.tuning is None or spec.task is not Task.TRAIN:
         return None
     try:
-        return Tunables(model.optimizer, spec.tuning.names)
+        _check_batch_size(spec, spec.tuning)
+        return Tunables(model.optimizer, spec.tuning.names, spec.global_batch_size)
     except ValueError as error:
         raise JobCodeError("not_tunable", "tuning.space", str(error)) from error
+
+
+def _check_batch_size(spec: TrainingSpec, tuning: TuningSpec) -> None:
+    if tuning.batch_size is None:
+        return
+    conflict = batch_size_conflict(
+        tuning.batch_size,
+        spec.num_virtual_nodes,
+        spec.stop.kind,
+        selects=spec.selection is not None,
+        is_parallel=tuning.parallel,
+    )
+    if conflict is not None:
+        raise ValueError(conflict)
 
 
 def _learning_rate(optimizer: keras.optimizers.Optimizer) -> float:

@@ -44,6 +44,11 @@ class BatchPlan:
     examples_per_worker: int = 0
 
 
+#: Plans kept of one membership. A job that tunes its batch size has a short last batch of another
+#: size in each epoch.
+PLANS_LIMIT = 64
+
+
 class Planner:
     """Plans batches for one trainer in one membership; caches a plan per batch size."""
 
@@ -66,6 +71,8 @@ class Planner:
     def plan(self, num_examples: int) -> BatchPlan:
         """Plan a batch of `num_examples`, at least one."""
         if num_examples not in self._plans:
+            if len(self._plans) == PLANS_LIMIT:
+                del self._plans[next(iter(self._plans))]  # the oldest
             self._plans[num_examples] = self._make(num_examples)
         return self._plans[num_examples]
 

@@ -252,16 +252,16 @@ class Feeder:
             raise fed
         return fed
 
-    def stop(self) -> None:
+    def stop(self, limit_s: float | None = STOP_LIMIT_S) -> None:
         """End the thread and discard the prefetched pieces.
 
-        Waits up to `STOP_LIMIT_S`, so that the runtime is not re-initialised while the thread uses
-        it. Only slow data of the job keeps the thread running longer.
+        Waits up to `limit_s` (None: to its end), so that the runtime is not re-initialised while
+        the thread uses it. Only slow data of the job keeps the thread running longer.
         """
         self._is_stopped.set()
         with suppress(queue.Empty):  # the thread may be waiting for room
             self._ready.get_nowait()
-        self._thread.join(timeout=STOP_LIMIT_S)
+        self._thread.join(timeout=limit_s)
 
     @staticmethod
     def _batches(data: JobData, planner: Planner, progress: Progress) -> Iterator[_Fed]:

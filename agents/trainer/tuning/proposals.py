@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from controlplane.core.protocol.tuning import TuningSpec
+from controlplane.core.protocol.tuning import TunableName, TuningSpec
+from controlplane.core.tuning.batch_sizes import batch_sizes
 from controlplane.core.tuning.convergence import Verdict
 from controlplane.core.tuning.search import Search, Trial
 
@@ -22,17 +23,23 @@ DIVERGED_RESULT = -1.0
 class Proposals:
     """Proposals of one job's searches."""
 
-    def __init__(self, spec: TuningSpec, seed: int) -> None:
+    def __init__(self, spec: TuningSpec, seed: int, num_virtual_nodes: int) -> None:
         """Import Optuna, which takes a second that other jobs are spared."""
         self._optuna: Any = importlib.import_module("optuna")
         self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
         self._spec = spec
         self._seed = seed
+        #: The batch sizes, which Optuna knows by their places.
+        self._sizes: tuple[int, ...] = ()
         floats = self._optuna.distributions.FloatDistribution
         self._space = {
-            name: floats(spec.space[name].low, spec.space[name].high, log=spec.space[name].log)
-            for name in spec.names
+            name: floats(span.low, span.high, log=span.log)
+            for name, span in sorted(spec.space.items())
         }
+        if spec.batch_size is not None:
+            self._sizes = batch_sizes(spec.batch_size, num_virtual_nodes)
+            places = self._optuna.distributions.IntDistribution(0, len(self._sizes) - 1)
+            self._space[TunableName.BATCH_SIZE] = places
         self._key: tuple[int, ...] = ()
         self._proposal: dict[str, float] = {}
 
@@ -54,7 +61,11 @@ class Proposals:
             if trial.number != search.running:
                 study.add_trial(self._told(trial))
         asked = study.ask(self._space)
-        return {name: float(asked.params[name]) for name in self._spec.names}
+        values = {name: float(asked.params[name]) for name in self._spec.names}
+        if self._sizes:
+            place = asked.params[TunableName.BATCH_SIZE]
+            values[TunableName.BATCH_SIZE] = float(self._sizes[place])
+        return values
 
     def _told(self, trial: Trial) -> Any:
         """Describe a trial to Optuna; values of the job's own may lie outside of the space."""
@@ -63,6 +74,10 @@ class Proposals:
             name: min(max(trial.values[name], ranges[name].low), ranges[name].high)
             for name in self._spec.names
         }
+        if self._sizes:
+            size = trial.values[TunableName.BATCH_SIZE]
+            places = range(len(self._sizes))
+            values[TunableName.BATCH_SIZE] = min(places, key=lambda k: abs(self._sizes[k] - size))
         is_diverged = trial.verdict is Verdict.DIVERGED
         return self._optuna.trial.create_trial(
             params=values,

@@ -4,7 +4,8 @@ The leader's proposal travels with every training step; the losses are those of 
 trainers change their branches after the same steps, to the same values.
 
 The cursor of a job only moves forward: trials do not go back to data that others have seen, and
-their steps count. Metric variables are not part of a branch: an epoch's metrics are those of all
+their steps count. A trial may have a batch size of its own: the cursor has it, beside the branch.
+Metric variables are not part of a branch: an epoch's metrics are those of all
 its steps. Nor does a branch select: an epoch with trials trains on every example, so the variables
 of a selection are the same in all branches.
 """
@@ -31,13 +32,17 @@ class Tuner:
     """
 
     def __init__(
-        self, spec: TuningSpec, seed: int, state: ModelState, course: TrainingSchedule
+        self,
+        spec: TuningSpec,
+        proposals: Proposals,
+        state: ModelState,
+        course: TrainingSchedule,
     ) -> None:
         """Tune a state, which has tunables, of a job with this schedule."""
         assert state.tunables is not None, "a tuned job's state has tunables"
         self.spec = spec
         self.num_values = len(spec.names)
-        self._proposals = Proposals(spec, seed)
+        self._proposals = proposals
         self._state = state
         self._tunables = state.tunables
         self._course = course
@@ -59,16 +64,23 @@ class Tuner:
             return (0.0,) * self.num_values
         return tuple(self._proposals.next(search).values())
 
-    def after_step(self, progress: Progress, loss: float, note: Sequence[float]) -> Progress:
+    def after_step(
+        self, progress: Progress, loss: float, num_examples: int, note: Sequence[float]
+    ) -> Progress:
         """Take a training step's loss and the leader's note; change the branch if it is time."""
         before = progress.tuning
         assert before is not None, "`begin` is called before each step"
         proposal = dict(zip(self.spec.names, note, strict=True))
-        tuning, turn = course_step(before, self.spec, loss, proposal)
+        tuning, turn = course_step(before, self.spec, loss, proposal, num_examples)
         if turn is not None:
             assert before.active is not None, "only a search changes branches"
             self._turn(turn, before.active.running)
         return replace(progress, tuning=tuning)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Examples of the present branch's steps; None if they are the submitted ones."""
+        return self._tunables.batch_size
 
     def end(self) -> None:
         """Free all branches, at the end of the job."""
@@ -94,8 +106,9 @@ class Tuner:
     def _plan(self, progress: Progress) -> Plan:
         per_epoch = self._course.num_batches(Activity.TRAIN)
         limit = self._course.stop.limit
-        total = self._course.num_planned_steps
+        total, size = self._course.num_planned_steps, self._course.batch_size
         if self._course.stop.kind is StopKind.STEPS:
-            return Plan(total=total, left=limit - progress.step, per_epoch=per_epoch)
-        left = (limit - progress.epoch) * per_epoch - progress.batch
-        return Plan(total=total, left=left, per_epoch=per_epoch)
+            left = limit - progress.step
+        else:
+            left = (limit - progress.epoch) * per_epoch - -(-progress.examples // size)
+        return Plan(total=total, left=left, per_epoch=per_epoch, step_examples=size)

@@ -233,6 +233,13 @@ def _check_tuning(spec: TrainingSpec, job: LoadedJob) -> None:
     if spec.tuning is None:
         return
     tunables_of(job.model, spec)
+    if spec.tuning.largest_batch_size > len(job.train):
+        raise JobCodeError(
+            "batch_too_large",
+            "tuning.space",
+            f"tuning.space.batch_size.high is {spec.tuning.largest_batch_size}, more than the "
+            f"{len(job.train)} examples of the training data; give at most as many",
+        )
     if spec.tuning.parallel:
         return
     names = _log_names(job)

@@ -26,6 +26,7 @@ class TunableName(StrEnum):
     LEARNING_RATE_SCALE = "learning_rate_scale"  # multiplies the rate, schedules included
     MOMENTUM = "momentum"  # or beta_1 of optimizers of Adam's family
     WEIGHT_DECAY = "weight_decay"
+    BATCH_SIZE = "batch_size"  # examples of a training step
 
 
 #: Bounds of a tunable's search range, both included; 0 only without `log`.
@@ -34,6 +35,7 @@ BOUNDS: Mapping[TunableName, tuple[float, float]] = {
     TunableName.LEARNING_RATE_SCALE: (0.0, 1e6),
     TunableName.MOMENTUM: (0.0, 0.9999),
     TunableName.WEIGHT_DECAY: (0.0, 10.0),
+    TunableName.BATCH_SIZE: (1.0, 1e7),
 }
 
 
@@ -119,6 +121,16 @@ class TuningSpec:
         """The tunables in the order in which their values are sent and stored."""
         return tuple(sorted(self.space))
 
+    @property
+    def batch_size(self) -> TunableRange | None:
+        """The range of the batch size; None if it is fixed."""
+        return self.space.get(TunableName.BATCH_SIZE)
+
+    @property
+    def largest_batch_size(self) -> int:
+        """Most examples of a trial's step; 0 if the batch size is fixed."""
+        return 0 if self.batch_size is None else int(self.batch_size.high)
+
 
 def _check_range(name: str, span: TunableRange) -> None:
     where = f"tuning.space.{name}"
@@ -131,5 +143,9 @@ def _check_range(name: str, span: TunableRange) -> None:
         raise ValueError(f"{where}.high must be at most {high:g}, got {span.high}")
     if span.low >= span.high:
         raise ValueError(f"{where}.low must be below its high, got {span.low} and {span.high}")
+    if name == TunableName.BATCH_SIZE and not (span.low % 1.0 == span.high % 1.0 == 0.0):
+        raise ValueError(
+            f"{where} needs whole numbers as low and high, got {span.low} and {span.high}"
+        )
     if span.log and span.low <= 0.0:
         raise ValueError(f"{where}.low must be above 0 with log, got {span.low}")

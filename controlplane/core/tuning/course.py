@@ -25,8 +25,8 @@ from controlplane.core.tuning.search import (
     shorter_trial_steps,
 )
 
-#: Longest trial of data with few steps per epoch; otherwise an epoch is the longest.
-SHORTEST_LIMIT = 4 * NUM_POINTS
+#: Longest trial, in shortest ones, of data with few steps per epoch; otherwise it is an epoch.
+SHORTEST_LIMIT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,16 @@ class TuningCourse:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Size of a job in steps: planned ones, those left, and those of an epoch."""
+    """Size of a job in steps of its own batch size: planned ones, those left, those of an epoch.
+
+    Attributes:
+        step_examples: its own batch size.
+    """
 
     total: int
     left: int
     per_epoch: int
+    step_examples: int = 1
 
 
 def course_begin(
@@ -94,11 +99,16 @@ def course_begin(
     course = replace(course, is_due=False, has_tried=True)
     old = course.search
     share = math.floor(spec.max_share * plan.total) - course.tuned_steps
+    # A tenth of a trial holds the largest batch; the last step of a trial may go as far beyond it.
+    largest = -(-spec.largest_batch_size // plan.step_examples)
+    shortest = NUM_POINTS * max(1, largest)
     bounds = SearchBounds(
-        limit=max(plan.per_epoch, SHORTEST_LIMIT),
+        limit=max(plan.per_epoch, SHORTEST_LIMIT * shortest),
         max_trials=spec.max_trials if old is None else len(old.trials),
-        max_steps=min(share, plan.left),
-        trial_steps=NUM_POINTS if old is None else shorter_trial_steps(old),
+        max_steps=min(share, plan.left) - largest,
+        shortest=shortest,
+        trial_steps=shortest if old is None else shorter_trial_steps(old),
+        step_examples=plan.step_examples if spec.batch_size is not None else 0,
     )
     first = 1 if old is None else old.trials[-1].number + 1
     number = 1 if old is None else old.number + 1
@@ -110,7 +120,11 @@ def course_begin(
 
 
 def course_step(
-    course: TuningCourse, spec: TuningSpec, loss: float, proposal: Mapping[str, float]
+    course: TuningCourse,
+    spec: TuningSpec,
+    loss: float,
+    proposal: Mapping[str, float],
+    num_examples: int = 1,
 ) -> tuple[TuningCourse, Turn | None]:
     """Take the loss of a training step; returns what changes after it, if anything.
 
@@ -121,7 +135,7 @@ def course_step(
     if course.active is None:
         known = (*course.losses, loss) if math.isfinite(loss) else course.losses
         return replace(course, losses=known[-NUM_POINTS:]), None
-    search, turn = search_step(course.active, spec, loss, proposal)
+    search, turn = search_step(course.active, spec, loss, proposal, num_examples)
     course = replace(course, search=search)
     if turn is None or turn.end is None:
         return course, turn

@@ -4,6 +4,9 @@ A search starts from one state of the job, its *root*, which is branch 0. A tria
 trains from the root under values of its own; its number is its branch's. The search ends with the
 branch of one trial, from which the job goes on, or with the root.
 
+Trials of different batch sizes are compared after equally many examples. Their time is counted in
+examples then, and a step of a trial's time is as many of them as the job's own batch has.
+
 The rules are MLtuner's (arXiv 1803.07445): the trial time doubles until a trial converges; after
 that, every new trial runs that long. Time is counted in steps, not seconds, so that a search has
 the same results on any accelerators. Everything here is a function of the losses, of the proposed
@@ -16,6 +19,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import zip_longest
 
 from controlplane.core.protocol.tuning import TuningSpec
 from controlplane.core.tuning.convergence import (
@@ -63,7 +67,9 @@ class Trial:
         search: number of its search, from 1.
         values: tunable -> value.
         steps: steps trained so far.
+        examples: examples of these steps.
         sums: sums of the losses over equal parts of the trial time; the last one may be partial.
+            In a search that counts examples, of the loss of each example's step.
         points: means of the parts that were over when it was last judged.
     """
 
@@ -71,6 +77,7 @@ class Trial:
     search: int
     values: dict[str, float]
     steps: int = 0
+    examples: int = 0
     sums: tuple[float, ...] = ()
     points: tuple[float, ...] = ()
     verdict: Verdict | None = None
@@ -87,7 +94,9 @@ class Search:
         limit: most steps of a trial.
         max_trials: most trials.
         max_steps: most steps of all trials together.
-        trial_steps: present trial time, `NUM_POINTS` times a power of 2.
+        shortest: least trial time, a multiple of `NUM_POINTS`.
+        trial_steps: present trial time, `shortest` times a power of 2.
+        step_examples: examples that count as a step, if batch sizes are tuned; 0: steps do.
         start_loss: loss at the root; None until the first step of the first trial, at whose
             start the parameters are the root's.
         is_growing: no trial has converged yet.
@@ -104,7 +113,9 @@ class Search:
     max_steps: int
     trials: tuple[Trial, ...]
     running: int
+    shortest: int = NUM_POINTS
     trial_steps: int = NUM_POINTS
+    step_examples: int = 0
     start_loss: float | None = None
     is_growing: bool = True
     waiting: tuple[int, ...] = ()
@@ -126,8 +137,19 @@ class Search:
 
     @property
     def num_steps(self) -> int:
-        """Steps of all trials so far."""
+        """Steps of all trials so far; their examples' worth if batch sizes are tuned."""
+        if self.step_examples:
+            return -(-sum(trial.examples for trial in self.trials) // self.step_examples)
         return sum(trial.steps for trial in self.trials)
+
+    @property
+    def part_work(self) -> int:
+        """Steps, or examples if batch sizes are tuned, of a tenth of the trial time."""
+        return self.trial_steps // NUM_POINTS * (self.step_examples or 1)
+
+    def work_of(self, trial: Trial) -> int:
+        """Return the steps of a trial, or its examples if batch sizes are tuned."""
+        return trial.examples if self.step_examples else trial.steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +179,9 @@ class SearchBounds:
     limit: int
     max_trials: int
     max_steps: int
+    shortest: int = NUM_POINTS
     trial_steps: int = NUM_POINTS
+    step_examples: int = 0
 
 
 def search_begin(
@@ -173,7 +197,7 @@ def search_begin(
         start_loss: mean of the newest losses; None at the start of the training.
     """
     most = min(bounds.limit, bounds.max_steps)
-    if most < NUM_POINTS:
+    if most < bounds.shortest:
         return None
     steps = bounds.trial_steps
     while steps > most:
@@ -185,37 +209,45 @@ def search_begin(
         max_steps=bounds.max_steps,
         trials=(Trial(first_trial, number, dict(values)),),
         running=first_trial,
-        trial_steps=max(steps, NUM_POINTS),
+        shortest=bounds.shortest,
+        trial_steps=max(steps, bounds.shortest),
+        step_examples=bounds.step_examples,
         start_loss=start_loss,
     )
 
 
 def shorter_trial_steps(search: Search) -> int:
     """Return the trial time with which the next search begins: half of the present one."""
-    return max(search.trial_steps // 2, NUM_POINTS)
+    return max(search.trial_steps // 2, search.shortest)
 
 
 def search_step(
-    search: Search, spec: TuningSpec, loss: float, proposal: Mapping[str, float]
+    search: Search,
+    spec: TuningSpec,
+    loss: float,
+    proposal: Mapping[str, float],
+    num_examples: int = 1,
 ) -> tuple[Search, Turn | None]:
     """Take the loss of a step of the running trial; returns what changes after it, if anything.
 
     Args:
         loss: nan or infinite if the trial has diverged.
         proposal: values of the next trial, should one begin after this step.
+        num_examples: of the step, at most `shortest / NUM_POINTS` steps' worth.
     """
-    search = _with_loss(search, loss)
+    before = search.work_of(search.trial) // search.part_work
+    search = _with_loss(search, loss, num_examples)
     assert search.start_loss is not None, "the first step sets it"
-    trial = search.trial
-    length = search.trial_steps // NUM_POINTS
-    points = tuple(total / length for total in trial.sums[: trial.steps // length])
+    trial, length = search.trial, search.part_work
+    num_points = search.work_of(trial) // length
+    points = tuple(total / length for total in trial.sums[:num_points])
     trial = replace(trial, points=points)
     if not math.isfinite(loss) or is_diverged(search.start_loss, points):
         trial = replace(trial, verdict=Verdict.DIVERGED, end=TrialEnd.DIVERGED)
-    elif trial.steps == search.trial_steps:
+    elif num_points == NUM_POINTS:
         judged = convergence(search.start_loss, points, search.trial_steps)
         trial = replace(trial, verdict=judged.verdict, speed=judged.speed)
-    elif _cannot_win(search, trial):
+    elif num_points > before and _cannot_win(search, trial):
         trial = replace(trial, end=TrialEnd.CANNOT_WIN)
     else:
         return search, None
@@ -224,20 +256,26 @@ def search_step(
     return advance(search, after, spec, proposal)
 
 
-def _with_loss(search: Search, loss: float) -> Search:
-    trial, sums = search.trial, search.trial.sums
+def _with_loss(search: Search, loss: float, num_examples: int) -> Search:
+    """Add a step to the running trial; its loss counts in the parts that its examples lie in."""
+    trial, length = search.trial, search.part_work
     value = loss if math.isfinite(loss) else 0.0  # the trial ends with this step
     if search.start_loss is None:
         search = replace(search, start_loss=value)
-    if trial.steps % (search.trial_steps // NUM_POINTS) == 0:
-        sums = (*sums, 0.0)
-    sums = (*sums[:-1], sums[-1] + value)
-    return _with_trial(search, replace(trial, steps=trial.steps + 1, sums=sums))
+    sums, done = list(trial.sums), search.work_of(trial)
+    trial = replace(trial, steps=trial.steps + 1, examples=trial.examples + num_examples)
+    while (left := search.work_of(trial) - done) > 0:
+        part, place = divmod(done, length)
+        if part == len(sums):
+            sums.append(0.0)
+        taken = min(left, length - place)
+        sums[part] += value * taken
+        done += taken
+    return _with_trial(search, replace(trial, sums=tuple(sums)))
 
 
 def _cannot_win(search: Search, trial: Trial) -> bool:
-    is_whole = trial.steps % (search.trial_steps // NUM_POINTS) == 0
-    if search.best is None or search.start_loss is None or not is_whole:
+    if search.best is None or search.start_loss is None:
         return False
     # Equally fast trials, which end a search, are not stopped early.
     speed = (1.0 - ALIKE_RATIO) * search.by_number(search.best).speed
@@ -305,7 +343,7 @@ def _doubled(search: Search, spec: TuningSpec) -> Search:
     for trial in alive[spec.max_branches - 1 :]:
         search = _ended(search, trial, TrialEnd.UNSTABLE)
     for trial in search.open_trials:
-        pairs = zip(trial.sums[::2], trial.sums[1::2], strict=True)
+        pairs = zip_longest(trial.sums[::2], trial.sums[1::2], fillvalue=0.0)
         search = _with_trial(search, replace(trial, sums=tuple(a + b for a, b in pairs)))
     # The running one first: it goes on without a change of branch.
     kept = sorted(

@@ -1,4 +1,4 @@
-"""Bounds of adaptive batch sizes, and the examples that jobs have done with them."""
+"""Bounds of adaptive batch sizes, and the examples that jobs have done with changing ones."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def accelerator_sizes() -> list[AcceleratorSize]:
 
 
 def epoch_examples(jobs: Iterable[Job]) -> dict[int, int]:
-    """Count how far jobs that adapt their batch or select are in their epoch, in one query.
+    """Count how far jobs of changing batch sizes or a selection are in their epoch, in one query.
 
     Of an epoch that selects the candidates count, not the examples that were trained on.
     """
-    counted = [job.pk for job in jobs if job.adapts_batch_size or job.selection]
+    counted = [job.pk for job in jobs if not job.is_batch_size_fixed or job.selection]
     if not counted:
         return {}
     reports = StepReport.objects.filter(job_id__in=counted, epoch=F("job__epoch"))
@@ -72,12 +72,12 @@ def epoch_examples(jobs: Iterable[Job]) -> dict[int, int]:
 def examples_done(job: Job, per_epoch: int, in_epoch: int | None = None) -> int:
     """Count the examples that a job has trained on, earlier epochs included.
 
-    With an adaptive batch size the reports of the present epoch count instead of steps.
+    If the batch size changes the reports of the present epoch count instead of steps.
 
     Args:
         in_epoch: examples of the present epoch (see `epoch_examples`); None: query them.
     """
-    if not job.adapts_batch_size:
+    if job.is_batch_size_fixed:
         return job.step * job.global_batch_size
     current = epoch_examples([job]).get(job.pk, 0) if in_epoch is None else in_epoch
     return job.epoch * per_epoch + min(current, per_epoch)

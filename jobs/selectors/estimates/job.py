@@ -265,7 +265,7 @@ def _noise(job: Job) -> float | None:
 
 
 def _useful_done(job: Job, fits: Fits) -> float:
-    if not job.adapts_batch_size:
+    if job.is_batch_size_fixed:
         return float(job.step * job.global_batch_size)
     return fits.useful_examples
 

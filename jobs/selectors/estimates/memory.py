@@ -93,11 +93,15 @@ def memory_advice(
     num_virtual_nodes: int,
     tuning: TuningSpec | None,
 ) -> MemoryAdvice | None:
-    """Compare a job with the kinds of online nodes; None if its memory need is unknown."""
+    """Compare a job with the kinds of online nodes; None if its memory need is unknown.
+
+    A job that tunes its batch size is compared with the largest one.
+    """
     if need is None:
         return None
     if tuning is not None:
         need = replace(need, num_kept_states=tuning.num_kept_states)
+        global_batch_size = max(global_batch_size, tuning.largest_batch_size)
     present = Accelerator.objects.filter(
         is_present=True, node__status=NodeStatus.ONLINE, node__removed_at=None, memory_bytes__gt=0
     )

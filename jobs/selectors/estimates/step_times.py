@@ -52,6 +52,12 @@ def profile_key(job: Job, batch_size: int) -> Key:
     return job.code_sha256, hashlib.sha256(text.encode()).hexdigest()
 
 
+def measured_batch_size(job: Job, generation: Generation) -> int:
+    """Return the batch size of the steps that a generation's `speeds` are of."""
+    told = (generation.speeds or {}).get("batch_size")
+    return told or generation.membership.global_batch_size or job.global_batch_size
+
+
 def step_times_read(jobs: Iterable[Job]) -> dict[int, StepTimes]:
     """Return the known times of each job at its present batch size, in one query."""
     keys = {job.pk: profile_key(job, job.batch_size_now) for job in jobs}

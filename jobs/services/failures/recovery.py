@@ -310,7 +310,7 @@ def _membership(job: Job, scene: Scene, verdict: Verdict) -> Membership:
         generation=job.generation,
         num_virtual_nodes=job.num_virtual_nodes,
         min_accelerators=job.min_accelerators,
-        global_batch_size=job.batch_size,
+        global_batch_size=job.chosen_batch_size,
         restore=scene.active is None and ruling.membership.restore,
         step_times=slot_step_times(
             job, job.allocations.filter(slot__in=verdict.survivors).select_related("accelerator")

@@ -29,7 +29,7 @@ from jobs.selectors.estimates.job import (
     samples_written,
     throughput_samples,
 )
-from jobs.selectors.estimates.step_times import kinds_by_place, members_read
+from jobs.selectors.estimates.step_times import kinds_by_place, measured_batch_size, members_read
 from jobs.selectors.tuning import in_trials
 from jobs.services.lifecycle.events import job_fields
 
@@ -173,7 +173,7 @@ def _look(job: Job, generation: Generation) -> tuple[Configuration, Measured] | 
         kind=kinds.pop(),
         num_nodes=len(places),
         num_accelerators=len(members),
-        batch_size=generation.membership.global_batch_size or job.global_batch_size,
+        batch_size=measured_batch_size(job, generation),
         num_slices=num_slices,
     )
     # Both numbers are smoothed; a step still takes no less time than its own computing.
@@ -202,7 +202,7 @@ def _progress_learn(job: Job, row: JobEstimates, report: StepReport) -> None:
     totals = StepReport.objects.filter(
         job=job, last_step__gt=row.step, last_step__lte=report.last_step
     ).aggregate(loss=Avg("loss", filter=~in_trials(job)), examples=Sum("examples"))
-    if job.adapts_batch_size:
+    if not job.is_batch_size_fixed:
         row.useful_examples += example_worth(job) * (totals["examples"] or 0)
     else:
         row.useful_examples = float(report.last_step * job.global_batch_size)

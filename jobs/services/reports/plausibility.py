@@ -28,7 +28,7 @@ def steps_refuse(context: ReportContext, report: TrainerReport) -> None:
     steps_check(
         range(data["first_step"], data["last_step"] + 1),
         data["examples"],
-        largest_batch=max(job.global_batch_size, job.batch_size_max or 0, job.batch_size or 0),
+        largest_batch=job.largest_batch_size,
         from_step=0 if start is None else start.step or 0,
         to_step=job.stop_limit if job.stop_kind == StopKind.STEPS else None,
     )

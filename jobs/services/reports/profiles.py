@@ -20,6 +20,7 @@ from jobs.models import Allocation, Generation, StepTimeProfile
 from jobs.selectors.estimates.step_times import (
     Key,
     kinds_by_place,
+    measured_batch_size,
     members_read,
     profile_key,
     samples_read,
@@ -46,6 +47,7 @@ _NOTHING_HEARD: Mapping[str, Any] = {
     "step_s": None,
     "settled_s": 0.0,
     "window": [],
+    "batch_size": None,
 }
 
 #: Profiles kept; those without an update for longest are dropped first.
@@ -102,9 +104,13 @@ def _generation_speeds_update(
 ) -> None:
     """Merge one report into a generation's smoothed times and its window of recent steps.
 
-    Selection passes before the steps are left out: they are neither computing nor exchange.
+    Selection passes before the steps are left out: they are neither computing nor exchange. Times
+    of another batch size, which tuning may change within a generation, are dropped.
     """
     speeds = {**_NOTHING_HEARD, **(generation.speeds or {})}
+    if speeds["batch_size"] not in (None, data.get("batch_size")):
+        speeds = dict(_NOTHING_HEARD)
+    speeds["batch_size"] = data.get("batch_size")
     num_steps = data["last_step"] - data["first_step"] + 1
     steps_s = max(data["seconds"] - (data.get("pass_s") or 0.0), SECONDS_LEAST)
     step_s = max(steps_s / num_steps, SECONDS_LEAST)
@@ -137,8 +143,7 @@ def _feed(context: ReportContext, generation: Generation) -> None:
     members = members_read(generation, kinds_by_place([generation]))
     times = step_times_read([context.job])[context.job.pk].by_kind
     speeds = generation.speeds
-    batch_size = generation.membership.global_batch_size or context.job.global_batch_size
-    key = profile_key(context.job, batch_size)
+    key = profile_key(context.job, measured_batch_size(context.job, generation))
     kinds = sorted({member.kind for member in members})
     for kind in kinds:
         own = [member for member in members if member.kind == kind]

@@ -89,12 +89,14 @@ def _span_take(
     _first_step_note(context, row)
     if not context.is_live or (row.last_step < job.step and _is_late(context, row)):
         return
-    speeds: dict[str, Any] = {}
+    present: dict[str, Any] = {}
+    if context.job.tunes_batch_size and row.batch_size:
+        present["batch_size"] = row.batch_size
     if is_learned_from(context, row, report):
         speeds_take(context, report)
-        speeds = _speeds(job, row)
+        present |= _speeds(job, row)
     job.update_columns(
-        **speeds,
+        **present,
         step=row.last_step,
         epoch=row.epoch,
         loss=row.loss,

@@ -138,7 +138,7 @@ def _grow_or_shrink(
     membership = membership_ask_missed(job, membership_resume(job, membership))
     membership = _membership_adopt(job, membership, standing)
     choice = _batch_choice(job, standing, resize)
-    batch_size = job.batch_size if choice is None else choice.batch_size
+    batch_size = job.chosen_batch_size if choice is None else choice.batch_size
     membership = dataclasses.replace(membership, global_batch_size=batch_size)
     if standing.preparing is not None and not generation_end(
         standing.preparing, GenerationPhase.ABORTED, now

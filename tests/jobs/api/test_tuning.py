@@ -37,6 +37,7 @@ FULL = TuningSpec(
     objective="val_accuracy",
     higher_is_better=True,
 )
+SIZED = TuningSpec(space={"batch_size": TunableRange(low=16.0, high=64.0)})
 
 
 def _refused(tuning: Any, **more: Any) -> dict[str, list[str]]:
@@ -161,6 +162,47 @@ def test_what_parallel_trials_cannot_have_is_refused_by_name(
     assert message in errors[field][0]
 
 
+BATCH = {"batch_size": {"low": 16, "high": 128, "log": True}}
+
+
+def test_a_tuned_batch_size_reaches_the_job_and_its_bounds() -> None:
+    job = Job(**_columns(submission_read(submission_values(stop=EPOCHS, tuning={"space": BATCH}))))
+    assert job.tuning_spec is not None
+    assert job.tuning_spec.batch_size == TunableRange(low=16.0, high=128.0, log=True)
+    assert (job.batch_size_now, job.largest_batch_size) == (job.global_batch_size, 128)
+    assert (job.tunes_batch_size, job.adapts_batch_size) == (True, False)
+
+
+def _columns(submission: Any) -> dict[str, Any]:
+    names = ("tuning", "global_batch_size", "num_virtual_nodes")
+    return {name: getattr(submission, name) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("tuning", "more", "message"),
+    [
+        ({}, {"stop": {"kind": "steps", "limit": 100}}, "stop after epochs or at a metric"),
+        ({}, {"selection": {"method": "random", "start": 1}}, "leave out batch_size, or selection"),
+        ({"parallel": True}, {}, "leave out one of them"),
+        ({}, {"batch_size_min": 32, "batch_size_max": 64}, "or batch_size_min and batch_size_max"),
+        ({"space": {"batch_size": {"low": 17, "high": 23}}}, {}, "give wider bounds"),
+        ({"space": {"batch_size": {"low": 16, "high": 24.5}}}, {}, "needs whole numbers"),
+    ],
+)
+def test_what_a_tuned_batch_size_cannot_have_is_refused_with_the_fix(
+    tuning: dict[str, Any], more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        submission_read(
+            submission_values(
+                num_virtual_nodes=8,
+                **{"stop": EPOCHS, "tuning": {"space": BATCH, **tuning}, **more},
+            )
+        )
+    assert list(caught.value.fields) == ["tuning_space"]
+    assert message in caught.value.fields["tuning_space"][0]
+
+
 def test_what_cannot_be_tuned_is_refused() -> None:
     adapting = _refused(GIVEN, batch_size_min=32, batch_size_max=64)
     assert "leave out tuning, or batch_size_min" in adapting["tuning_space"][0]
@@ -179,6 +221,8 @@ def test_what_cannot_be_tuned_is_refused() -> None:
         (encode(FULL), {}, False),
         (encode(FULL), encode(FULL) | {"max_trials": 3}, True),
         (encode(FULL), encode(FULL) | {"objective": "val_loss"}, False),
+        (encode(SIZED), encode(SIZED) | {"max_trials": 3}, True),
+        (encode(SIZED), encode(SIZED) | {"space": BATCH}, False),
         (encode(FULL), encode(FULL) | {"space": {"momentum": {"low": 0.0, "high": 0.5}}}, False),
     ],
 )

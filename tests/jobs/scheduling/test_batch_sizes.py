@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from controlplane.core.estimates.throughput import ThroughputModel
-from jobs.models import Event, Generation, Job, StepReport
+from jobs.models import Event, Generation, Job, JobEstimates, StepReport
 from jobs.selectors.estimates.batch_sizes import examples_done
+from jobs.selectors.estimates.job import samples_read
 from jobs.selectors.series import BatchSpan, batch_spans_of
 from tests.jobs.timed_world import TimedWorld, started
 from tests.support.builders import job_make
@@ -94,6 +95,28 @@ def test_a_job_that_did_not_ask_for_it_keeps_its_size() -> None:
     assert (job.batch_size, sizes_asked(job)) == (None, [])
     membership = Generation.objects.get(job=job, phase="active").membership
     assert membership.global_batch_size is None
+
+
+def test_sizes_that_tuning_tries_are_those_of_the_reports() -> None:
+    world = SizedWorld(1, 1)
+    tuning = {"space": {"batch_size": {"low": 32, "high": 256}}}
+    job = adaptive_job(batch_size_min=None, batch_size_max=None, tuning=tuning)
+    started(world, job)
+    for size in (*[64] * 30, *[256] * 30):
+        world.report(job, batch_size=size)
+    world.cycle()
+    assert (job.batch_size_now, job.chosen_batch_size, sizes_asked(job)) == (256, None, [])
+    assert batch_spans_of(job) == [BatchSpan(1, 64), BatchSpan(301, 256)]
+    assert examples_done(job, 10**6) == 300 * (64 + 256)
+    truth = {size: float(world.truth.step_s(1, 1, size / 8, 8)) for size in (64, 256)}
+    assert job.examples_per_s == pytest.approx(256 / truth[256])
+    learnt = samples_read(JobEstimates.objects.get(job=job))
+    assert {key.batch_size: value.step_s for key, value in learnt.items()} == pytest.approx(
+        truth, rel=1e-3
+    ), "times of both sizes are kept apart"
+    world.report(job, batch_size=264)
+    assert Event.objects.get(job=job, kind="report_refused")
+    assert job.batch_size_now == 256, "a size that it cannot have"
 
 
 def test_without_noise_nothing_is_chosen() -> None:

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import io
 import json
+import math
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +23,7 @@ from agents.trainer.model.fork import fork_read, is_forked_state
 from agents.trainer.model.keras_private import model_build
 from agents.trainer.model.progress import NO_GUARD, Activity, Progress
 from agents.trainer.model.state import ModelState, checkpoint_write
+from agents.trainer.model.tunables import Tunables
 from controlplane.core.protocol.fork import ForkSpec
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.tuning import TunableRange, TuningSpec
@@ -57,13 +59,15 @@ def state_of(
     optimizer: str = "adam",
     metrics: tuple[str, ...] = ("mae",),
     data: str = "data",
+    tuned: tuple[str, ...] = (),
 ) -> ModelState:
     keras.utils.clear_session()
     layers = [keras.layers.Dropout(0.5), keras.layers.Dense(units, name=name, dtype=dtype)]
     model = keras.Sequential([keras.Input((2,)), *layers])
     model.compile(optimizer_of(optimizer), "mse", metrics=list(metrics))
     model_build(model, (np.ones((2, 2), "float32"), np.ones((2, units), "float32")))
-    state = ModelState(model)
+    tunables = Tunables(model.optimizer, tuned, 8) if tuned else None
+    state = ModelState(model, tunables=tunables)
     state.data_fingerprint = data
     return state
 
@@ -125,25 +129,63 @@ def test_measured_times_of_the_other_job_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_search_under_way_is_left_at_its_root(tmp_path: Path) -> None:
-    """The present state is a trial's; metrics, which are no part of a branch, are those of now."""
+    """The present state is a trial's; metrics, which are no part of a branch, are those of now.
+
+    Tunables are the root's, too.
+    """
     tuning = course_begin(TuningCourse(), TuningSpec(space=SPACE), VALUES, Plan(500, 400, 50))
     progress = replace(CURSOR, tuning=tuning)
-    source, path = state_of(), tmp_path / "restore.npz"
+    source, path = state_of(tuned=("batch_size",)), tmp_path / "restore.npz"
     saved(tmp_path, source)
     source.branches.fork(0)
     for variable in source.variables:
         variable.value.assign(np.zeros(variable.value.shape, variable.value.dtype.as_numpy_dtype))
     values = source.capture_whole()
     checkpoint_write(path, source, values, progress.to_json(), progress.parked)
-    target = state_of()
-    assert fork_read(path, target, spec_of(path)) == CURSOR
+    target = state_of(tuned=("batch_size",))
+    size = len(source.variables)  # see `saved`
+    assert fork_read(path, target, spec_of(path)) == replace(CURSOR, train_batch_size=size)
     trial = values_of(source)
     source.branches.switch(0)
     root = values_of(source)
     num_first = sum(source.group_sizes)
     names = [spec.name for spec in source.specs]
-    expected = {name: root[name] for name in names[:num_first]}
-    assert values_of(target) == expected | {name: trial[name] for name in names[num_first:]}
+    expected = {name: root[name] for name in (*names[:num_first], names[-1])}
+    assert values_of(target) == expected | {name: trial[name] for name in names[num_first:-1]}
+
+
+@pytest.mark.parametrize(
+    ("size", "tuned", "found"),
+    [(16.0, "batch_size", 16), (8.0, "batch_size", None), (16.0, "momentum", None)],
+    ids=["another", "the submitted one", "not tuned by the fork"],
+)
+def test_a_tuned_batch_size_goes_on_with_the_tunables_that_it_is_one_of(
+    size: float, tuned: str, found: int | None, tmp_path: Path
+) -> None:
+    source = state_of(tuned=("batch_size",))
+    assert source.tunables is not None
+    source.tunables.assign({"batch_size": size})
+    path = tmp_path / "restore.npz"
+    cursor = replace(CURSOR, train_batch_size=int(size))
+    checkpoint_write(path, source, source.capture(), cursor.to_json())
+    target = state_of(tuned=(tuned,))
+    progress = fork_read(path, target, spec_of(path))
+    assert progress.train_batch_size == found
+    assert (progress.examples > 0) == (tuned == "batch_size"), "its epoch begins anew"
+    assert target.tunables is not None
+    assert target.tunables.values == {tuned: {"batch_size": size, "momentum": 0.9}[tuned]}
+
+
+@pytest.mark.parametrize("size", [math.nan, -8.0, 0.0, 1e9])
+def test_a_batch_size_that_cannot_be_is_refused(size: float, tmp_path: Path) -> None:
+    source = state_of(tuned=("batch_size",))
+    assert source.tunables is not None
+    source.tunables.assign({"batch_size": size})
+    path = tmp_path / "restore.npz"
+    checkpoint_write(path, source, source.capture(), CURSOR.to_json())
+    with pytest.raises(TrainerError, match="its batch size is") as refused:
+        fork_read(path, state_of(tuned=("batch_size",)), spec_of(path))
+    assert refused.value.code == "state_damaged"
 
 
 def test_a_fork_that_tunes_and_selects_begins_its_epoch_with_a_search(tmp_path: Path) -> None:

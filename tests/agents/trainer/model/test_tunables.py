@@ -34,7 +34,7 @@ class Updates:
 
     def __init__(self, optimizer: Any, names: tuple[str, ...] = ()) -> None:
         model = built(optimizer)
-        self.tunables = Tunables(model.optimizer, names) if names else None
+        self.tunables = Tunables(model.optimizer, names, 4) if names else None
         self.state = ModelState(model, tunables=self.tunables)
         self.functions = StepFunctions(model, self.state, SAMPLE, has_validation=False)
 
@@ -110,6 +110,17 @@ def test_untuned_values_have_the_bits_of_a_job_without_tuning() -> None:
         np.testing.assert_array_equal(mine, theirs)
 
 
+def test_another_batch_size_is_no_other_function() -> None:
+    tuned = Updates(optimizers.SGD(0.1), ("batch_size",))
+    assert tuned.tunables is not None
+    assert (tuned.tunables.values, tuned.tunables.batch_size) == ({"batch_size": 4.0}, None)
+    tuned.tunables.assign({"batch_size": 12.0})
+    assert tuned.tunables.batch_size == 12
+    plain = Updates(optimizers.SGD(0.1)).run(2)
+    for mine, theirs in zip(tuned.run(2), plain, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
 @pytest.mark.nightly
 def test_a_loss_scale_optimizer_passes_values_on() -> None:
     tuned = Updates(optimizers.LossScaleOptimizer(optimizers.Adam(0.1)), ("learning_rate",))
@@ -134,4 +145,4 @@ def test_a_loss_scale_optimizer_passes_values_on() -> None:
 )
 def test_refusals(optimizer: Any, name: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^tuning.space.{name} .*{message}"):
-        Tunables(built(optimizer).optimizer, (name,))
+        Tunables(built(optimizer).optimizer, (name,), 4)

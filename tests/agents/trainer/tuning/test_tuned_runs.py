@@ -32,6 +32,16 @@ TUNING = TuningSpec(
     max_share=0.5,
     max_branches=3,
 )
+#: Each trial has a batch size of its own, none of which divides the data.
+BATCH_TUNING = replace(
+    TUNING,
+    space={
+        "batch_size": TunableRange(low=15.0, high=50.0),
+        "learning_rate_scale": TunableRange(low=0.01, high=100.0, log=True),
+    },
+    max_share=0.9,
+)
+EITHER = pytest.mark.parametrize("tuning", [TUNING, BATCH_TUNING], ids=["rates", "batch sizes"])
 
 
 def tuned_spec(num_epochs: int = 100, **more: Any) -> TrainingSpec:
@@ -46,7 +56,16 @@ def undisturbed(folder: Path, spec: TrainingSpec) -> tuple[dict[str, Any], dict[
     folder.mkdir()
     with local_job(folder, spec, CODE) as job:
         job.resize(1)
-        return job.wait_finished(), trials_of(job)
+        result, trials = job.wait_finished(), trials_of(job)
+        (trainer,) = job.trainers.values()
+        rows = [row.data for row in trainer.reports if row.kind is ReportKind.STEPS]
+    assert sum(row["examples"] for row in rows) == 101 * spec.stop.limit
+    sizes = [trial["values"].get("batch_size", 51) for trial in trials.values()]
+    assert {row["batch_size"] for row in rows} == set(sizes), "the steps tell their batch sizes"
+    for row in rows:
+        most = (row["last_step"] - row["first_step"] + 1) * row["batch_size"]
+        assert row["examples"] <= most, "its steps have one batch size"
+    return result, trials
 
 
 def trials_of(job: LocalJob) -> dict[int, Any]:
@@ -95,6 +114,7 @@ def test_a_job_that_tunes_and_selects_resized_in_mid_trial_ends_with_the_undistu
     assert trials_of(job) == trials
 
 
+@EITHER
 @pytest.mark.parametrize(
     ("sizes", "num_epochs"),
     [
@@ -103,21 +123,24 @@ def test_a_job_that_tunes_and_selects_resized_in_mid_trial_ends_with_the_undistu
     ],
 )
 def test_a_tuned_job_resized_in_mid_trial_ends_with_the_undisturbed_bits(
-    sizes: list[int], num_epochs: int, tmp_path: Path
+    sizes: list[int], num_epochs: int, tuning: TuningSpec, tmp_path: Path
 ) -> None:
-    spec = tuned_spec(num_epochs)
+    spec = tuned_spec(num_epochs, tuning=tuning)
     expected, trials = undisturbed(tmp_path / "one", spec)
     with local_job(tmp_path, spec, CODE, num_slots=6) as job:
         job.program = scheduled_program(dict(zip(range(1, len(sizes)), [13, 18, 37], strict=False)))
         check_same(resized(job, sizes, every=0), expected)
     assert trials_of(job) == trials
     assert len(trials) > 2, "nothing was tuned"
+    sizes = {trial["values"].get("batch_size") for trial in trials.values()}
+    assert (len(sizes) > 2) == (tuning is BATCH_TUNING)
 
 
 @pytest.mark.nightly
-def test_killed_in_mid_trial_preempted_and_restored(tmp_path: Path) -> None:
+@EITHER
+def test_killed_in_mid_trial_preempted_and_restored(tuning: TuningSpec, tmp_path: Path) -> None:
     """One of three is lost in a trial, then the leader, each before and inside of a step."""
-    spec = tuned_spec()
+    spec = tuned_spec(tuning=tuning)
     expected, trials = undisturbed(tmp_path / "one", spec)
     step = "agents.trainer.step.stepper:Stepper.step"
     turn = "agents.trainer.tuning.tuner:Tuner.after_step"

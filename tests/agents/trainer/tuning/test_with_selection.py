@@ -12,6 +12,7 @@ import pytest
 
 from agents.trainer.model.branches import Branches
 from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
+from agents.trainer.tuning.proposals import Proposals
 from agents.trainer.tuning.tuner import Tuner
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.tuning import TunableRange, TuningSpec
@@ -37,7 +38,7 @@ class Run:
 
     def go(self) -> None:
         random = np.random.default_rng(self.seed)
-        tuner = Tuner(SPEC, self.seed, _state(), self.course)
+        tuner = Tuner(SPEC, Proposals(SPEC, self.seed, 1), _state(), self.course)
         kinds: set[Activity] = set()
         has_tried = False
         while not self.progress.is_over:
@@ -72,7 +73,7 @@ class Run:
         steps = trial.trial.steps if trial else self.progress.step
         loss = 2.0 - 0.01 * steps * random.uniform(0.9, 1.0)
         note = tuner.note(self.progress)
-        self.progress = tuner.after_step(self.progress, float(loss), note)
+        self.progress = tuner.after_step(self.progress, float(loss), BATCH, note)
         self.progress = self.course.after_batch(self.progress, 0.1)
 
 

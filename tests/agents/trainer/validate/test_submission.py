@@ -101,6 +101,30 @@ def test_what_is_tuned_must_be_there(
         assert refused[2] in report.message
 
 
+@pytest.mark.parametrize(
+    ("high", "stop", "refused"),
+    [
+        (24, StopKind.EPOCHS, None),
+        (25, StopKind.EPOCHS, ("batch_too_large", "high is 25, more than the 24 examples")),
+        (24, StopKind.STEPS, ("not_tunable", "stop after epochs or at a metric")),
+    ],
+)
+def test_a_tuned_batch_size_must_fit_the_data_and_the_job(
+    high: int, stop: StopKind, refused: tuple[str, str] | None, tmp_path: Path
+) -> None:
+    tuning = TuningSpec(space={"batch_size": TunableRange(low=8, high=high)}, objective="loss")
+    report = validated(
+        tmp_path,
+        returning("compiled(net(), 'sgd')"),
+        tuning=tuning,
+        stop=StopCondition(kind=stop, limit=3),
+    )
+    assert report.ok is (refused is None), report
+    if refused is not None:
+        assert (report.code, report.field) == (refused[0], "tuning.space")
+        assert refused[1] in report.message
+
+
 def test_batch_normalisation_of_single_examples_is_warned_about(tmp_path: Path) -> None:
     report = validated(
         tmp_path,
