@@ -23,6 +23,7 @@ from controlplane.wsgi import handler
 from tests.support.builders import api_token_make, job_make, node_make
 from tests.support.connections import connection_kept
 
+PROJECT_QUOTAS: set[str] = {"guaranteed", "guaranteed_by_kind", "limit_by_kind"}
 #: Fields by which requests of an operation are refused though the document allows their values: by
 #: rules between fields, or by what is in the database or the request's time. None: any field.
 DEPENDENT: dict[str, set[str] | None] = {
@@ -39,8 +40,9 @@ DEPENDENT: dict[str, set[str] | None] = {
     "POST /api/v1/maintenance-windows/": {"starts_at", "ends_at", "nodes", "reason"},
     "POST /api/v1/saved-filters/": {"query", "name"},
     "PUT /api/v1/prices/": {"per_hour"},
-    "POST /api/v1/projects/": {"guaranteed"},
-    "PATCH /api/v1/projects/{project_id}/": {"guaranteed"},
+    # Limits are not below guarantees, and kinds are those of enrolled nodes.
+    "POST /api/v1/projects/": PROJECT_QUOTAS,
+    "PATCH /api/v1/projects/{project_id}/": PROJECT_QUOTAS,
     "POST /api/v1/replays/": {"accelerators", "scenarios", "policy"},
     "PUT /api/v1/secrets/{name}/": {"name"},  # variables of the system
     "GET /api/v1/usage/": {"since", "until", "project"},

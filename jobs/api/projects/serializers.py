@@ -18,7 +18,13 @@ _UNKNOWN = "There is no such field."
 _WRONG_KINDS = f"Give at most {PRICES_LIMIT} kinds, each of 1 to 40 printable characters."
 
 
-@extend_schema_field({"type": "object", "additionalProperties": {"type": "integer"}})
+@extend_schema_field(
+    {
+        "type": "object",
+        "additionalProperties": {"type": "integer", "minimum": 0, "maximum": QUOTA_LIMIT},
+        "maxProperties": PRICES_LIMIT,
+    }
+)
 class CountsField(serializers.DictField):
     """Numbers of accelerators by kind."""
 
