@@ -323,7 +323,7 @@ class Job(models.Model):
     def largest_batch_size(self) -> int:
         """Most examples that a step of it may have."""
         tuned = 0 if self.tuning_spec is None else self.tuning_spec.largest_batch_size
-        return max(self.global_batch_size, self.batch_size_max or 0, self.batch_size or 0, tuned)
+        return max(self.global_batch_size, self.batch_size_max or 0, tuned)
 
     @property
     def selection_spec(self) -> SelectionSpec | None:

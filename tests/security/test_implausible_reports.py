@@ -129,6 +129,7 @@ def test_a_profile_fits_into_the_time_since_the_start() -> None:
         ({"first_step": 991, "last_step": 1001}, "step 1001: the job ends with step 1000"),
         ({"examples": 641}, "641 examples in 10 steps of 64 examples at most"),
         ({"first_step": 0, "last_step": 9}, "step 0: the job was started from step 0"),
+        ({"batch_size": 65}, "a batch of 65 examples, where 64 are the most"),
     ],
 )
 def test_steps_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -138,6 +139,21 @@ def test_steps_that_cannot_be_are_refused(changes: dict[str, Any], message: str)
     world.report(job, **changes)
     assert fresh(job).step == 10
     assert message in job.events.get(kind="report_refused").message
+
+
+def test_a_tuned_job_reports_no_batch_above_its_search() -> None:
+    world, job = (
+        TimedWorld(1, 2),
+        timed_job(tuning={"space": {"batch_size": {"low": 16, "high": 128, "log": True}}}),
+    )
+    started(world, job)
+    world.report(job, batch_size=128, examples=1280)
+    assert fresh(job).batch_size == 128
+    world.report(job, first_step=11, last_step=20, batch_size=129, examples=1280)
+    world.report(job, first_step=11, last_step=20, batch_size=128, examples=1281)
+    assert (fresh(job).batch_size, fresh(job).step) == (128, 10)
+    messages = "".join(job.events.filter(kind="report_refused").values_list("message", flat=True))
+    assert "a batch of 129 examples" in messages
 
 
 def test_a_restarted_job_reports_no_steps_before_its_checkpoint() -> None:

@@ -201,11 +201,18 @@ def _unlike(claim: StepClaim, counts: Collection[int]) -> Implausible | None:
 
 
 def steps_check(
-    steps: range, examples: int, *, largest_batch: int, from_step: int, to_step: int | None
+    steps: range,
+    examples: int,
+    *,
+    batch_size: int | None,
+    largest_batch: int,
+    from_step: int,
+    to_step: int | None,
 ) -> None:
     """Check the numbers of one report of steps.
 
     Args:
+        batch_size: examples of a full batch, as reported.
         largest_batch: most examples of a step.
         from_step: step of the state that the job was started or restarted from.
         to_step: last step of the job, if it ends with a number of steps.
@@ -213,6 +220,8 @@ def steps_check(
     Raises:
         ValueError: the steps are none of this job, or have too many examples.
     """
+    if batch_size is not None and batch_size > largest_batch:
+        raise ValueError(f"a batch of {batch_size} examples, where {largest_batch} are the most")
     if not steps:
         raise ValueError(f"steps {steps.start} to {steps.stop - 1}")
     if steps.start <= from_step:

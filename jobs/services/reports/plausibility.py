@@ -28,6 +28,7 @@ def steps_refuse(context: ReportContext, report: TrainerReport) -> None:
     steps_check(
         range(data["first_step"], data["last_step"] + 1),
         data["examples"],
+        batch_size=data.get("batch_size"),
         largest_batch=job.largest_batch_size,
         from_step=0 if start is None else start.step or 0,
         to_step=job.stop_limit if job.stop_kind == StopKind.STEPS else None,

@@ -53,11 +53,11 @@ def test_reports_are_averaged_for_the_batch_that_was_submitted(ada: User, client
     first = noise_scale_of(job)
     assert first is not None
     assert (first.examples, first.num_reports) == (pytest.approx(16.0), 1)
-    tell_steps(world, job, 2, {"sqr": 8.0, "var": 1.0}, 128)  # variance 2 with 64 examples
+    tell_steps(world, job, 2, {"sqr": 8.0, "var": 1.0}, 32)  # variance 0.5 with 64 examples
     second = noise_scale_of(job)
     assert second is not None
     assert second.sqr == pytest.approx((4.0 * SMOOTHING + 8.0) / (SMOOTHING + 1))
-    assert second.var == pytest.approx((1.0 * SMOOTHING + 2.0) / (SMOOTHING + 1))
+    assert second.var == pytest.approx((1.0 * SMOOTHING + 0.5) / (SMOOTHING + 1))
     told = client_of(ada).get(f"/api/v1/jobs/{job.pk}/").json()["noise_scale"]
     assert told["examples"] == pytest.approx(64 * second.var / second.sqr)
     assert told["num_reports"] == 2
