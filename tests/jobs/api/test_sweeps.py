@@ -12,7 +12,8 @@ from django.db.models import Count
 from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
-from jobs.models import Job, Sweep, UserLimits, Validation
+from jobs.job_templates import FOLDER
+from jobs.models import Job, Project, ProjectMembership, Sweep, UserLimits, Validation
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.services.submission.validations import USER_RUNNING_PER_NODE, validations_start_waiting
 from tests.support.builders import at, audit_acts, job_make, node_make
@@ -161,6 +162,26 @@ def test_a_yaml_file_describes_a_sweep(ada: User, client_of: Clients) -> None:
     assert answer.status_code == 201, answer.json()
     rates = Job.objects.order_by("pk").values_list("settings__learning_rate", flat=True)
     assert list(rates) == [1e-4, 1e-2] * 3
+
+
+def test_limits_of_the_project_and_of_storage_count_all_of_them(
+    ada: User, client_of: Clients, settings: Any
+) -> None:
+    """Six jobs are one too many for the project, then one byte too large together."""
+    vision = Project.objects.create(name="vision", live_jobs_limit=5, created_at=at(0))
+    ProjectMembership.objects.create(project=vision, user=ada, role="operator", since=at(0))
+    client = client_of(ada)
+    answer = client.post(URL, {**body(), "project": "vision"}, format="json")
+    assert answer.status_code == 400
+    assert "These would be 6 more" in answer.json()["errors"]["project"][0]
+    Project.objects.update(live_jobs_limit=6)
+    num_bytes = (FOLDER / "digits_cnn.py").stat().st_size
+    settings.STORAGE_LIMIT_BYTES = 6 * num_bytes - 1
+    answer = client.post(URL, {**body(), "project": "vision"}, format="json")
+    assert (answer.status_code, answer.json()["code"]) == (413, "storage_full")
+    assert (Job.objects.count(), Sweep.objects.count()) == (0, 0)
+    settings.STORAGE_LIMIT_BYTES = 6 * num_bytes
+    assert client.post(URL, {**body(), "project": "vision"}, format="json").status_code == 201
 
 
 def test_jobs_beyond_the_limit_are_held_back(ada: User) -> None:
