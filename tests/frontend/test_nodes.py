@@ -84,6 +84,18 @@ def test_other_peoples_jobs_have_no_names(
     assert SCRIPT_NAME not in admin.get(address).content.decode()
 
 
+def test_events_of_other_peoples_jobs_are_not_told(
+    world: World, ada: Client, ben: Client, admin: Client
+) -> None:
+    node = world.nodes[0]
+    for job, message in ((world.jobs["running"], "A trainer was lost."), (None, "A new shape.")):
+        Event.objects.create(node=node, job=job, kind="told", message=message, at=timezone.now())
+    for client, is_told in ((admin, True), (ada, True), (ben, False)):
+        page = client.get(f"/nodes/{node.pk}/").content.decode()
+        assert ("A trainer was lost." in page) == is_told
+        assert "A new shape." in page
+
+
 def test_a_cordon_and_a_drain_are_previewed(world: World, admin: Client, ada: Client) -> None:
     node, job = world.nodes[0], world.jobs["running"]
     page = admin.get(f"/nodes/{node.pk}/?change=cordon").content.decode()
