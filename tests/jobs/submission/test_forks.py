@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 
 from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import Artifact, AuditEntry, Job
+from jobs.models import Artifact, AuditEntry, Job, Project, ProjectMembership
 from jobs.selectors.desired_state.state import training_spec, wanted_state
 from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.lifecycle.retention import files_delete
@@ -329,6 +329,23 @@ def test_now_of_a_job_at_rest_is_its_newest_checkpoint(
 ) -> None:
     made = fork(ada_client, parent_make(ada, status), checkpoint="now")
     assert (made.status_code, made.data["forked_at_step"]) == (201, 50)
+
+
+def test_members_of_a_project_make_no_job_of_others_save_its_state(
+    running: Job, bob: User, client_of: Clients
+) -> None:
+    vision = Project.objects.create(name="vision", created_at=at(0))
+    membership = ProjectMembership.objects.create(
+        project=vision, user=bob, role="member", since=at(0)
+    )
+    Job.objects.filter(id=running.pk).update(project=vision)
+    errors = errors_of(fork(client_of(bob), running, checkpoint="now"))
+    assert "Only its owner and operators of its project" in errors["checkpoint"][0]
+    running.refresh_from_db()
+    assert (Job.objects.count(), running.save_request) == (1, 0)
+    membership.role = "operator"
+    membership.save()
+    assert fork(client_of(bob), running, checkpoint="now").status_code == 201
 
 
 # ---- kept checkpoints ----------------------------------------------------------------------------
