@@ -23,7 +23,24 @@ from virtualflow.credentials import SERVER_VARIABLE, TOKEN_VARIABLE
 
 from jobs.models import Job
 from tests.jobs.world import World
-from tests.support.builders import START, api_token_make, user_make
+from tests.support.builders import CODE, START, api_token_make, user_make
+
+SPEC = "name: from a file\nglobal_batch_size: 16\nnum_virtual_nodes: 4\npriority: 7\n"
+SPEC += "settings: {units: 8, name: old}\nstop: {kind: steps, limit: 4}\n"
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "job.yaml"
+    path.write_text(SPEC)
+    return path
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_bytes(CODE)
+    return path
 
 
 @dataclass

@@ -14,26 +14,9 @@ from virtualflow.answers import ENDED
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.models import Job, LogChunk
 from jobs.services.lifecycle.artifacts import artifact_store
-from tests.client.conftest import Site, nodes_now, played_to_the_end
+from tests.client.conftest import SPEC, Site, nodes_now, played_to_the_end
 from tests.jobs.world import World
 from tests.support.builders import CODE, at, job_make, submission_values
-
-SPEC = "name: from a file\nglobal_batch_size: 16\nnum_virtual_nodes: 4\npriority: 7\n"
-SPEC += "settings: {units: 8, name: old}\nstop: {kind: steps, limit: 4}\n"
-
-
-@pytest.fixture
-def spec(tmp_path: Path) -> Path:
-    path = tmp_path / "job.yaml"
-    path.write_text(SPEC)
-    return path
-
-
-@pytest.fixture
-def code(tmp_path: Path) -> Path:
-    path = tmp_path / "train.py"
-    path.write_bytes(CODE)
-    return path
 
 
 def test_the_ended_statuses_are_the_sites() -> None:

@@ -14,23 +14,8 @@ from virtualflow.cli.exit_codes import ExitCode
 
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, Sweep
-from tests.client.conftest import Shell, Site, nodes_now, played_to_the_end, wait_until
-from tests.client.test_jobs import SPEC
-from tests.support.builders import CODE, START, job_make, steps_add
-
-
-@pytest.fixture
-def spec(tmp_path: Path) -> Path:
-    path = tmp_path / "job.yaml"
-    path.write_text(SPEC)
-    return path
-
-
-@pytest.fixture
-def code(tmp_path: Path) -> Path:
-    path = tmp_path / "train.py"
-    path.write_bytes(CODE)
-    return path
+from tests.client.conftest import SPEC, Shell, Site, nodes_now, played_to_the_end, wait_until
+from tests.support.builders import START, job_make, steps_add
 
 
 def test_submit_and_watch_until_the_end(
