@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from django.test import Client
@@ -14,6 +15,7 @@ from jobs.models import Generation, Job
 from tests.frontend.world import World
 from tests.support.builders import membership_make
 
+ROOT = Path(__file__).resolve().parents[2]
 _VOID = {"meta", "link", "img", "input", "br"}
 
 
@@ -97,3 +99,14 @@ def test_charts_are_tables_without_javascript(world: World, admin: Client, page:
     assert tables.count("<details open>") == tables.count("data-figure=")
     assert re.search(r'<td><time datetime="[^"]+" data-as="clock">[-\d]+ [:\d]+ UTC</time>', tables)
     assert '<th scope="col">Accelerators</th>' in tables or '<th scope="col">From</th>' in tables
+
+
+def test_modules_are_asked_for_at_once_and_run_before_plotly(admin: Client) -> None:
+    """A module that only app.js names would be asked for after app.js has arrived."""
+    html = admin.get("/").content.decode()
+    source = (ROOT / "frontend/static/frontend/app.js").read_text()
+    modules = set(re.findall(r'^import .* from "\./(\w+\.js)";$', source, re.MULTILINE))
+    preloaded = re.findall(r'<link rel="modulepreload" href="[^"]*/([^"/]+)">', html)
+    assert len(modules) > 5
+    assert sorted(preloaded) == sorted(modules)
+    assert html.index("/app.js") < html.index("/plotly-cartesian.min.js")

@@ -6,6 +6,8 @@ import { clockText, localStamp, timeOf } from "./times.js";
 const CONFIG = { displayModeBar: false, responsive: false, doubleClick: false, showTips: false, scrollZoom: false };
 let figures = {};
 let etag = "";
+// Whether Plotly can draw: its script is executed after this one, while figures are fetched.
+const plotly = plotlyLoaded();
 const resized = new ResizeObserver((entries) => {
   for (const { target } of entries) {
     if (target.classList.contains("js-plotly-plot") && target.clientWidth) window.Plotly.Plots.resize(target);
@@ -55,12 +57,17 @@ function axis(own) {
   return merged;
 }
 
+// Labels beside a vertical axis fit into the margins, so Plotly need not measure each.
+function valueAxis(own) {
+  return { ticklabeloverflow: "allow", ...axis(own) };
+}
+
 function layout(own, isTime) {
   return {
     ...own,
     shapes: (own.shapes ?? []).map((shape) => (isTime ? { ...shape, x0: localStamp(shape.x0), x1: localStamp(shape.x1) } : shape)),
     annotations: (own.annotations ?? []).map((one) => (isTime ? { ...one, x: localStamp(one.x) } : one)),
-    xaxis: axis(own.xaxis), yaxis: axis(own.yaxis), ...(own.yaxis2 && { yaxis2: axis(own.yaxis2) }),
+    xaxis: axis(own.xaxis), yaxis: valueAxis(own.yaxis), ...(own.yaxis2 && { yaxis2: valueAxis(own.yaxis2) }),
     margin: { l: 8, r: 12, t: 8, b: 8 }, showlegend: false, autosize: true, dragmode: (hasMouse() && own.dragmode) || false,
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("--muted") },
@@ -182,7 +189,8 @@ function fillTable(box, table) {
   note.textContent = table.rows.length ? (table.num_left_out ? `${table.num_left_out} older rows are left out.` : "") : "No figures yet.";
 }
 
-export function drawAll() {
+export async function drawAll() {
+  if (!(await plotly)) return;
   for (const box of document.querySelectorAll("[data-figure]")) {
     const figure = figures[box.dataset.figure];
     if (figure) draw(box, figure);
@@ -191,7 +199,7 @@ export function drawAll() {
 
 export async function refreshFigures() {
   const url = document.querySelector("[data-figures-url]")?.dataset.figuresUrl;
-  if (!url || !window.Plotly || !document.querySelector("[data-figure]")) return;
+  if (!url || !document.querySelector("[data-figure]")) return;
   const hasNew = document.querySelector("[data-figure]:not([data-drawn])");
   const response = await fetch(url, {
     headers: etag && !hasNew ? { "If-None-Match": etag } : {}, cache: "no-store", signal: AbortSignal.timeout(15000), redirect: "error",
@@ -200,6 +208,14 @@ export async function refreshFigures() {
   etag = response.headers.get("ETag") ?? "";
   figures = await response.json();
   drawAll();
+}
+
+function plotlyLoaded() {
+  const script = document.getElementById("plotly");
+  return new Promise((resolve) => {
+    if (!script || window.Plotly) resolve(Boolean(window.Plotly));
+    for (const name of ["load", "error"]) script?.addEventListener(name, () => resolve(name === "load"));
+  });
 }
 
 export function startCharts() {
