@@ -124,7 +124,8 @@ def database(url: str, *, connection_age_s: float) -> dict[str, Any]:
     """
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
-        return _sqlite(unquote(parts.path).removeprefix("/"))
+        name = unquote(parts.path).removeprefix("/")
+        return {**_sqlite(name), "CONN_MAX_AGE": int(connection_age_s)}
     if parts.scheme not in ("postgresql", "postgres"):
         raise ImproperlyConfigured(
             f"DATABASE_URL must start with sqlite:/// or postgresql://, got {parts.scheme!r}."

@@ -38,6 +38,7 @@ def test_sqlite(tmp_path: Path) -> None:
     assert found["NAME"] == str(path)
     assert path.parent.is_dir()
     assert found["OPTIONS"]["transaction_mode"] == "IMMEDIATE"
+    assert found["CONN_MAX_AGE"] == 60  # opening one takes as long as half of a request
 
 
 def test_another_database() -> None:
