@@ -23,14 +23,11 @@ from controlplane.simulator.published.workload_files import (
     virtualflow_workload,
     workload_is,
 )
-from controlplane.simulator.settings import MEASURED, Failures, ResizeCosts
+from controlplane.simulator.settings import MEASURED, MOST_COST_S, Failures, ResizeCosts
 from controlplane.simulator.workloads.history import history_cluster, history_read, history_workload
 from controlplane.simulator.workloads.profiles import profiles_read
 from controlplane.simulator.workloads.reading import MOST_COUNT
 from controlplane.simulator.workloads.workloads import Cluster, Workload, cluster_make
-
-#: Largest cost of a resize in seconds: a day.
-MOST_COST_S = 86_400.0
 
 #: Least seconds between decisions.
 LEAST_ROUND_S = 1.0
@@ -56,9 +53,7 @@ def costs_parse(text: str) -> ResizeCosts:
     flat = text.startswith("flat:")
     costs = _numbers(text.removeprefix("flat:"))
     if len(costs) in ((1,) if flat else (3, 4)) and 0.0 <= min(costs) <= max(costs) <= MOST_COST_S:
-        if flat:
-            return ResizeCosts(costs[0], costs[0], 0.0)
-        return ResizeCosts(*costs)
+        return ResizeCosts.flat(costs[0]) if flat else ResizeCosts(*costs)
     raise ValueError(
         "--resize-cost: give measured, flat:30 or start,pause,growth[,release], each from 0 to "
         f"{MOST_COST_S:g} seconds, not {text!r}"
