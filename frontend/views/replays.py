@@ -104,8 +104,9 @@ def _errors(error: ControlPlaneError, numbers: Sequence[int]) -> dict[str, str]:
     for name, texts in error.fields.items():
         *place, field = name.split(".")
         number = numbers[int(place[1])] if place else numbers[0]
-        name = _FIELD_NAMES.get(field)
-        found[f"{name}-{number}" if name else field] = " ".join(texts)
+        if field in _FIELD_NAMES:
+            field = f"{_FIELD_NAMES[field]}-{number}"
+        found[field] = " ".join(texts)
     return found
 
 

@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from django.db import transaction
 from django.db.models import Q
@@ -119,8 +119,8 @@ def _scenarios_checked(scenarios: Sequence[Scenario]) -> list[tuple[dict[str, in
         prefix = f"scenarios.{number}." if len(scenarios) > 1 else ""
         if scenario.policy not in POLICIES:
             errors[f"{prefix}policy"] = f"Choose one of {', '.join(POLICIES)}."
-        cost_s = scenario.resize_cost_s
-        if not (cost_s is None or _is_cost(cost_s)):
+        cost_s = _cost_read(scenario.resize_cost_s)
+        if cost_s is None and scenario.resize_cost_s is not None:
             errors[f"{prefix}resize_cost_s"] = (
                 f"Give seconds from 0 to {MOST_COST_S:g}, or nothing for the measured costs."
             )
@@ -133,9 +133,11 @@ def _scenarios_checked(scenarios: Sequence[Scenario]) -> list[tuple[dict[str, in
     return checked
 
 
-def _is_cost(value: object) -> TypeGuard[float]:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0.0 <= value <= MOST_COST_S
+def _cost_read(value: object) -> float | None:
+    """Return a resize cost; None if it is no number within the bounds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0.0 <= value <= MOST_COST_S else None
 
 
 def _size_checked(accelerators: Mapping[str, object]) -> dict[str, int]:

@@ -14,4 +14,14 @@ class Migration(migrations.Migration):
             name="resize_cost_s",
             field=models.FloatField(blank=True, null=True),
         ),
+        migrations.AddField(
+            model_name="job",
+            name="resized_end_earliest_at",
+            field=models.DateTimeField(blank=True, null=True),
+        ),
+        migrations.AddField(
+            model_name="job",
+            name="resized_end_latest_at",
+            field=models.DateTimeField(blank=True, null=True),
+        ),
     ]
