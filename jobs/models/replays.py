@@ -60,8 +60,12 @@ class Replay(models.Model):
     @property
     def title(self) -> str:
         """Number, policy and, unless it is the measured one, resize cost."""
-        cost = "" if self.resize_cost_s is None else f", resize cost {self.resize_cost_s:g} s"
-        return f"{self.pk}: {self.policy}{cost}"
+        return ", ".join(filter(None, (f"{self.pk}: {self.policy}", self.resize_cost)))
+
+    @property
+    def resize_cost(self) -> str:
+        """Resize cost in words; empty if it is the measured one."""
+        return "" if self.resize_cost_s is None else f"resize cost {self.resize_cost_s:g} s"
 
     @property
     def is_live(self) -> bool:

@@ -120,6 +120,9 @@ def test_resize_costs_stand_in_titles(compared: Replay, admin: Client) -> None:
     figures = admin.get(f"/what-if/{compared.pk}/figures/").json()
     assert figures["completion"]["data"][-1]["name"] == title
     assert f">{title}</a>" in admin.get("/what-if/").content.decode()
+    alone = Replay.objects.get(status=ReplayStatus.RUNNING)
+    Replay.objects.filter(id=alone.pk).update(resize_cost_s=2.5)
+    assert ", resize cost 2.5 s</h1>" in admin.get(f"/what-if/{alone.pk}/").content.decode()
 
 
 def test_the_scenarios_can_be_changed(compared: Replay, admin: Client) -> None:
