@@ -182,7 +182,7 @@ def _completion_columns(replays: Sequence[Replay]) -> dict[str, dict[int, float 
         jobs = row.result.get("jobs", ())
         columns["as recorded"] |= {job["id"]: job["recorded_s"] for job in jobs}
         columns["replayed unchanged"] |= {job["id"]: job["as_is_s"] for job in jobs}
-        columns[f"{row.pk}: {row.policy}"] = {job["id"]: job["changed_s"] for job in jobs}
+        columns[row.title] = {job["id"]: job["changed_s"] for job in jobs}
     return columns
 
 

@@ -369,13 +369,14 @@ class Template(TypedDict):
 
 
 class Replay(TypedDict):
-    """A replay of the cluster's past under another policy or cluster size."""
+    """A replay of the cluster's past under another policy, cluster size or resize cost."""
 
     id: int
     status: str
     progress: float
     policy: str
     accelerators: dict[str, int]
+    resize_cost_s: float | None
     start_at: str
     end_at: str
     requested_by: str | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,14 +24,11 @@ from controlplane.simulator.published.workload_files import (
     virtualflow_workload,
     workload_is,
 )
-from controlplane.simulator.settings import MEASURED, Failures, ResizeCosts
+from controlplane.simulator.settings import MEASURED, MOST_COST_S, Failures, ResizeCosts
 from controlplane.simulator.workloads.history import history_cluster, history_read, history_workload
 from controlplane.simulator.workloads.profiles import profiles_read
 from controlplane.simulator.workloads.reading import MOST_COUNT
 from controlplane.simulator.workloads.workloads import Cluster, Workload, cluster_make
-
-#: Largest cost of a resize in seconds: a day.
-MOST_COST_S = 86_400.0
 
 #: Least seconds between decisions.
 LEAST_ROUND_S = 1.0
@@ -56,9 +54,7 @@ def costs_parse(text: str) -> ResizeCosts:
     flat = text.startswith("flat:")
     costs = _numbers(text.removeprefix("flat:"))
     if len(costs) in ((1,) if flat else (3, 4)) and 0.0 <= min(costs) <= max(costs) <= MOST_COST_S:
-        if flat:
-            return ResizeCosts(costs[0], costs[0], 0.0)
-        return ResizeCosts(*costs)
+        return ResizeCosts.flat(costs[0]) if flat else ResizeCosts(*costs)
     raise ValueError(
         "--resize-cost: give measured, flat:30 or start,pause,growth[,release], each from 0 to "
         f"{MOST_COST_S:g} seconds, not {text!r}"
@@ -158,28 +154,74 @@ def _groups_drawn(
     return [int(group) for group in drawn]
 
 
-def projects_parse(text: str | None) -> list[tuple[float, ProjectQuota]]:
-    """Read --projects, as 0.5:8-16,0.3:4: share of the jobs, guarantee and limit of each project.
+def projects_parse(text: str | None, kinds: Mapping[str, int]) -> list[tuple[float, ProjectQuota]]:
+    """Read --projects, as 0.5:8-16,0.3:4:a100=2-3: share of the jobs and quota of each project.
+
+    Args:
+        kinds: accelerators of the cluster, by kind.
 
     Raises:
-        ValueError: a project is not written so, a limit is below its guarantee, or the shares
-            exceed 1 together.
+        ValueError: a project is not written so, a limit is below its guarantee, a kind is unknown
+            or guaranteed beyond what there is, or the shares exceed 1 together.
     """
-    found = []
-    for part in text.split(",") if text else []:
-        match = re.fullmatch(r"([0-9.]+):([0-9]+)(?:-([0-9]+))?", part)
-        share = _numbers(match[1]) if match else []
-        quota = ProjectQuota(int(match[2]), int(match[3]) if match[3] else None) if match else None
-        is_share = len(share) == 1 and 0.0 < share[0] <= 1.0
-        if not is_share or quota is None or quota.most(()) < quota.guaranteed:
-            raise ValueError(
-                "--projects: give each project's share of the jobs, its guarantee and, behind a "
-                f"dash, a limit that is not less, as 0.5:8-16,0.3:4, not {text!r}"
-            )
-        found.append((share[0], quota))
+    try:
+        found = [_project_parse(part) for part in text.split(",")] if text else []
+    except ValueError:
+        raise ValueError(
+            "--projects: give each project's share of the jobs, its guarantee and, behind a dash, "
+            "a limit that is not less; then the same of kinds, which are not more together: "
+            f"0.5:8-16,0.3:4:a100=2-3, not {text!r}"
+        ) from None
     if sum(share for share, _ in found) > 1.0 + 1e-9:
         raise ValueError(f"--projects: the shares are more than 1 together, not {text!r}")
+    guaranteed: Counter[str] = Counter()
+    for _, quota in found:
+        guaranteed.update(quota.guaranteed_by_kind)
+    for kind, number in guaranteed.items():
+        if kind not in kinds:
+            raise ValueError(
+                f"--projects: {kind}: no node has this kind; give one of {', '.join(kinds)}"
+            )
+        if number > kinds[kind]:
+            raise ValueError(
+                f"--projects: {kind}: the cluster has {kinds[kind]}, {number} are guaranteed; "
+                "guarantee less of it, or simulate more nodes"
+            )
     return found
+
+
+def _project_parse(text: str) -> tuple[float, ProjectQuota]:
+    """Read share and quota of a project.
+
+    Raises:
+        ValueError: it is not written so, or a limit is below what is guaranteed.
+    """
+    share_text, total, *of_kinds = text.split(":")
+    [share] = _numbers(share_text)
+    guaranteed, limit = _counts_parse(total)
+    own: dict[str, int] = {}
+    limits: dict[str, int] = {}
+    for kind, _, counts in (one.partition("=") for one in of_kinds):
+        if kind in own:
+            raise ValueError(text)
+        own[kind], most = _counts_parse(counts)
+        if most is not None:
+            limits[kind] = most
+    if (limit is not None and sum(own.values()) > limit) or not 0.0 < share <= 1.0:
+        raise ValueError(text)
+    return share, ProjectQuota(guaranteed, limit, guaranteed_by_kind=own, limit_by_kind=limits)
+
+
+def _counts_parse(text: str) -> tuple[int, int | None]:
+    """Read a guarantee and, behind a dash, a limit that is not less.
+
+    Raises:
+        ValueError: they are not written so.
+    """
+    match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
+    if match is None or int(match[2] or match[1]) < int(match[1]):
+        raise ValueError(text)
+    return int(match[1]), int(match[2]) if match[2] else None
 
 
 def projects_draw(

@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+#: Largest cost of a resize that users may give, in seconds: a day.
+MOST_COST_S = 86_400.0
+
 
 @dataclass(frozen=True, slots=True)
 class ResizeCosts:
@@ -29,6 +32,11 @@ class ResizeCosts:
         if not all(0.0 <= seconds < math.inf for seconds in costs):
             raise ValueError("costs of a resize must be finite and not negative; give 0 or more")
 
+    @classmethod
+    def flat(cls, seconds: float) -> ResizeCosts:
+        """Return the costs of a job that stands still for `seconds` at every start and resize."""
+        return cls(start_s=seconds, pause_s=seconds, growth_s=0.0)
+
     def __str__(self) -> str:
         return (
             f"start {self.start_s:g} s, pause {self.pause_s:g} s, growth {self.growth_s:g} s, "
@@ -40,7 +48,7 @@ class ResizeCosts:
 MEASURED = ResizeCosts(start_s=10.0, pause_s=0.8, growth_s=5.0, release_s=1.0)
 
 #: A checkpoint and a restart, as Pollux and Sia assume.
-FLAT_30 = ResizeCosts(start_s=30.0, pause_s=30.0, growth_s=0.0)
+FLAT_30 = ResizeCosts.flat(30.0)
 
 #: No cost: shows what a policy could achieve if it could move jobs at will.
 FREE = ResizeCosts(0.0, 0.0, 0.0)

@@ -62,26 +62,21 @@ _ROLES = (
 @require_safe
 def projects(request: HttpRequest) -> HttpResponse:
     """List the projects of a person, or all for admins, with what they hold now."""
-    context = {
-        "states": project_states(request.user),
-        "num_accelerators": num_accelerators_present(),
-        "guaranteed_total": guaranteed_total() if access.is_admin(request.user) else None,
-        "quota_limit": QUOTA_LIMIT,
-    }
-    return render(request, "frontend/projects.html", context)
+    return _projects_page(request, Project())
 
 
 @login_required
 @require_POST
 def project_new(request: HttpRequest) -> HttpResponse:
-    """Make a project."""
+    """Make a project; show the form again with what was given if it is refused."""
     admin_or_404(request)
+    given = _shares_given(request) | _given(request, "name")
     try:
-        values = checked(NewProjectSerializer, _given(request, "name", "guaranteed", "limit"))
+        values = checked(NewProjectSerializer, given)
         made = project_make(values.pop("name"), values, timezone.now(), by=person(request))
     except ControlPlaneError as error:
         messages.error(request, words(error), extra_tags="bad")
-        return redirect("projects")
+        return _projects_page(request, Project(**given), status=400)
     messages.success(request, f"Project {made.name} is made. Add its members.", extra_tags="good")
     return redirect("project", made.pk)
 
@@ -93,15 +88,11 @@ def project(request: HttpRequest, project_id: int) -> HttpResponse:
     found = _project_or_404(request, project_id)
     state = project_states(request.user, found.pk)[0]
     is_admin = access.is_admin(request.user)
-    context = {
+    context = _fields(found) | {
         "state": state,
-        "project": found,
         "members": found.memberships.select_related("user"),
         "roles": _ROLES,
         "manages_members": is_admin or state.role == ProjectRole.ADMIN,
-        "quotas": [(name, label, text, getattr(found, name)) for name, label, text in _QUOTAS],
-        "quotas_by_kind": _kind_rows(found),
-        "quota_limit": QUOTA_LIMIT,
         "num_accelerators": num_accelerators_present(),
         "usage_query": urlencode({"by": "user", "project": found.name}),
     }
@@ -113,15 +104,9 @@ def project(request: HttpRequest, project_id: int) -> HttpResponse:
 def project_edit(request: HttpRequest, project_id: int) -> HttpResponse:
     """Change the shares and limits of a project."""
     admin_or_404(request)
-    names = [name for name, _, _ in _QUOTAS]
 
     def change(found: Project) -> str:
-        given = _given(request, *names) | {
-            "description": request.POST.get("description", "").strip(),
-            "is_closed": "is_closed" in request.POST,
-        }
-        given |= {name: None for name in names if name not in given and name != "guaranteed"}
-        given |= {name: _by_kind(request, name) for name in ("guaranteed_by_kind", "limit_by_kind")}
+        given = _shares_given(request) | {"is_closed": "is_closed" in request.POST}
         values = checked(ProjectChangeSerializer, given)
         project_change(found.pk, values, by=person(request))
         nudges.jobs_changed(cluster=True)
@@ -206,6 +191,39 @@ def _price_rows() -> list[tuple[str, float | None]]:
     known = accelerator_prices()
     kinds = {*accelerator_kinds(), *known}
     return [(kind, known.get(kind)) for kind in sorted(kinds)]
+
+
+def _projects_page(request: HttpRequest, new: Project, status: int = 200) -> HttpResponse:
+    """Render the list of projects, with a form that has the values of a new one."""
+    is_admin = access.is_admin(request.user)
+    context = (_fields(new) if is_admin else {}) | {
+        "states": project_states(request.user),
+        "num_accelerators": num_accelerators_present(),
+        "guaranteed_total": guaranteed_total() if is_admin else None,
+    }
+    return render(request, "frontend/projects.html", context, status=status)
+
+
+def _fields(found: Project) -> dict[str, Any]:
+    """Return what `parts/project_fields.html` shows: a project, its quotas and their bounds."""
+    return {
+        "project": found,
+        "quotas": [(name, label, text, getattr(found, name)) for name, label, text in _QUOTAS],
+        "quotas_by_kind": _kind_rows(found),
+        "quota_limit": QUOTA_LIMIT,
+    }
+
+
+def _shares_given(request: HttpRequest) -> dict[str, Any]:
+    """Return the values of `parts/project_fields.html`; an empty limit is None."""
+    names = [name for name, _, _ in _QUOTAS]
+    return {
+        **dict.fromkeys(name for name in names if name != "guaranteed"),
+        **_given(request, *names),
+        "description": request.POST.get("description", "").strip(),
+        "guaranteed_by_kind": _by_kind(request, "guaranteed_by_kind"),
+        "limit_by_kind": _by_kind(request, "limit_by_kind"),
+    }
 
 
 def _kind_rows(found: Project) -> list[tuple[str, int, int | None, int | None]]:

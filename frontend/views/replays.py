@@ -18,6 +18,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.core.policies import POLICIES
+from controlplane.simulator.settings import MOST_COST_S
 from frontend.charts import replay_charts
 from frontend.views.admin import admin_or_404
 from frontend.views.changes import person, words
@@ -46,6 +47,8 @@ from jobs.services.scheduling.policy import cluster_setting
 
 _SHOWN_REPLAYS = 20
 _DEFAULT_HOURS = 24
+#: Fields of a scenario -> names of their inputs, without the scenario's number.
+_FIELD_NAMES = {"policy": "policy", "accelerators": "kind", "resize_cost_s": "resize-cost"}
 #: Most characters of a value that the form takes.
 _LENGTH_LIMIT = 40
 
@@ -71,6 +74,7 @@ def ask(request: HttpRequest) -> HttpResponse:
         Scenario(
             given.get(f"policy-{number}", ""),
             {kind: _whole(text) for kind in kinds if (text := given.get(f"kind-{number}-{kind}"))},
+            _number(given.get(f"resize-cost-{number}", "")),
         )
         for number in numbers
     ]
@@ -95,12 +99,13 @@ def _given(values: QueryDict) -> dict[str, str]:
 
 
 def _errors(error: ControlPlaneError, numbers: Sequence[int]) -> dict[str, str]:
-    """Return the messages by field of the form: `policy-1`, `kind-1`, `hours`."""
+    """Return the messages by field of the form, such as `policy-1`, `kind-1` or `hours`."""
     found = {}
     for name, texts in error.fields.items():
         *place, field = name.split(".")
         number = numbers[int(place[1])] if place else numbers[0]
-        field = {"policy": f"policy-{number}", "accelerators": f"kind-{number}"}.get(field, field)
+        if field in _FIELD_NAMES:
+            field = f"{_FIELD_NAMES[field]}-{number}"
         found[field] = " ".join(texts)
     return found
 
@@ -117,8 +122,7 @@ def replay(request: HttpRequest, replay_id: int) -> HttpResponse:
     except ControlPlaneError as invalid:
         comparison, error = comparison_of(row, {}), words(invalid)
     replays = comparison.replays
-    names = [f"{one.pk}: {one.policy}" for one in replays]
-    columns = ["as recorded", "replayed unchanged", *names]
+    columns = ["as recorded", "replayed unchanged", *(one.title for one in replays)]
     kinds = list(accelerators_present())
     context = {
         "comparison": comparison,
@@ -133,9 +137,9 @@ def replay(request: HttpRequest, replay_id: int) -> HttpResponse:
                 "replay": one,
                 "prices": _priced(one, kinds, comparison.prices[one.pk]),
                 "chart": f"replay-{one.pk}",
-                "title": f"Accelerators, {name}",
+                "title": f"Accelerators, {one.title}",
             }
-            for one, name in zip(replays, names, strict=True)
+            for one in replays
         ],
         "empty": "Shown when the simulation is done and accelerators were allocated.",
         "currency": settings.CURRENCY,
@@ -182,6 +186,8 @@ def _page(request: HttpRequest, given: dict[str, str], errors: dict[str, str]) -
             "policy": given.get(f"policy-{number}", ""),
             "policy_error": errors.get(f"policy-{number}"),
             "kinds_error": errors.get(f"kind-{number}"),
+            "resize_cost": given.get(f"resize-cost-{number}", ""),
+            "resize_cost_error": errors.get(f"resize-cost-{number}"),
             "kinds": [
                 {
                     "name": kind,
@@ -202,6 +208,7 @@ def _page(request: HttpRequest, given: dict[str, str], errors: dict[str, str]) -
         "scenarios": scenarios,
         "hours_low": HOURS_RANGE[0],
         "hours_high": HOURS_RANGE[1],
+        "cost_high": int(MOST_COST_S),
         "replays": _past(prices),
         "prices": prices,
         "currency": settings.CURRENCY,
@@ -276,6 +283,8 @@ def _form_query(comparison: Comparison, kinds: Sequence[str]) -> str:
     values: dict[str, object] = {"hours": hours}
     for number, row in enumerate(comparison.replays, start=1):
         values[f"policy-{number}"] = row.policy
+        if row.resize_cost_s is not None:
+            values[f"resize-cost-{number}"] = row.resize_cost_s
         values |= {f"kind-{number}-{kind}": row.accelerators.get(kind, 0) for kind in kinds}
         prices = comparison.prices[row.pk]
         values |= {f"price-{number}-{kind}": price for kind, price in prices.items()}
@@ -288,6 +297,14 @@ def _shown(value: float | None, unit: str) -> str:
     if unit == "%":
         return f"{value:.0%}"
     return f"{value:,.0f} s" if unit == "s" else f"{value:,.2f}"
+
+
+def _number(text: str) -> object:
+    """Read a number; None without text, other text unchanged, for the service to reject."""
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return text
 
 
 def _whole(text: str) -> object:

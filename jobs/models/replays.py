@@ -26,8 +26,9 @@ LIVE_REPLAY_STATUSES = (ReplayStatus.WAITING, ReplayStatus.RUNNING)
 class Replay(models.Model):
     """One replay request and, when done, its result.
 
-    `accelerators` is the size of the replayed cluster, by kind. `beat_at` is the last heartbeat of
-    the worker; a worker silent for long counts as lost. `result` comes from
+    `accelerators` is the size of the replayed cluster, by kind. `resize_cost_s` is the time for
+    which every start and every resize stops a job; None: as measured. `beat_at` is the last
+    heartbeat of the worker; a worker silent for long counts as lost. `result` comes from
     `services.cluster.replay_run`.
     """
 
@@ -37,6 +38,7 @@ class Replay(models.Model):
     requested_at = models.DateTimeField()
     policy = models.CharField(max_length=40)
     accelerators = models.JSONField(default=dict)
+    resize_cost_s = models.FloatField(null=True, blank=True)
     start_at = models.DateTimeField()
     end_at = models.DateTimeField()
     status = models.CharField(
@@ -54,6 +56,16 @@ class Replay(models.Model):
 
     def __str__(self) -> str:
         return f"what if {self.policy} had ruled"
+
+    @property
+    def title(self) -> str:
+        """Number, policy and, unless it is the measured one, resize cost."""
+        return ", ".join(filter(None, (f"{self.pk}: {self.policy}", self.resize_cost)))
+
+    @property
+    def resize_cost(self) -> str:
+        """Resize cost in words; empty if it is the measured one."""
+        return "" if self.resize_cost_s is None else f"resize cost {self.resize_cost_s:g} s"
 
     @property
     def is_live(self) -> bool:

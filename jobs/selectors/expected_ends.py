@@ -1,18 +1,16 @@
-"""Range of the expected end of a running job, at the speed on its present accelerators."""
+"""Range of the expected end of a running job, on its present accelerators and on those to come."""
 
 from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass
 
-from controlplane.core.expected_starts import UNCERTAINTY
+from controlplane.core.expected_ends import LATEST_S
+from controlplane.core.play import UNCERTAINTY
 from controlplane.core.protocol.wire import StopKind
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, StepReport
 from jobs.selectors.cluster import remaining_work
-
-#: Work beyond this is not told: 10 years.
-_LEFT_LIMIT_S = 10 * 365 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,8 @@ def expected_end_of(job: Job, now: datetime.datetime) -> ExpectedEnd | None:
 
     The work left, which may take `UNCERTAINTY` times shorter or longer as in forecasts of starts,
     is divided by the mean speed on as many accelerators as the newest steps were done on. Times
-    count from these steps, so they change with reports only.
+    count from these steps. Where the policy is forecast to give the job other accelerators, the
+    range contains its end with these as well, unless it stops by a metric.
     """
     if job.status != JobStatus.RUNNING:
         return None
@@ -43,12 +42,15 @@ def expected_end_of(job: Job, now: datetime.datetime) -> ExpectedEnd | None:
         return None
     at, num_accelerators = newest
     speed = job.throughput_by_count.get(str(num_accelerators))
-    if not speed or left / speed > _LEFT_LIMIT_S:
+    if not speed or left / speed > LATEST_S:
         return None
     left_s = left / speed
+    earliest_at = at + datetime.timedelta(seconds=left_s / UNCERTAINTY)
     latest_at = at + datetime.timedelta(seconds=left_s * UNCERTAINTY)
+    resized = (job.resized_end_earliest_at, job.resized_end_latest_at)
+    is_metric = job.stop_kind == StopKind.METRIC
+    if resized[0] is not None and resized[1] is not None and not is_metric:
+        earliest_at, latest_at = min(earliest_at, resized[0]), max(latest_at, resized[1])
     if latest_at < now:
         return None
-    if job.stop_kind == StopKind.METRIC:
-        return ExpectedEnd(None, latest_at)
-    return ExpectedEnd(at + datetime.timedelta(seconds=left_s / UNCERTAINTY), latest_at)
+    return ExpectedEnd(None if is_metric else earliest_at, latest_at)

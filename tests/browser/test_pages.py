@@ -15,7 +15,8 @@ PAGES = [
     "/jobs/new/?from=1", "/nodes/", "/queue/", "/account/", "/nowhere/",
     "/account/password/", "/account/notifications/", "/account/notifications/1/", "/audit/",
     "/jobs/compare/?job=1&job=2&job=3&smooth=0.9", "/jobs/?metric=accuracy&order=-metric",
-    "/jobs/2/copy/", "/what-if/?policy-2=fifo", "/what-if/1/?price-1:t4=2", "/what-if/2/",
+    "/jobs/2/copy/", "/what-if/?policy-2=fifo&resize-cost-2=30",
+    "/what-if/1/?price-1:t4=2", "/what-if/2/",
     "/nodes/1/?change=drain", "/nodes/maintenance/?nodes=1", "/timeline/", "/sweeps/1/", "/sweeps/",
     "/projects/", "/projects/1/", "/usage/?by=user",
 ]  # fmt: skip

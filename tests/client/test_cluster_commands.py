@@ -111,11 +111,14 @@ def test_simulate(
         Replay.objects.update(status=status, result=result, error="It is stuck.")
 
     monkeypatch.setattr("jobs.services.cluster.replays.nudges.replay_asked", answer)
-    ended = logged_in("simulate", "priority", "--accelerators", "cpu=8", "--hours", "2")
-    assert Replay.objects.get().accelerators == {"cpu": 8}
+    options = ("--accelerators", "cpu=8", "--resize-cost", "2.5", "--hours", "2")
+    ended = logged_in("simulate", "priority", *options)
+    replay = Replay.objects.get()
+    assert (replay.accelerators, replay.resize_cost_s) == ({"cpu": 8}, 2.5)
     if status == ReplayStatus.DONE:
         rows = [line.split("\t") for line in ended.out.splitlines()]
-        assert rows[0][1:] == ["recorded", "replayed as it was (fifo)", "with priority"]
+        title = "with priority, resize cost 2.5 s"
+        assert rows[0][1:] == ["recorded", "replayed as it was (fifo)", title]
         assert rows[1] == ["mean completion time", "1,234 s", "1,234 s", "\N{EN DASH}"]
     else:
         assert (ended.code, "It is stuck." in ended.err) == (ExitCode.JOB_FAILED, True)
@@ -138,18 +141,19 @@ def test_simulate_scenarios_side_by_side(
             replay.save()
 
     monkeypatch.setattr("jobs.services.cluster.replays.nudges.replay_asked", answer)
-    command = ("simulate", "priority", "--scenario", "sia,cpu=8", "--scenario", "fifo")
+    sia = "sia,cpu=8,resize-cost=30"
+    command = ("simulate", "priority", "--scenario", sia, "--scenario", "fifo")
     ended = logged_in(*command)
     assert ended.code == 0, ended.err
     rows = [line.split("\t") for line in ended.out.splitlines()]
     told = ["recorded", "replayed as it was (fifo)"]
     assert rows[0][1:4] == [*told, "with priority"]
     assert [row.policy for row in Replay.objects.order_by("pk")] == ["priority", "sia", "fifo"]
-    assert "with sia, 8 cpu" in rows[0]
+    assert "with sia, 8 cpu, resize cost 30 s" in rows[0]
     means = [f"{1000 * row.pk:,} s" for row in Replay.objects.order_by("pk")]
     assert rows[1] == ["Mean completion time", "1,234 s", "1,234 s", *means]
     found = json.loads(logged_in(*command, "--json").out)
-    assert len(found["scenarios"]) == 3
+    assert [one["resize_cost_s"] for one in found["scenarios"]] == [None, 30.0, None]
     assert found["rows"][0]["name"] == "mean_jct_s"
     monkeypatch.setattr(
         "jobs.services.cluster.replays.nudges.replay_asked",
@@ -168,3 +172,28 @@ def test_a_wrong_size_of_a_cluster(logged_in: Shell, size: str) -> None:
     for option, text in (("--accelerators", size), ("--scenario", f"fifo,{size}")):
         ended = logged_in("simulate", "fifo", option, text)
         assert (ended.code, "KIND=NUMBER" in ended.err) == (ExitCode.USAGE, True)
+
+
+@pytest.mark.parametrize(
+    ("cost", "code"),
+    [
+        ("-1", ExitCode.REFUSED), ("86401", ExitCode.REFUSED),
+        ("nan", ExitCode.USAGE), ("inf", ExitCode.USAGE),
+    ],
+)  # fmt: skip
+def test_a_wrong_resize_cost(
+    site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch, cost: str, code: ExitCode
+) -> None:
+    nodes_now()
+    monkeypatch.setenv(TOKEN_VARIABLE, site.token(site.admin))
+    alone = logged_in("simulate", "fifo", f"--resize-cost={cost}")
+    beside = logged_in("simulate", "fifo", "--scenario", f"sia,resize-cost={cost}")
+    for ended, field in ((alone, "resize_cost_s"), (beside, "scenarios.1.resize_cost_s")):
+        assert (ended.code, f"{field}: Give" in ended.err) == (code, True), ended.err
+    assert not Replay.objects.exists()
+
+
+@pytest.mark.parametrize("part", ["resize-cost=", "resize-cost=much"])
+def test_a_resize_cost_that_is_no_number(logged_in: Shell, part: str) -> None:
+    ended = logged_in("simulate", "fifo", "--scenario", f"fifo,{part}")
+    assert (ended.code, "such as resize-cost=30" in ended.err) == (ExitCode.USAGE, True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.test import Client
+from django.utils.html import escape
 
 from jobs.models import AcceleratorPrice, Job, Project, ProjectMembership
 from tests.frontend.world import World
@@ -62,6 +65,47 @@ def test_shares_of_kinds_are_shown_and_changed(vision: Project, ada: Client, adm
     admin.post(f"{address}edit/", {"guaranteed": "2"})
     vision.refresh_from_db()
     assert (vision.guaranteed_by_kind, vision.limit_by_kind) == ({}, {})
+
+
+def test_a_new_project_has_shares_of_kinds(world: World, admin: Client, ada: Client) -> None:
+    shown = page(admin, "/projects/")
+    assert 'name="guaranteed_by_kind_cpu" min="0"' in shown
+    assert 'name="limit_by_kind_t4"' in shown
+    assert "Of the 2 of this kind; empty: none." in shown
+    assert "guaranteed_by_kind" not in page(ada, "/projects/")
+    values = {
+        "name": "speech", "description": "Speech.", "guaranteed": "1", "limit": "6",
+        "user_limit": "3", "live_jobs_limit": "9", "user_live_jobs_limit": "",
+        "guaranteed_by_kind_cpu": "2", "limit_by_kind_cpu": "4", "limit_by_kind_t4": "0",
+    }  # fmt: skip
+    admin.post("/projects/new/", values)
+    made = Project.objects.get(name="speech")
+    assert (made.guaranteed, made.limit, made.user_limit, made.description) == (1, 6, 3, "Speech.")
+    assert (made.live_jobs_limit, made.user_live_jobs_limit) == (9, None)
+    assert (made.guaranteed_by_kind, made.limit_by_kind) == ({"cpu": 2}, {"cpu": 4, "t4": 0})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"guaranteed_by_kind_cpu": "5"}, "cpu: give at most 4, its limit"),
+        ({"guaranteed_by_kind_cpu": "x"}, "whole number"),
+        ({"limit_by_kind_v100": "1"}, "v100: no enrolled node has this kind"),
+        ({"guaranteed_by_kind_t4": "3"}, "t4: the cluster has 2"),
+        ({"name": "No Name"}, "Give 1 to 40 lower-case letters"),
+        ({"guaranteed": "-1"}, "from 0 to"),
+    ],
+)
+def test_a_refused_new_project_keeps_its_form(
+    world: World, admin: Client, changes: dict[str, str], words: str
+) -> None:
+    values = {"name": "speech", "limit_by_kind_cpu": "4", "description": "<b>", **changes}
+    before = Project.objects.count()
+    answer = admin.post("/projects/new/", values)
+    shown = answer.content.decode()
+    assert (answer.status_code, words in shown, Project.objects.count()) == (400, True, before)
+    for name, value in values.items():
+        assert re.search(rf'name="{name}"[^>]*value="{re.escape(escape(value))}"', shown), name
 
 
 def test_an_admin_makes_a_project_and_fills_it(world: World, admin: Client) -> None:

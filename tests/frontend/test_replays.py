@@ -34,11 +34,12 @@ def test_the_form_starts_from_what_there_is(world: World, admin: Client) -> None
 
 
 def test_the_form_is_filled_from_the_address(world: World, admin: Client) -> None:
-    address = "/what-if/?hours=3&policy-2=srtf&kind-2-cpu=32&price-2-cpu=1.25"
+    address = "/what-if/?hours=3&policy-2=srtf&kind-2-cpu=32&price-2-cpu=1.25&resize-cost-2=30"
     page = admin.get(address).content.decode()
     assert page.count('<option value="srtf" selected>') == 1
     assert re.search(r'name="kind-2-cpu"[^>]*value="32"', page)
     assert re.search(r'name="price-2-cpu"[^>]*value="1.25"', page)
+    assert re.search(r'name="resize-cost-2"[^>]*max="86400"[^>]*value="30"', page)
     assert re.search(r'name="hours"[^>]*value="3"', page)
     assert page.count('<details class="scenario" open>') == 2
 
@@ -46,7 +47,8 @@ def test_the_form_is_filled_from_the_address(world: World, admin: Client) -> Non
 def test_scenarios_are_asked_about_together(world: World, admin: Client) -> None:
     values = {
         "policy-1": "priority", "kind-1-cpu": "32", "kind-1-t4": "", "price-1-cpu": "0.05",
-        "policy-2": "", "policy-3": "srtf", "price-3-cpu": "1.5", "hours": "3",
+        "policy-2": "", "policy-3": "srtf", "price-3-cpu": "1.5", "resize-cost-3": "12.5",
+        "hours": "3",
     }  # fmt: skip
     response = admin.post("/what-if/ask/", values)
     second, first = Replay.objects.order_by("-id")[:2]
@@ -55,6 +57,7 @@ def test_scenarios_are_asked_about_together(world: World, admin: Client) -> None
     assert [(row.policy, row.accelerators, row.status) for row in (first, second)] == [
         ("priority", {"cpu": 32, "t4": 2}, "waiting"), ("srtf", {"cpu": 8, "t4": 2}, "waiting"),
     ]  # fmt: skip
+    assert (first.resize_cost_s, second.resize_cost_s) == (None, 12.5)
     assert (first.requested_by, first.start_at) == (world.admin, second.start_at)
     page = admin.get(address).content.decode()
     assert page.count("as soon as the worker is free") == 2
@@ -73,6 +76,11 @@ def test_a_wrong_question_comes_back_with_its_fault(world: World, admin: Client)
     assert (
         'id="what-policy-1-error"' in admin.post("/what-if/ask/", {"hours": "1"}).content.decode()
     )
+    for cost in ("-1", "nan", "1e9", "much"):
+        values = {"policy-3": "fifo", "resize-cost-3": cost, "policy-1": "fifo", "hours": "1"}
+        page = admin.post("/what-if/ask/", values).content.decode()
+        assert 'id="what-resize-cost-3-error">Give seconds from 0 to 86400, or nothing' in page
+        assert f'value="{cost}" aria-invalid="true"' in page
     response = admin.post("/what-if/ask/", {"policy-1": "fifo", "hours": "9999"})
     assert "Give whole hours from 1 to 720." in response.content.decode()
     assert Replay.objects.count() == before
@@ -100,15 +108,34 @@ def test_scenarios_stand_side_by_side(compared: Replay, admin: Client) -> None:
     assert _cells(other, "Mean completion time") == _cells(page, "Mean completion time")
 
 
+def test_resize_costs_stand_in_titles(compared: Replay, admin: Client) -> None:
+    Replay.objects.filter(id=compared.pk + 2).update(resize_cost_s=30.0)
+    page = admin.get(f"/what-if/{compared.pk}/").content.decode()
+    title = f"{compared.pk + 2}: fifo, resize cost 30 s"
+    assert [name for name, _ in _cells(page, "Mean completion time")][2:] == [
+        f"{compared.pk}: priority", title,
+    ]  # fmt: skip
+    assert f'class="cell-name">{title}</th>' in page
+    assert f"Accelerators, {title}" in page
+    figures = admin.get(f"/what-if/{compared.pk}/figures/").json()
+    assert figures["completion"]["data"][-1]["name"] == title
+    assert f">{title}</a>" in admin.get("/what-if/").content.decode()
+    alone = Replay.objects.get(status=ReplayStatus.RUNNING)
+    Replay.objects.filter(id=alone.pk).update(resize_cost_s=2.5)
+    assert ", resize cost 2.5 s</h1>" in admin.get(f"/what-if/{alone.pk}/").content.decode()
+
+
 def test_the_scenarios_can_be_changed(compared: Replay, admin: Client) -> None:
     AcceleratorPrice.objects.all().delete()
     start_at = compared.end_at - datetime.timedelta(hours=2)
     Replay.objects.filter(start_at=compared.start_at).update(start_at=start_at)
+    Replay.objects.filter(id=compared.pk + 2).update(resize_cost_s=2.5)
     page = admin.get(f"/what-if/{compared.pk}/?price-{compared.pk}:t4=2").content.decode()
     [query] = re.findall(r'href="/what-if/\?([^"]+)">Change the scenarios', page)
     assert QueryDict(query.replace("&amp;", "&")).dict() == {
         "hours": "2", "policy-1": "priority", "kind-1-cpu": "16", "kind-1-t4": "2",
         "price-1-t4": "2.0", "policy-2": "fifo", "kind-2-cpu": "8", "kind-2-t4": "0",
+        "resize-cost-2": "2.5",
     }  # fmt: skip
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from controlplane.core.policies import POLICIES
 from controlplane.core.values.projects import ProjectQuota
-from controlplane.simulator import FREE, Rules, Workload, cluster_make, simulate
+from controlplane.simulator import FREE, Report, Rules, Workload, cluster_make, simulate
 from controlplane.simulator.options import projects_draw, projects_parse, tiers_draw, tiers_parse
 from tests.simulator.worlds import job, workload
 
@@ -21,19 +22,22 @@ def with_quota(jobs: Workload, quota: ProjectQuota) -> Workload:
     return replace(jobs, jobs=tuple(named), projects={1: quota})
 
 
+def _held(report: Report) -> Iterator[int]:
+    """Yield the accelerators of the project after every change."""
+    projects = {row.id: row.project for row in report.jobs}
+    held: Counter[int] = Counter()
+    for _, number, count in report.held:
+        held[number] = count
+        yield sum(count for one, count in held.items() if projects[one] == 1)
+
+
 @pytest.mark.parametrize("rules", [*Rules])
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_a_project_holds_its_limit_and_no_more(policy: str, rules: Rules) -> None:
     jobs = workload(*(job(name, most=2) for name in ("one-a", "one-b", "free")))
     limited = with_quota(jobs, ProjectQuota(limit=2))
     report = simulate(limited, cluster_make(1, 6), policy, costs=FREE, rules=rules)
-    projects = {row.id: row.project for row in report.jobs}
-    held: Counter[int] = Counter()
-    totals = []
-    for _, number, count in report.held:
-        held[number] = count
-        totals.append(sum(count for one, count in held.items() if projects[one] == 1))
-    assert max(totals) == 2
+    assert max(_held(report)) == 2
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -57,19 +61,61 @@ def test_a_job_that_its_project_never_lets_start_is_refused() -> None:
 
 def test_shares_of_jobs_are_drawn_independently_of_tiers() -> None:
     jobs = workload(*(job(f"job-{number}") for number in range(40)))
-    projects = projects_parse("0.5:8-16,0.3:4")
+    projects = projects_parse("0.5:8-16,0.3:4", {})
     drawn = projects_draw(jobs, projects, seed=1)
     assert Counter(row.project for row in drawn.jobs) == {1: 20, 2: 12, None: 8}
     assert drawn.projects == {1: ProjectQuota(8, 16), 2: ProjectQuota(4)}
     assert drawn == projects_draw(jobs, projects, seed=1)
     both = tiers_draw(drawn, tiers_parse("urgent:0.5"), seed=1)
     assert len({(row.project, row.tier) for row in both.jobs}) == 6
-    assert projects_draw(jobs, projects_parse(None), seed=1) is jobs
+    assert projects_draw(jobs, projects_parse(None, {}), seed=1) is jobs
 
 
 @pytest.mark.parametrize(
-    "text", ["0.5", "0.5:", "0.5:x", "0:4", "nan:4", "1.5:4", "0.6:4,0.5:4", "0.5:4-3", "0.5:-4"]
+    "text",
+    [
+        *("0.5", "0.5:", "0.5:x", "0:4", "nan:4", "1.5:4", "0.6:4,0.5:4", "0.5:4-3", "0.5:-4"),
+        *("0.5:4:", "0.5:4:t4", "0.5:4:t4=", "0.5:4:t4=x", "0.5:4:t4=2-1", "0.5:4:t4=1:t4=1"),
+        *("0.5:0-2:t4=2:a100=1", "0.5:4:t4=-1", f"0.5:4:t4={'9' * 5000}"),
+    ],
 )
 def test_wrong_projects_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="--projects"):
-        projects_parse(text)
+        projects_parse(text, {"a100": 8, "t4": 8})
+
+
+def test_quotas_of_kinds_are_read() -> None:
+    kinds = {"a100": 8, "t4": 8}
+    assert projects_parse("0.5:4-9:a100=2-3:t4=7,0.3:0:a100=6:t4=0-0", kinds) == [
+        (0.5, ProjectQuota(4, 9, guaranteed_by_kind={"a100": 2, "t4": 7},
+                           limit_by_kind={"a100": 3})),
+        (0.3, ProjectQuota(0, None, guaranteed_by_kind={"a100": 6, "t4": 0},
+                           limit_by_kind={"t4": 0})),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0.5:4:v100=1", "v100: no node has this kind; give one of a100, t4"),
+        ("0.5:4:v100=0-0", "v100: no node has this kind; give one of a100, t4"),
+        ("0.5:4:a100=9", "a100: the cluster has 8, 9 are guaranteed"),
+        ("0.5:4:t4=5,0.5:4:t4=4", "t4: the cluster has 8, 9 are guaranteed"),
+    ],
+)
+def test_kinds_that_a_cluster_lacks_are_refused(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=f"--projects: {words}"):
+        projects_parse(text, {"a100": 8, "t4": 8})
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_quotas_of_a_kind_are_kept(policy: str) -> None:
+    """Late jobs get the guaranteed t4 at once, and never more of both kinds than their limits."""
+    early = [job(f"free-{number}", weight=1000.0, most=4) for number in range(2)]
+    late = [job(f"one-{number}", at=120.0, most=2) for number in range(2)]
+    [(_, quota)] = projects_parse("0.5:0:a100=0-0:t4=2-2", {"a100": 4, "t4": 4})
+    cluster = cluster_make(2, 4, {"a100": 1, "t4": 1})
+    jobs = with_quota(workload(*early, *late, work=2000.0), quota)
+    report = simulate(jobs, cluster, policy, costs=FREE)
+    assert min(row.queued_s for row in report.jobs if row.project == 1) < 1.0
+    assert max(_held(report)) == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -34,7 +34,12 @@ _MEASURES = (
     help="Another number of this kind than the cluster has.",
 )  # fmt: skip
 @click.option(
-    "--scenario", "others", multiple=True, metavar="POLICY[,KIND=NUMBER...]",
+    "--resize-cost", type=float, metavar="SECONDS",
+    help="For which every start and every resize stops a job; default: as measured.",
+)  # fmt: skip
+@click.option(
+    "--scenario", "others", multiple=True,
+    metavar="POLICY[,KIND=NUMBER...][,resize-cost=SECONDS]",
     help="Another scenario over the same history, side by side; up to three.",
 )  # fmt: skip
 @click.option("--hours", type=int, default=24, show_default=True, help="How far back.")
@@ -43,16 +48,15 @@ _MEASURES = (
 def simulate(
     policy: str,
     accelerators: tuple[str, ...],
+    resize_cost: float | None,
     others: tuple[str, ...],
     hours: int,
     timeout_s: float | None,
     as_json: bool,
 ) -> None:
     """Replay the cluster's past as if POLICY had been in force (admins)."""
-    scenarios = [_scenario(policy, accelerators, "--accelerators")]
-    for text in others:
-        name, *sizes = text.split(",")
-        scenarios.append(_scenario(name, sizes, "--scenario"))
+    scenarios = [_scenario(policy, accelerators, resize_cost, "--accelerators")]
+    scenarios += [_other_scenario(text) for text in others]
     with Client.from_login() as client:
         first = client.simulate_scenarios(scenarios, hours=hours)
         try:
@@ -77,9 +81,26 @@ def simulate(
         click.get_current_context().exit(ExitCode.JOB_FAILED)
 
 
-def _scenario(policy: str, sizes: Sequence[str], option: str) -> dict[str, Any]:
+def _scenario(
+    policy: str, sizes: Sequence[str], resize_cost_s: float | None, option: str
+) -> dict[str, Any]:
     size = dict(_kind_and_number(text, option) for text in sizes)
-    return {"policy": policy, "accelerators": size}
+    return {"policy": policy, "accelerators": size, "resize_cost_s": resize_cost_s}
+
+
+def _other_scenario(text: str) -> dict[str, Any]:
+    policy, *parts = text.split(",")
+    prefix = "resize-cost="
+    costs = [part.removeprefix(prefix) for part in parts if part.startswith(prefix)]
+    try:
+        cost_s = float(costs[-1]) if costs else None
+    except ValueError:
+        raise click.BadParameter(
+            f"{costs[-1]!r:.60} is not a number of seconds, such as resize-cost=30.",
+            param_hint="--scenario",
+        ) from None
+    sizes = [part for part in parts if not part.startswith(prefix)]
+    return _scenario(policy, sizes, cost_s, "--scenario")
 
 
 def _kind_and_number(text: str, option: str) -> tuple[str, int]:
@@ -105,7 +126,7 @@ def _replays_watch(client: Client, ids: Sequence[int], timeout_s: float | None) 
 
 
 def _comparison_table(found: ReplayComparison) -> None:
-    """Print the figures of all scenarios, which name their accelerators if these are others."""
+    """Print the figures of all scenarios; titles name accelerators and costs of their own."""
     rows = []
     for row in found["rows"]:
         cells = [row["recorded"], row["as_is"], *row["scenarios"]]
@@ -116,7 +137,7 @@ def _comparison_table(found: ReplayComparison) -> None:
         size = scenario["accelerators"]
         sizes = [f"{number} {kind}" for kind, number in size.items()]
         is_other = size != found["as_is_accelerators"]
-        titles.append(", ".join([f"with {scenario['policy']}", *(sizes if is_other else [])]))
+        titles.append(_title(scenario, sizes if is_other else []))
     screen.print_table(screen.row_columns(titles), rows, "No scenario is done.")
 
 
@@ -132,8 +153,14 @@ def _replay_table(replay: Replay) -> None:
         text = f"mean completion, {tier['num_jobs']} {tier['tier']}"
         rows.append((text, [_figure(value, "s") for value in times]))
     as_it_was = f"replayed as it was ({result.get('as_is_policy', '')})"
-    columns = screen.row_columns(["recorded", as_it_was, f"with {replay['policy']}"])
+    columns = screen.row_columns(["recorded", as_it_was, _title(replay, [])])
     screen.print_table(columns, rows)
+
+
+def _title(scenario: Mapping[str, Any], sizes: Sequence[str]) -> str:
+    cost_s = scenario.get("resize_cost_s")
+    cost = [] if cost_s is None else [f"resize cost {cost_s:g} s"]
+    return ", ".join([f"with {scenario['policy']}", *sizes, *cost])
 
 
 def _figure(value: float | None, unit: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from virtualflow import answers
 from virtualflow.errors import VirtualFlowError
+from virtualflow.transport import bad_input
 from virtualflow.typed_site import TypedSite, answer_read
 
 #: Fields of a new replay; the result comes with `replay`.
@@ -21,14 +23,25 @@ class ReplayRequests:
     _poll_s: float
 
     def simulate(
-        self, policy: str, *, accelerators: Mapping[str, int] | None = None, hours: int = 24
+        self,
+        policy: str,
+        *,
+        accelerators: Mapping[str, int] | None = None,
+        resize_cost_s: float | None = None,
+        hours: int = 24,
     ) -> answers.Replay:
         """Ask for a replay of the last hours under a policy (admins); `replay` has the answer.
 
         Args:
             accelerators: number by kind; a kind that is left out stays as it is.
+            resize_cost_s: seconds for which every start and every resize stops a job, up to a
+                day; None: as measured.
         """
-        scenario = {"policy": policy, "accelerators": dict(accelerators or {})}
+        scenario = {
+            "policy": policy,
+            "accelerators": dict(accelerators or {}),
+            "resize_cost_s": resize_cost_s,
+        }
         return self.simulate_scenarios([scenario], hours=hours)
 
     def simulate_scenarios(
@@ -37,8 +50,16 @@ class ReplayRequests:
         """Ask for replays of the last hours under several scenarios; return the first (admins).
 
         Args:
-            scenarios: each with `policy` and optionally `accelerators`, as of `simulate`.
+            scenarios: each with `policy` and optionally `accelerators` and `resize_cost_s`, as of
+                `simulate`.
         """
+        for number, one in enumerate(scenarios):
+            cost_s = one.get("resize_cost_s")
+            if isinstance(cost_s, float) and not math.isfinite(cost_s):
+                field = (
+                    f"scenarios.{number}.resize_cost_s" if len(scenarios) > 1 else "resize_cost_s"
+                )
+                raise bad_input(field, "Give a finite number of seconds.")
         body = {"scenarios": [dict(one) for one in scenarios], "hours": hours}
         response = self._site.request("POST", "replays/", json=body)
         return answer_read(response, answers.Replay, _REQUESTED)

@@ -8,6 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from controlplane.core.policies import POLICIES
+from controlplane.simulator.settings import MOST_COST_S
 from jobs.models import Replay
 from jobs.selectors.replays import Comparison
 from jobs.services.cluster.replays import HOURS_RANGE, SCENARIOS_LIMIT
@@ -27,6 +28,7 @@ class ReplaySummarySerializer(serializers.ModelSerializer):
             "progress",
             "policy",
             "accelerators",
+            "resize_cost_s",
             "start_at",
             "end_at",
             "requested_by",
@@ -45,13 +47,20 @@ class ReplaySerializer(ReplaySummarySerializer):
 
 
 class ScenarioSerializer(serializers.Serializer):
-    """Policy and cluster of a replay. Only for the OpenAPI document."""
+    """Policy, cluster and resize cost of a replay. Only for the OpenAPI document."""
 
     policy = serializers.ChoiceField([*POLICIES])
     accelerators = serializers.DictField(
         child=serializers.IntegerField(min_value=0),
         required=False,
         help_text="Number by kind; a kind that is left out stays as it is.",
+    )
+    resize_cost_s = serializers.FloatField(
+        required=False,
+        allow_null=True,
+        min_value=0.0,
+        max_value=MOST_COST_S,
+        help_text="Seconds for which every start and every resize stops a job; null: as measured.",
     )
 
 
@@ -64,7 +73,7 @@ class ReplayRequestSerializer(ScenarioSerializer):
         required=False,
         min_length=1,
         max_length=SCENARIOS_LIMIT,
-        help_text="Several to compare, in place of `policy` and `accelerators`.",
+        help_text="Several to compare, in place of the fields of one.",
     )
     hours = serializers.IntegerField(
         required=False,
@@ -82,7 +91,16 @@ class ComparedReplaySerializer(serializers.ModelSerializer):
 
     class Meta:
         model = Replay
-        fields = ("id", "status", "progress", "policy", "accelerators", "error", "prices")
+        fields = (
+            "id",
+            "status",
+            "progress",
+            "policy",
+            "accelerators",
+            "resize_cost_s",
+            "error",
+            "prices",
+        )
 
     def get_prices(self, replay: Replay) -> dict[str, float]:
         """Return the prices of an hour by kind, of the kinds that have one."""

@@ -26,6 +26,7 @@ from jobs.selectors.replays import comparison_of
 from jobs.services.cluster.replays import Scenario, replay_cancel, replays_ask
 
 _DEFAULT_HOURS = 24
+_FIELDS = {"policy", "accelerators", "resize_cost_s"}
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 
 
@@ -39,15 +40,15 @@ class ReplayList(generics.ListAPIView):
 
     @extend_schema(request=ReplayRequestSerializer, responses={201: ReplaySummarySerializer})
     def post(self, request: Request) -> Response:
-        """Replay the past with other policies or cluster sizes.
+        """Replay the past with other policies, sizes or resize costs.
 
         Several scenarios are replayed over the same history: `replays/N/comparison/` has them side
         by side. The answer is the first of their replays.
         """
         values = body(request)
         given = values.get("scenarios")
-        if given is not None and ("policy" in values or "accelerators" in values):
-            text = "Give scenarios, or a policy and accelerators, not both."
+        if given is not None and _FIELDS & values.keys():
+            text = "Give scenarios, or the fields of one, not both."
             raise InvalidInputError.of(scenarios=text)
         if given is not None and not isinstance(given, list):
             raise InvalidInputError.of(scenarios="Give a list of scenarios.")
@@ -66,7 +67,7 @@ def _scenario(values: Any) -> Scenario:
     accelerators = values.get("accelerators", {})
     if not isinstance(accelerators, dict):
         raise InvalidInputError.of(accelerators="Give an object of numbers by kind.")
-    return Scenario(text_field(values, "policy"), accelerators)
+    return Scenario(text_field(values, "policy"), accelerators, values.get("resize_cost_s"))
 
 
 class ReplayDetail(APIView):

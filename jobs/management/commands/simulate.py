@@ -72,8 +72,8 @@ class Command(BaseCommand):
         add("--seed", type=int, default=0, help="of policies and workload" + _DEFAULT)
         add("--tiers", help="shares of jobs drawn for tiers, as urgent:0.1,idle:0.3; default: as "
             "the workload has them")  # fmt: skip
-        add("--projects", help="share of jobs, guarantee and limit of drawn projects, as "
-            "0.5:8-16,0.3:4; default: as the workload has them")  # fmt: skip
+        add("--projects", help="share of jobs, guarantee and limit of drawn projects, then the "
+            "same of kinds, as 0.5:8-16,0.3:4:a100=2-3; default: as the workload says")  # fmt: skip
         add("--json", type=Path, help="file for everything, jobs included; default: none")
         add("--page", type=Path, help="file for a page with figures; default: none")
 
@@ -116,7 +116,9 @@ class Command(BaseCommand):
             seed=seed,
         )
         workload = tiers_draw(workload, tiers_parse(options["tiers"]), seed)
-        workload = projects_draw(workload, projects_parse(options["projects"]), seed)
+        workload = projects_draw(
+            workload, projects_parse(options["projects"], file.cluster.kinds), seed
+        )
         for note in workload.notes:
             self._tell(note)
         return [

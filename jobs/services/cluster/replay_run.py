@@ -16,7 +16,7 @@ from controlplane.core.values.tiers import TIERS
 from controlplane.simulator.engine.event_clock import StuckError
 from controlplane.simulator.engine.report import Report
 from controlplane.simulator.engine.simulate import simulate
-from controlplane.simulator.settings import Knowledge
+from controlplane.simulator.settings import Knowledge, ResizeCosts
 from controlplane.simulator.workloads.history import (
     History,
     HistoryJob,
@@ -73,7 +73,7 @@ def replay_answers(
         raise ReplayStoppedError(_nothing(history), _now())
     policy = history.policy if history.policy in POLICIES else replays[0].policy
     parts = _parts(progress, 1 + len(replays))
-    as_is = _simulate(history, policy, None, next(parts))
+    as_is = _simulate(history, policy, None, history.costs, next(parts))
     unchanged = {
         "recorded": _recorded(replays[0], history),
         "as_is": _figures(as_is, history),
@@ -82,8 +82,10 @@ def replay_answers(
         "num_jobs": len(history.jobs),
     }
     for replay, part in zip(replays, parts, strict=True):
+        given_s = replay.resize_cost_s
+        costs = history.costs if given_s is None else ResizeCosts.flat(given_s)
         try:
-            changed = _simulate(history, replay.policy, replay.accelerators, part)
+            changed = _simulate(history, replay.policy, replay.accelerators, costs, part)
         except ReplayStoppedError as stop:
             yield replay, stop
         else:
@@ -105,6 +107,7 @@ def _simulate(
     history: History,
     policy: str,
     accelerators: Mapping[str, int] | None,
+    costs: ResizeCosts,
     progress: Callable[[int, int, float], None],
 ) -> Report:
     try:
@@ -112,7 +115,7 @@ def _simulate(
             history_workload(history),
             history_cluster(history, accelerators),
             policy,
-            costs=history.costs,
+            costs=costs,
             knowledge=Knowledge.TRUE,
             batch=BatchMode.CHOSEN,
             progress=progress,
@@ -254,9 +257,9 @@ def _notes(history: History, changed: Report) -> list[str]:
         notes.append(f"The chart shows the first {MOST_CHANGES} changes of allocation.")
     costs = {name: f"{value:.2f} s" for name, value in dataclasses.asdict(history.costs).items()}
     notes.append(
-        f"Measured costs of a change: {costs['start_s']} to start, {costs['growth_s']} to grow "
-        f"beside training, {costs['pause_s']} of pause. Times count from when a job's code was "
-        "found valid."
+        f"Measured costs, without a resize cost of the scenario: {costs['start_s']} to start, "
+        f"{costs['growth_s']} to grow beside training, {costs['pause_s']} of pause. Times count "
+        "from when a job's code was found valid."
     )
     return notes
 

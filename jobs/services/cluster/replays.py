@@ -13,6 +13,7 @@ from django.db import transaction
 from django.db.models import Q
 
 from controlplane.core.policies import POLICIES
+from controlplane.simulator.settings import MOST_COST_S
 from jobs import nudges
 from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError
 from jobs.models import LIVE_REPLAY_STATUSES, Accelerator, AuditAction, Replay, ReplayStatus
@@ -55,15 +56,18 @@ def accelerators_present() -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Policy and cluster under which the past is replayed.
+    """Policy, cluster and resize cost under which the past is replayed.
 
     Attributes:
         accelerators: kind -> number in the replayed cluster; a kind left out keeps its present
             number.
+        resize_cost_s: seconds for which every start and every resize stops a job; None: as
+            measured.
     """
 
     policy: str
     accelerators: Mapping[str, object]
+    resize_cost_s: object = None
 
 
 def replays_ask(
@@ -84,8 +88,8 @@ def replays_ask(
     low, high = HOURS_RANGE
     if isinstance(hours, bool) or not isinstance(hours, int) or not low <= hours <= high:
         raise InvalidInputError.of(hours=f"Give whole hours from {low} to {high}.")
-    sizes = _sizes_checked(scenarios)
-    if Replay.objects.filter(status__in=LIVE_REPLAY_STATUSES).count() + len(sizes) > LIVE_LIMIT:
+    checked = _scenarios_checked(scenarios)
+    if Replay.objects.filter(status__in=LIVE_REPLAY_STATUSES).count() + len(checked) > LIVE_LIMIT:
         raise ConflictError(
             f"At most {LIVE_LIMIT} replays wait or run at a time. Cancel some, or wait until they "
             "are done."
@@ -94,8 +98,10 @@ def replays_ask(
     values = {"requested_by": user, "requested_at": now, "start_at": start_at, "end_at": now}
     with transaction.atomic():
         replays = [
-            Replay.objects.create(policy=scenario.policy, accelerators=size, **values)
-            for scenario, size in zip(scenarios, sizes, strict=True)
+            Replay.objects.create(
+                policy=scenario.policy, accelerators=size, resize_cost_s=cost_s, **values
+            )
+            for scenario, (size, cost_s) in zip(scenarios, checked, strict=True)
         ]
         for row in replays:
             name = f"replay:{row.pk}"
@@ -106,20 +112,32 @@ def replays_ask(
     return replays
 
 
-def _sizes_checked(scenarios: Sequence[Scenario]) -> list[dict[str, int]]:
-    """Return the number of accelerators by kind of each scenario."""
-    sizes, errors = [], {}
+def _scenarios_checked(scenarios: Sequence[Scenario]) -> list[tuple[dict[str, int], float | None]]:
+    """Return the number of accelerators by kind, and the resize cost, of each scenario."""
+    checked, errors = [], {}
     for number, scenario in enumerate(scenarios):
         prefix = f"scenarios.{number}." if len(scenarios) > 1 else ""
         if scenario.policy not in POLICIES:
             errors[f"{prefix}policy"] = f"Choose one of {', '.join(POLICIES)}."
+        cost_s = _cost_read(scenario.resize_cost_s)
+        if cost_s is None and scenario.resize_cost_s is not None:
+            errors[f"{prefix}resize_cost_s"] = (
+                f"Give seconds from 0 to {MOST_COST_S:g}, or nothing for the measured costs."
+            )
         try:
-            sizes.append(_size_checked(scenario.accelerators))
+            checked.append((_size_checked(scenario.accelerators), cost_s))
         except InvalidInputError as error:
             errors |= {f"{prefix}{name}": " ".join(texts) for name, texts in error.fields.items()}
     if errors:
         raise InvalidInputError.of(**errors)
-    return sizes
+    return checked
+
+
+def _cost_read(value: object) -> float | None:
+    """Return a resize cost; None if it is no number within the bounds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0.0 <= value <= MOST_COST_S else None
 
 
 def _size_checked(accelerators: Mapping[str, object]) -> dict[str, int]:

@@ -7,6 +7,7 @@ import datetime
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from controlplane.core.expected_ends import resized_ends
 from controlplane.core.expected_starts import expected_starts, unknown_starts
 from jobs.models import ClusterSetting
 from jobs.models.resizes import BATCH_ACTOR
@@ -27,8 +28,8 @@ def cycle_run(
     """Bring the cluster one step closer to the policy's decision; return the changed jobs.
 
     Args:
-        applied: called with the changed jobs before starts are forecast, so that nothing waits for
-            that.
+        applied: called with the changed jobs before starts and ends are forecast, so that nothing
+            waits for that.
     """
     policy = cluster_setting().policy
     view = cluster_snapshot(now)
@@ -51,7 +52,8 @@ def cycle_run(
     reasons = {
         i: f"{text} {unknown[i]}" if i in unknown else text for i, text in plan.reasons.items()
     }
-    return changed | set_aside | reasons_save(reasons, starts, now)
+    ends = resized_ends(snapshot, plan, policy, num_decisions)
+    return changed | set_aside | reasons_save(reasons, starts, ends, now)
 
 
 @contextmanager

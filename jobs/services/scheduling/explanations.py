@@ -1,4 +1,4 @@
-"""A policy's explanation for each job: a sentence, and the expected start of a waiting job."""
+"""A policy's explanation for each job: a sentence, and its expected start, or end with resizes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from django.db.models import F
 
 from controlplane.core.expected_starts import ExpectedStart
+from controlplane.core.play import TimeRange
 from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES, JobStatus
 from controlplane.core.values.types import JobId
 from jobs.models import Job
@@ -16,26 +17,37 @@ from jobs.services.lifecycle.events import event_add
 #: Rows per UPDATE statement.
 _BATCH = 500
 
-_FIELDS = ("policy_reason", "expected_start_earliest_at", "expected_start_latest_at")
+_START = ("expected_start_earliest_at", "expected_start_latest_at")
+_END = ("resized_end_earliest_at", "resized_end_latest_at")
+_FIELDS = ("policy_reason", *_START, *_END)
 _CHANGES = ("expected_start_changes", "expected_start_changed_at")
 
 
 def reasons_save(
-    reasons: Mapping[JobId, str], starts: Mapping[JobId, ExpectedStart], now: datetime.datetime
+    reasons: Mapping[JobId, str],
+    starts: Mapping[JobId, ExpectedStart],
+    ends: Mapping[JobId, TimeRange],
+    now: datetime.datetime,
 ) -> set[int]:
-    """Store changed reasons and expected starts of jobs; return the jobs that changed."""
+    """Store changed reasons, expected starts and ends of jobs; return the jobs that changed.
+
+    Args:
+        ends: of running jobs that will be resized before.
+    """
     live = Job.objects.filter(status__in=[*SCHEDULABLE_JOB_STATUSES])
     changed = []
     for job in live.filter(id__in=list(reasons)).only("id", "status", *_FIELDS, *_CHANGES):
-        reason, start = reasons[job.pk], starts.get(job.pk)
         before = (job.expected_start_earliest_at, job.expected_start_latest_at)
-        bounds = (None, None) if start is None else _bounds(start, before, now)
+        bounds = _bounds(starts.get(job.pk), before, now)
+        resized = (job.resized_end_earliest_at, job.resized_end_latest_at)
+        resized = _bounds(ends.get(job.pk), resized, now)
         changes = (job.expected_start_changes, job.expected_start_changed_at)
         if job.status != JobStatus.PENDING:
             changes = (0, None)
         elif None not in before and None not in bounds and bounds != before:
             changes = (job.expected_start_changes + 1, now)
-        values = dict(zip((*_FIELDS, *_CHANGES), (reason, *bounds, *changes), strict=True))
+        found = (reasons[job.pk], *bounds, *resized, *changes)
+        values = dict(zip((*_FIELDS, *_CHANGES), found, strict=True))
         if any(getattr(job, name) != value for name, value in values.items()):
             for name, value in values.items():
                 setattr(job, name, value)
@@ -56,7 +68,7 @@ def unreadable_note(errors: Mapping[JobId, str], now: datetime.datetime) -> set[
         )
         live = Job.objects.filter(id=job_id, status__in=[*SCHEDULABLE_JOB_STATUSES])
         if live.exclude(policy_reason=text).update(
-            **dict(zip(_FIELDS, (text, None, None), strict=True)), version=F("version") + 1
+            **dict.fromkeys(_FIELDS) | {"policy_reason": text}, version=F("version") + 1
         ):
             event_add("unreadable", text, now=now, job=Job.objects.get(id=job_id))
             changed.add(job_id)
@@ -64,13 +76,19 @@ def unreadable_note(errors: Mapping[JobId, str], now: datetime.datetime) -> set[
 
 
 def _bounds(
-    start: ExpectedStart, before: tuple[datetime.datetime | None, ...], now: datetime.datetime
-) -> tuple[datetime.datetime | None, ...]:
-    """Return the times of an expected start, or those told before while it confirms them."""
+    found: TimeRange | None,
+    before: tuple[datetime.datetime | None, datetime.datetime | None],
+    now: datetime.datetime,
+) -> tuple[datetime.datetime | None, datetime.datetime | None]:
+    """Return the times of a range, or those told before while it confirms them."""
+    if found is None:
+        return None, None
     earliest_at, latest_at = before
     if earliest_at is not None and latest_at is not None:
-        told = ExpectedStart((earliest_at - now).total_seconds(), (latest_at - now).total_seconds())
-        if start.confirms(told):
+        told = TimeRange((earliest_at - now).total_seconds(), (latest_at - now).total_seconds())
+        if found.confirms(told):
             return before
-    bounds_s = (start.earliest_s, start.latest_s)
-    return tuple(now + datetime.timedelta(seconds=seconds) for seconds in bounds_s)
+    return (
+        now + datetime.timedelta(seconds=found.earliest_s),
+        now + datetime.timedelta(seconds=found.latest_s),
+    )

@@ -97,12 +97,32 @@ def test_a_running_job_ends_within_a_range(ada: User, client_of: Clients) -> Non
     assert expected_end_of(job, told_at + timedelta(seconds=145)) is None
 
 
+def test_the_range_contains_an_end_with_resizes_to_come(ada: User, client_of: Clients) -> None:
+    """Alone from 100 to 144 s; only what lies outside of these widens the range."""
+    job = running(ada)
+    told_at = steps_add(job)
+    for resized, expected in (((60, 120), (60, 144)), ((110, 300), (100, 300))):
+        job.resized_end_earliest_at, job.resized_end_latest_at = (
+            told_at + timedelta(seconds=seconds) for seconds in resized
+        )
+        job.save()
+        end = expected_end_of(job, told_at)
+        assert end is not None
+        bounds = (end.earliest_at, end.latest_at)
+        assert bounds == tuple(told_at + timedelta(seconds=seconds) for seconds in expected)
+        shown = answer(client_of(ada), job)["expected_end"]
+        assert shown["latest_at"] == end.latest_at.isoformat().replace("+00:00", "Z")
+    assert expected_end_of(job, told_at + timedelta(seconds=301)) is None
+
+
 def test_a_job_that_stops_by_a_metric_has_a_latest_end_alone(ada: User) -> None:
     job = running(
         ada, stop_kind="metric", stop_metric="loss", stop_target=0.0, stop_limit=4,
         facts={"num_examples": 800},
     )  # fmt: skip
     told_at = steps_add(job)
+    job.resized_end_earliest_at = told_at
+    job.resized_end_latest_at = told_at + timedelta(seconds=500)
     end = expected_end_of(job, timezone.now())
     assert end is not None
     assert (end.earliest_at, end.latest_at) == (None, told_at + timedelta(seconds=144))

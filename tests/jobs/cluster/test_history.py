@@ -230,6 +230,20 @@ def test_a_question_is_answered_from_the_record() -> None:
     assert ends == {first.pk: 0, second.pk: 0}
 
 
+def test_scenarios_have_resize_costs_of_their_own() -> None:
+    """A job alone on one accelerator pays its start only, in each scenario another one."""
+    world = TimedWorld(1, 1)
+    finished_job(world, max_accelerators=1)
+    costs = [0.0, None, 30.0]
+    replays_ask(None, [Scenario("fifo", {}, cost) for cost in costs], hours=1, now=world.now)
+    replay_next(world.now)
+    results = [replay.result for replay in Replay.objects.order_by("id")]
+    free_s, measured_s, flat_s = [result["changed"]["mean_jct_s"] for result in results]
+    assert flat_s - free_s == pytest.approx(30.0)
+    assert measured_s - free_s == pytest.approx(history_read(*whole(world)).costs.start_s)
+    assert [result["as_is"] for result in results] == [results[1]["changed"]] * 3
+
+
 def test_an_answer_is_given_by_tier() -> None:
     world = TimedWorld(1, 1)
     jobs = [finished_job(world, max_accelerators=1) for _ in range(3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,8 +26,10 @@ NOW = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
 URL = "/api/v1/replays/"
 
 
-def ask(policy: str = "fifo", hours: Any = 2, **accelerators: Any) -> Replay:
-    return ask_all(Scenario(policy, accelerators), hours=hours)[0]
+def ask(
+    policy: str = "fifo", hours: Any = 2, resize_cost_s: Any = None, **accelerators: Any
+) -> Replay:
+    return ask_all(Scenario(policy, accelerators, resize_cost_s), hours=hours)[0]
 
 
 def ask_all(*scenarios: Scenario, hours: Any = 2) -> list[Replay]:
@@ -64,6 +67,13 @@ def test_kinds_that_are_left_out_stay_as_they_are() -> None:
         ({"cpu": 2.5}, "accelerators", "for cpu"),
         ({"cpu": 0}, "accelerators", "not 0"),
         ({"cpu": 10_241}, "accelerators", "not 10241"),
+        ({"resize_cost_s": -0.1}, "resize_cost_s", "0 to 86400"),
+        ({"resize_cost_s": 86_400.5}, "resize_cost_s", "0 to 86400"),
+        ({"resize_cost_s": 10**400}, "resize_cost_s", "0 to 86400"),
+        ({"resize_cost_s": math.nan}, "resize_cost_s", "0 to 86400"),
+        ({"resize_cost_s": math.inf}, "resize_cost_s", "0 to 86400"),
+        ({"resize_cost_s": "30"}, "resize_cost_s", "0 to 86400"),
+        ({"resize_cost_s": True}, "resize_cost_s", "0 to 86400"),
     ],
 )
 def test_wrong_questions_name_the_field(changes: dict[str, Any], field: str, word: str) -> None:
@@ -161,8 +171,10 @@ def test_a_failing_simulator_says_so_and_stops_nothing(monkeypatch: pytest.Monke
 def test_wrong_scenarios_are_named_by_their_place() -> None:
     node_make("alpha", 2)
     with pytest.raises(InvalidInputError) as caught:
-        ask_all(Scenario("fifo", {}), Scenario("best", {"tpu": 1}))
-    assert sorted(caught.value.fields) == ["scenarios.1.accelerators", "scenarios.1.policy"]
+        ask_all(Scenario("fifo", {}), Scenario("best", {"tpu": 1}, -1))
+    assert sorted(caught.value.fields) == [
+        "scenarios.1.accelerators", "scenarios.1.policy", "scenarios.1.resize_cost_s",
+    ]  # fmt: skip
     for number in (0, replays.SCENARIOS_LIMIT + 1):
         with pytest.raises(InvalidInputError) as caught:
             ask_all(*[Scenario("fifo", {})] * number)
@@ -226,12 +238,36 @@ def test_by_rest_for_admins_only(ada: User, admin: User, client_of: Clients) -> 
     assert "result" not in client.get(URL).json()["results"][0]
     wrong = client.post(URL, {"policy": "fifo", "accelerators": [4]}, format="json")
     assert (wrong.status_code, "accelerators" in wrong.json()["errors"]) == (400, True)
-    both = client.post(URL, {"policy": "fifo", "scenarios": [{"policy": "fifo"}]}, format="json")
-    assert (both.status_code, list(both.json()["errors"])) == (400, ["scenarios"])
+    for field in ({"policy": "fifo"}, {"resize_cost_s": 30}):
+        both = client.post(URL, {**field, "scenarios": [{"policy": "fifo"}]}, format="json")
+        assert (both.status_code, list(both.json()["errors"])) == (400, ["scenarios"])
     assert client.delete(one).status_code == 204
     assert client.get(one).data["status"] == "cancelled"
     assert client.delete(one).status_code == 204
     assert client.get(one).status_code == client.delete(one).status_code == 404
+
+
+def test_resize_costs_by_rest(admin: User, client_of: Clients) -> None:
+    node_make("alpha", 2)
+    client = client_of(admin)
+    scenarios = [
+        {"policy": "fifo", "resize_cost_s": 86_400},
+        {"policy": "fifo", "resize_cost_s": 0},
+        {"policy": "fifo", "resize_cost_s": None},
+        {"policy": "fifo"},
+    ]
+    made = client.post(URL, {"scenarios": scenarios}, format="json")
+    assert (made.status_code, made.json()["resize_cost_s"]) == (201, 86_400.0)
+    compared = client.get(f"{URL}{made.data['id']}/comparison/").json()["scenarios"]
+    assert [row["resize_cost_s"] for row in compared] == [86_400.0, 0.0, None, None]
+    two = {"scenarios": [{"policy": "fifo"}, {"policy": "fifo", "resize_cost_s": -1}]}
+    wrong = client.post(URL, two, format="json")
+    assert (wrong.status_code, list(wrong.json()["errors"])) == (
+        400, ["scenarios.1.resize_cost_s"],
+    )  # fmt: skip
+    text = '{"policy": "fifo", "resize_cost_s": NaN}'
+    assert client.post(URL, text, content_type="application/json").status_code == 400
+    assert Replay.objects.count() == len(scenarios)
 
 
 FIGURES = {"mean_jct_s": 100.0, "makespan_s": 3600.0, "utilisation": 0.5, "resizes_per_job": 2.0}

@@ -10,6 +10,7 @@ import pytest
 from controlplane.core.protocol.wire import LogChunk, ReportKind
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from jobs.models import Allocation, ClusterSetting, Event, Generation, Job
+from jobs.selectors.expected_ends import expected_end_of
 from jobs.services.cluster.nodes import Cordon, node_cordon, nodes_expire
 from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.cycle import cycle_run
@@ -314,3 +315,24 @@ def test_a_waiting_job_has_a_range_of_its_expected_start() -> None:
     waiting = fresh(second)
     assert waiting.expected_start_earliest_at == at(world.now_s + 7.5)
     assert waiting.expected_start_latest_at == at(world.now_s + 10.8)
+
+
+def test_a_job_that_will_grow_has_a_range_with_its_later_accelerators() -> None:
+    """Both do 320 examples a second on two; job 1 has 2880 left, job 2 6080.
+
+    Job 1 ends after 9 s; then job 2 has 3200 left, at 640 a second: 14 s in all, not 19.
+    """
+    world = World()
+    first, second = job_make(max_accelerators=2), job_make(max_accelerators=4, stop_limit=200)
+    for job in (first, second):
+        running(world, job, 2)
+        world.train(job)
+    cycle_run(world.now)
+    growing = fresh(second)
+    assert growing.resized_end_earliest_at == at(world.now_s + 14.0 / 1.2)
+    assert growing.resized_end_latest_at == at(world.now_s + 14.0 * 1.2)
+    assert fresh(first).resized_end_latest_at is None
+    end = expected_end_of(growing, world.now)
+    assert end is not None
+    assert end.earliest_at == growing.resized_end_earliest_at
+    assert end.latest_at > growing.resized_end_latest_at  # if another job takes what job 1 leaves

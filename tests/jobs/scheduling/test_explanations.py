@@ -10,6 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.core.expected_starts import ExpectedStart
+from controlplane.core.play import TimeRange
 from controlplane.core.values.lifecycle import JobStatus
 from controlplane.core.values.types import Snapshot
 from jobs.models import Job
@@ -28,10 +29,10 @@ def test_only_changes_are_written() -> None:
     owner = user_make()
     first, second = (job_make(owner, status=JobStatus.PENDING) for _ in range(2))
     reasons = {first.pk: "Waits for 2.", second.pk: "Waits for 3."}
-    assert reasons_save(reasons, {}, START) == {first.pk, second.pk}
-    assert reasons_save(reasons, {}, START) == set()
+    assert reasons_save(reasons, {}, {}, START) == {first.pk, second.pk}
+    assert reasons_save(reasons, {}, {}, START) == set()
     version = Job.objects.get(id=first.pk).version
-    assert reasons_save(reasons | {first.pk: "Waits for 1."}, {}, START) == {first.pk}
+    assert reasons_save(reasons | {first.pk: "Waits for 1."}, {}, {}, START) == {first.pk}
     first.refresh_from_db()
     assert (first.policy_reason, first.version) == ("Waits for 1.", version + 1)
 
@@ -43,7 +44,7 @@ def test_an_expected_start_is_told_anew_only_when_it_moves() -> None:
         at_s: float, earliest_s: float | None, latest_s: float = 0.0
     ) -> tuple[datetime.datetime | None, datetime.datetime | None]:
         starts = {} if earliest_s is None else {job.pk: ExpectedStart(earliest_s, latest_s)}
-        reasons_save({job.pk: "Waits."}, starts, later(at_s))
+        reasons_save({job.pk: "Waits."}, starts, {}, later(at_s))
         job.refresh_from_db()
         return job.expected_start_earliest_at, job.expected_start_latest_at
 
@@ -65,9 +66,29 @@ def test_an_expected_start_is_told_anew_only_when_it_moves() -> None:
     assert (job.expected_start_changes, job.expected_start_changed_at) == (0, None)
 
 
+def test_an_end_with_resizes_is_told_anew_only_when_it_moves() -> None:
+    job = job_make(user_make(), status=JobStatus.RUNNING)
+
+    def told(
+        at_s: float, earliest_s: float | None, latest_s: float = 0.0
+    ) -> tuple[datetime.datetime | None, datetime.datetime | None]:
+        ends = {} if earliest_s is None else {job.pk: TimeRange(earliest_s, latest_s)}
+        reasons_save({job.pk: "Has 2."}, {}, ends, later(at_s))
+        job.refresh_from_db()
+        assert (job.expected_start_earliest_at, job.expected_start_changes) == (None, 0)
+        return job.resized_end_earliest_at, job.resized_end_latest_at
+
+    assert told(0.0, 300.0, 600.0) == (later(300.0), later(600.0))
+    version = job.version
+    assert told(10.0, 310.0, 580.0) == (later(300.0), later(600.0))
+    assert job.version == version
+    assert told(10.0, 310.0, 700.0) == (later(320.0), later(710.0))
+    assert told(20.0, None) == (None, None)
+
+
 def test_who_has_ended_keeps_the_last_word() -> None:
     job = job_make(user_make(), status=JobStatus.CANCELLED)
-    assert reasons_save({job.pk: "Waits."}, {job.pk: ExpectedStart(5.0, 9.0)}, START) == set()
+    assert reasons_save({job.pk: "Waits."}, {job.pk: ExpectedStart(5.0, 9.0)}, {}, START) == set()
     job.refresh_from_db()
     assert (job.policy_reason, job.expected_start_latest_at) == ("", None)
 
@@ -78,7 +99,7 @@ def test_many_jobs_take_few_statements() -> None:
     with CaptureQueriesContext(
         connection,
     ) as queries:
-        reasons_save({job.pk: "Waits." for job in jobs}, {}, START)
+        reasons_save({job.pk: "Waits." for job in jobs}, {}, {}, START)
     assert len(queries) <= 4  # a read, and a write with its transaction
 
 
