@@ -70,11 +70,11 @@ def objects_flattened(data: Mapping[str, Any]) -> dict[str, Any]:
     """Turn `stop: {kind: ..., limit: ...}` into `stop_kind`, `stop_limit`, as in a form.
 
     Raises:
-        InvalidInputError: `stop`, `selection` or `tuning` is no object.
+        InvalidInputError: `stop`, `selection` or `tuning` is no object, nor JSON text of one.
     """
     values = {str(name): value for name, value in data.items()}
     for prefix, needed in _OBJECTS.items():
-        given = values.pop(prefix, None)
+        given = _json_or_text(values.pop(prefix, None))
         if isinstance(given, Mapping):
             values |= {f"{prefix}_{name}": value for name, value in given.items()}
         elif given is not None:
