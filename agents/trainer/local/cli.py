@@ -183,7 +183,7 @@ def _pairs_read(pairs: list[str], expected: type[Spec], option: str) -> Spec | N
 
 
 def settings_read(pairs: list[str], option: str = "--settings") -> dict[str, Any]:
-    """Parse NAME=VALUE pairs; a value that is not JSON is text.
+    """Parse NAME=VALUE pairs; a value that is neither JSON nor a word of Python is text.
 
     Raises:
         ValueError: a pair has no "=".
@@ -193,8 +193,9 @@ def settings_read(pairs: list[str], option: str = "--settings") -> dict[str, Any
         name, separator, value = pair.partition("=")
         if not separator or not name:
             raise ValueError(f"{option} {pair!r}: write NAME=VALUE")
+        words = {"True": True, "False": False, "None": None}
         try:
-            settings[name] = json.loads(value)
+            settings[name] = words[value] if value in words else json.loads(value)
         except json.JSONDecodeError:
             settings[name] = value
     return settings

@@ -212,6 +212,35 @@ def test_single_settings_and_parts_of_the_stop_override_the_spec(
     assert (job.stop_kind, job.stop_limit) == ("epochs", 9)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "changed"),
+    [
+        ("flag", "False", {"flag": False}),
+        ("flag", "True", {"flag": True}),
+        ("flag", "None", {"flag": None}),
+        ("flag", '"False"', {"flag": "False"}),
+        ("flag", "false", {"flag": False}),
+        ("net.depth", "3", {"net": {"depth": 3, "of": {"a": 1}}}),
+        ("net.of.a", "[2]", {"net": {"depth": 2, "of": {"a": [2]}}}),
+        ("net.of.b", "x", {"net": {"depth": 2, "of": {"a": 1, "b": "x"}}}),
+        ("flag.depth", "3", {"flag.depth": 3}),
+        ("old.key", "3", {"old.key": 3}),
+    ],
+)
+def test_a_single_setting_is_changed_where_it_is(
+    ada: User, ada_client: APIClient, name: str, value: str, changed: dict[str, Any]
+) -> None:
+    before = {"flag": 1, "net": {"depth": 2, "of": {"a": 1}}, "old.key": 1, "old": {}}
+    change = {f"settings.{name}": value}
+    response = ada_client.post(URL, submission_values(settings=before, **change))
+    assert response.status_code == 201, response.data
+    original = job_make(ada, settings=before)
+    response = ada_client.post(f"{URL}{original.pk}/clone/", change)
+    assert response.status_code == 201, response.data
+    found = Job.objects.exclude(pk=original.pk).values_list("settings", flat=True)
+    assert list(found) == [{**before, **changed}] * 2
+
+
 def test_a_single_setting_changes_those_of_the_template(ada_client: APIClient) -> None:
     name, template = next((n, t) for n, t in JOB_TEMPLATES.items() if t.settings)
     response = ada_client.post(URL, {"template": name, "settings.extra": {"a": [None]}})

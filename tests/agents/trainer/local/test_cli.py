@@ -63,13 +63,23 @@ def test_resizes_that_make_no_sense_are_refused(text: str) -> None:
 
 
 def test_settings_are_json_or_text() -> None:
-    pairs = ["units=[8, 4]", "rate=0.5", "name=wide net", "deep=true", "path=a=b"]
+    pairs = [
+        "units=[8, 4]",
+        "rate=0.5",
+        "name=wide net",
+        "deep=true",
+        "path=a=b",
+        "off=False",
+        "no=None",
+    ]
     assert settings_read(pairs) == {
         "units": [8, 4],
         "rate": 0.5,
         "name": "wide net",
         "deep": True,
         "path": "a=b",
+        "off": False,
+        "no": None,
     }
     with pytest.raises(ValueError, match="write NAME=VALUE"):
         settings_read(["units"])
