@@ -267,7 +267,7 @@ def _slice_metrics(trial: Trial, examples: tuple[Any, ...]) -> list[str]:
     for metric in compiled_metrics(trial.model):
         states = zip(*(states_of[id(variable)] for variable in metric.variables), strict=True)
         results = [metric.stateless_result([*map(tf.constant, state)]) for state in states]
-        if results and not _is_close(*results, trial.model):
+        if results and not _is_close(results[0], results[1], trial.model):
             warnings.append(
                 f"the metric {metric.name!r} is computed for each slice and averaged over slices, "
                 "so its value depends on the number of virtual nodes; one that gives a value for "
