@@ -404,11 +404,12 @@ class SubmissionSerializer(serializers.Serializer):
 
     def _unknown(self, name: str) -> str:
         """Name the fields that an unknown one may mean: like it, of its object, or all."""
+        known = [str(field) for field in self.fields]
         prefix = f"{name.partition('_')[0]}_"
-        offered = difflib.get_close_matches(name, self.fields, cutoff=0.75)
+        offered = difflib.get_close_matches(name, known, cutoff=0.75)
         if prefix in ("stop_", "selection_", "tuning_"):
-            offered = [field for field in self.fields if field.startswith(prefix)]
-        return f"There is no such field; use {', '.join(offered or self.fields)}."
+            offered = [field for field in known if field.startswith(prefix)]
+        return f"There is no such field; use {', '.join(offered or known)}."
 
     def _code_check(
         self, values: dict[str, Any], template: JobTemplate | None, errors: dict[str, list[str]]
