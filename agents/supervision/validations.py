@@ -165,7 +165,8 @@ class Validation:
         elif self._has_timed_out:
             self._finish(
                 code="timeout",
-                message=f"building took longer than {self._wanted.timeout_s:g} s and was ended",
+                message=f"Building the code took longer than {self._wanted.timeout_s:g} s and was "
+                "ended. Look for an endless loop, and load or compute less while it is built",
                 at_fault="code",
                 traceback=self._log_tail(),
             )

@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -19,6 +18,7 @@ from django.views.decorators.http import require_safe
 
 from frontend.views.changes import person
 from frontend.views.job import job_or_404
+from jobs.api.parsers import yaml_write
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job
 from jobs.services.submission.rows import job_clone_values, job_from
@@ -69,7 +69,7 @@ def copy_context(
 ) -> dict[str, Any]:
     """Return the texts that submit a job, and the file with its code that they need."""
     values = _values(job, {**job_clone_values(job, person(request)), **more})
-    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    text = yaml_write(values)
     site = request.build_absolute_uri("/").rstrip("/")
     code = None if _is_of_template(job) else _code_file(job, code_job)
     return {

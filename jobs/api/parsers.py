@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Mapping
 from typing import IO, Any
 
@@ -27,6 +28,20 @@ _YAML_ERRORS = (
     AttributeError,
     LookupError,
 )
+#: Numbers such as 1e-3, which YAML 1.2 and JSON know as numbers, and YAML 1.1 as text.
+_EXPONENT_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
+
+
+class _Loader(yaml.CSafeLoader):
+    """PyYAML's loader of plain values, with `_EXPONENT_NUMBER`."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's dumper of plain values, which quotes text that `_Loader` would read as a number."""
+
+
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT_NUMBER, [*"-+.0123456789"])
 
 
 class BoundedJsonParser(JSONParser):
@@ -70,9 +85,15 @@ def yaml_read(text: bytes) -> Any:
         raise ParseError(f"At most {YAML_LIMIT_BYTES} bytes of YAML.")
     try:
         _events_check(text)
-        return yaml.load(text, Loader=yaml.CSafeLoader)
+        return yaml.load(text, Loader=_Loader)  # noqa: S506  a safe loader
     except _YAML_ERRORS as error:
         raise ParseError(f"This is no YAML: {error}") from None
+
+
+def yaml_write(values: Mapping[str, Any]) -> str:
+    """Write plain values as the YAML that `yaml_read` reads as the same values."""
+    text: str = yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return text
 
 
 def _events_check(text: bytes) -> None:

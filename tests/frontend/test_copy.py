@@ -20,6 +20,7 @@ from tests.support.builders import CODE, user_make
 pytestmark = pytest.mark.django_db
 
 CHANGES = {
+    "text like numbers": {"settings": {"rate": "1e-3", "tiny": 1e-05, "day": "2026-01-01"}},
     "plain": {},
     "all": {
         "name": "ünï 'quoted' \"name\": #1", "tags": ["a", "b:c"], "note": "one\ntwo\nEND\n",

@@ -269,7 +269,9 @@ def _is_own_fault(error: BaseException) -> bool:
 
 
 def _is_within(filename: str, root: Path) -> bool:
+    if filename.startswith("<"):  # "<string>", "<frozen runpy>": no path, so none below the cwd
+        return False
     try:
         return Path(filename).resolve().is_relative_to(root)
-    except (OSError, ValueError):  # "<string>" and the like
+    except (OSError, ValueError):
         return False

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from agents.trainer.local.local_cluster import LocalJob, LocalJobError, NonfiniteJobError
 from agents.trainer.local.predictions import predictions_write
+from agents.trainer.local.validation import job_validate
+from controlplane.core.protocol.code_archive import archive_check, archive_unpack
 from controlplane.core.protocol.nonfinite import nonfinite_read
 from controlplane.core.protocol.prediction_parts import RESULT_FILE
 from controlplane.core.protocol.selection import SelectionSpec
@@ -38,7 +40,11 @@ def launcher_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of a local run."""
     group = parser.add_argument_group("a whole run on this machine")
     group.add_argument(
-        "job", nargs="?", type=Path, metavar="JOB.py", help="defines build(settings)"
+        "job",
+        nargs="?",
+        type=Path,
+        metavar="JOB",
+        help="a .py file that defines build(settings), or a .zip with it; validated first",
     )
     group.add_argument("--virtual-nodes", type=int, default=8)
     group.add_argument("--workers", type=int, default=1, help="trainer processes to start with")
@@ -98,10 +104,15 @@ def launcher_run(options: argparse.Namespace) -> int:
         return EXIT_FAILED
     with tempfile.TemporaryDirectory(prefix="virtualflow-") as folder:
         num_slots = options.workers + sum(workers for _, workers in resizes)
-        job = LocalJob(spec, options.job, Path(folder), num_slots, options.threads)
+        code = Path(folder) / "code"
         try:
+            archive_unpack(options.job.read_bytes(), options.job.name, code)
+            job = LocalJob(spec, code, Path(folder), num_slots, options.threads)
             with job:
-                result = _train(job, options.workers, resizes)
+                memberships = _plan(job, options.workers, resizes)
+                for warning in job_validate(spec, code, Path(folder) / "validation"):
+                    _say(f"warning: {warning}")
+                result = _train(job, memberships, resizes)
                 _say(_summary(result))
                 _results_take(job, result, job.output_folder(), options.output)
         except NonfiniteJobError as error:
@@ -138,14 +149,15 @@ def _spec(options: argparse.Namespace) -> TrainingSpec:
         raise ValueError(f"there is no file {options.job}")
     if options.workers < 1:
         raise ValueError("--workers must be at least 1")
+    code = options.job.read_bytes()
     stop = StopCondition(kind=StopKind.EPOCHS, limit=options.epochs or 1)
     if options.steps:
         stop = StopCondition(kind=StopKind.STEPS, limit=options.steps)
     return TrainingSpec(
         job_id=0,
         name=options.job.stem,
-        entry_file=options.job.name,
-        code_sha256=hashlib.sha256(options.job.read_bytes()).hexdigest(),
+        entry_file=archive_check(code, options.job.name),
+        code_sha256=hashlib.sha256(code).hexdigest(),
         settings=settings_read(options.settings),
         global_batch_size=options.batch_size,
         num_virtual_nodes=options.virtual_nodes,
@@ -183,7 +195,7 @@ def _pairs_read(pairs: list[str], expected: type[Spec], option: str) -> Spec | N
 
 
 def settings_read(pairs: list[str], option: str = "--settings") -> dict[str, Any]:
-    """Parse NAME=VALUE pairs; a value that is not JSON is text.
+    """Parse NAME=VALUE pairs; a value that is neither JSON nor a word of Python is text.
 
     Raises:
         ValueError: a pair has no "=".
@@ -193,18 +205,25 @@ def settings_read(pairs: list[str], option: str = "--settings") -> dict[str, Any
         name, separator, value = pair.partition("=")
         if not separator or not name:
             raise ValueError(f"{option} {pair!r}: write NAME=VALUE")
+        words = {"True": True, "False": False, "None": None}
         try:
-            settings[name] = json.loads(value)
+            settings[name] = words[value] if value in words else json.loads(value)
         except json.JSONDecodeError:
             settings[name] = value
     return settings
 
 
-def _train(job: LocalJob, workers: int, resizes: list[tuple[int, int]]) -> dict[str, Any]:
-    """Start the trainers of all planned memberships, then resize as planned."""
+def _plan(job: LocalJob, workers: int, resizes: list[tuple[int, int]]) -> list[Membership]:
     memberships = [job.plan(workers, None)]
     for _, wanted in resizes:
         memberships.append(job.plan(wanted, memberships[-1]))
+    return memberships
+
+
+def _train(
+    job: LocalJob, memberships: list[Membership], resizes: list[tuple[int, int]]
+) -> dict[str, Any]:
+    """Start the trainers of all planned memberships, then resize as planned."""
     for membership in memberships:
         job.prepare(membership)
     for membership in memberships:
@@ -212,7 +231,7 @@ def _train(job: LocalJob, workers: int, resizes: list[tuple[int, int]]) -> dict[
     job.go(memberships[0])
     job.wait_switched(memberships[0])
     doing = "predicting" if job.spec.task is Task.PREDICT else "training"
-    _say(f"{doing} on {workers} worker(s)")
+    _say(f"{doing} on {len(memberships[0].members)} worker(s)")
     for (step, _), membership in zip(resizes, memberships[1:], strict=True):
         job.wait_step(step)
         if job.finished() is not None:

@@ -6,7 +6,7 @@ parts. The checks do not change the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,11 @@ Tensor = Any
 TOLERANCE = 1e-4
 HALF_TOLERANCE = 3e-2
 ABSOLUTE_TOLERANCE = 1e-5
+#: Examples of a batch that is compared with its pairs. Small parts differ more than large ones.
+PAIRED_EXAMPLES = 16
+#: Least and largest factor on the outputs of these examples. A model that was never trained gives
+#: much the same for all, so that even a Dice of the whole batch is nearly the mean of its parts'.
+OUTPUT_FACTORS = (0.25, 1.0)
 
 
 @dataclass(frozen=True)
@@ -47,11 +52,18 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Inputs of a run besides the batch: factor on summed losses, metric values, seed."""
+    """Inputs of a run besides the batch.
+
+    Attributes:
+        factor: on summed losses.
+        metrics: values of the metrics' variables.
+        outputs: a factor on the model's outputs for each example; None leaves them as they are.
+    """
 
     factor: float
     metrics: list[np.ndarray]
     seed: int = 0
+    outputs: np.ndarray | None = None
 
 
 class Trial:
@@ -79,12 +91,15 @@ class Trial:
             tf.TensorSpec([], tf.float32),
             [tf.TensorSpec(v.shape, v.dtype) for v in self.metrics],
             tf.TensorSpec([], tf.int64),
+            tf.TensorSpec([None], tf.float32),
         ]
         self._function = tf.function(self._run, autograph=False).get_concrete_function(*signature)
         refuse_process_operations(self._function.graph)
 
     def __call__(self, examples: tuple[Any, ...], conditions: Conditions) -> Outcome:
         """Run a batch."""
+        outputs = conditions.outputs
+        outputs = np.ones(_length(examples)) if outputs is None else outputs
         loss, metrics, counters = self._function(
             [tf.convert_to_tensor(leaf) for leaf in keras.tree.flatten(examples)],
             tf.constant(conditions.factor, tf.float32),
@@ -93,13 +108,19 @@ class Trial:
                 for value, variable in zip(conditions.metrics, self.metrics, strict=True)
             ],
             tf.constant(conditions.seed, tf.int64),
+            tf.constant(outputs, tf.float32),
         )
         return Outcome(
             float(loss), [value.numpy() for value in metrics], [value.numpy() for value in counters]
         )
 
     def _run(
-        self, leaves: list[Tensor], factor: Tensor, metrics: list[Tensor], seed: Tensor
+        self,
+        leaves: list[Tensor],
+        factor: Tensor,
+        metrics: list[Tensor],
+        seed: Tensor,
+        outputs: Tensor,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         packed = keras.tree.pack_sequence_as(self._sample, leaves)
         batch = (*packed, None, None)[:3]
@@ -112,6 +133,10 @@ class Trial:
         with keras.StatelessScope(mapping, collect_losses=True) as scope:
             predictions = model_call(self.model, batch[0], training=self._training)
             self.is_masked = any(has_mask(leaf) for leaf in keras.tree.flatten(predictions))
+            if not self._training:
+                predictions = keras.tree.map_structure(
+                    lambda leaf: _scaled(leaf, outputs), predictions
+                )
             with sums_scaled(self.model, factor):
                 loss = model_loss(self.model, batch, predictions, training=self._training)
             metrics_update(self.model, batch, predictions, loss, count)
@@ -134,14 +159,15 @@ def splitting_check(model: keras.Model, examples: tuple[Any, ...]) -> list[str]:
     Raises:
         JobCodeError: a loss, metric or state does not add up, or depends on the process.
     """
-    num_examples = len(keras.tree.flatten(examples)[0])
+    num_examples = _length(examples)
     assert num_examples > 1, "one example cannot be split"
     cut = max(1, num_examples // 3)  # parts of different size, so that wrong weights show
     first, second = _rows(examples, 0, cut), _rows(examples, cut, num_examples)
     inference = Trial(model, examples, training=False)
     _mask_check(inference)
-    warnings = _loss_check(inference, examples, (first, second), cut / num_examples)
+    warnings = _loss_check(inference, examples, (first, second))
     _metrics_check(inference, first, second)
+    warnings += _slice_metrics(inference, examples)
     training = Trial(model, examples, training=True)  # tracing also checks the operations
     _assigned_check(training)
     _counters_check(training, first, second)
@@ -168,32 +194,39 @@ def _mask_check(trial: Trial) -> None:
         )
 
 
-def _loss_check(
-    trial: Trial, whole: tuple[Any, ...], parts: tuple[Any, Any], share: float
-) -> list[str]:
-    """Compare the loss of a batch with the engine's weighted mean of the parts' losses."""
+def _loss_check(trial: Trial, whole: tuple[Any, ...], parts: Sequence[Any]) -> list[str]:
+    """Compare the losses of batches with the engine's weighted means of their parts' losses."""
     zeros = [np.zeros(v.shape) for v in trial.metrics]
 
-    def loss_of(examples: tuple[Any, ...], weight: float, seed: int = 0) -> float:
-        return weight * trial(examples, Conditions(1.0 / weight, zeros, seed)).loss
+    def loss_of(examples: Any, share: float, outputs: Any = None, seed: int = 0) -> float:
+        return share * trial(examples, Conditions(1.0 / share, zeros, seed, outputs)).loss
 
     expected = loss_of(whole, 1.0)
     if not np.isfinite(expected):
         return [f"the loss of the first examples is {expected}; look at the data and the loss"]
     if trial.random_states and loss_of(whole, 1.0, seed=1) != expected:
         return ["the model draws random numbers in inference too; its loss could not be checked"]
-    combined = loss_of(parts[0], share) + loss_of(parts[1], 1.0 - share)
-    if not _is_close(expected, combined, trial.model):
-        raise JobCodeError(
-            "loss_not_additive",
-            "code.build",
-            f"the loss of a batch ({expected:.6g}) is not the mean over its two parts "
-            f"({combined:.6g}), so virtual nodes would train something else. The losses are "
-            f"{', '.join(loss_reductions(trial.model)) or 'those of add_loss()'}. Causes: a loss "
-            "that compares examples with each other (use one that is computed for each example, "
-            "as Dice(axis=-1) is), or an add_loss() that sums over the batch (use a mean)",
-        )
+    few, *pairs = _in_pairs(whole)
+    for batch, slices in (((whole, None), [(part, None) for part in parts]), (few, pairs)):
+        expected = loss_of(batch[0], 1.0, batch[1])
+        size = _length(batch[0])
+        combined = sum(loss_of(part, _length(part) / size, outputs) for part, outputs in slices)
+        if not _is_close(expected, combined, trial.model):
+            raise _not_additive(trial.model, expected, combined)
     return []
+
+
+def _not_additive(model: keras.Model, expected: float, combined: float) -> JobCodeError:
+    return JobCodeError(
+        "loss_not_additive",
+        "code.build",
+        f"the loss of a batch ({expected:.6g}) is not the mean over its parts ({combined:.6g}), "
+        "so virtual nodes would train something else. The losses are "
+        f"{', '.join(loss_reductions(model)) or 'those of add_loss()'}. Causes: a loss that "
+        "compares examples with each other or adds them up before it divides (use one that is "
+        "computed for each example, as Dice(axis=-1) is), or an add_loss() that sums over the "
+        "batch (use a mean)",
+    )
 
 
 def _metrics_check(trial: Trial, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
@@ -218,6 +251,29 @@ def _metrics_check(trial: Trial, first: tuple[Any, ...], second: tuple[Any, ...]
             "Metrics are summed over virtual nodes; keep sums and counts in the metric, starting "
             "from zero, and divide in result()",
         )
+
+
+def _slice_metrics(trial: Trial, examples: tuple[Any, ...]) -> list[str]:
+    """Warn of metrics whose value for a batch is not that of its parts, such as a mean of Dices."""
+    zeros = [np.zeros(v.shape) for v in trial.metrics]
+    whole, *apart = [
+        trial(batch, Conditions(1.0, zeros, outputs=outputs)).metrics
+        for batch, outputs in _in_pairs(examples)
+    ]
+    sums = [sum(values) for values in zip(*apart, strict=True)]
+    both = zip(whole, sums, strict=True)
+    states_of = {id(v): pair for v, pair in zip(trial.metrics, both, strict=True)}
+    warnings = []
+    for metric in compiled_metrics(trial.model):
+        states = zip(*(states_of[id(variable)] for variable in metric.variables), strict=True)
+        results = [metric.stateless_result([*map(tf.constant, state)]) for state in states]
+        if results and not _is_close(results[0], results[1], trial.model):
+            warnings.append(
+                f"the metric {metric.name!r} is computed for each slice and averaged over slices, "
+                "so its value depends on the number of virtual nodes; one that gives a value for "
+                "each example does not"
+            )
+    return warnings
 
 
 def _assigned_check(trial: Trial) -> None:
@@ -261,6 +317,32 @@ def _is_close(expected: Any, actual: Any, model: keras.Model) -> bool:
     tolerance = HALF_TOLERANCE if is_half else TOLERANCE
     compare: Callable[..., bool] = np.allclose
     return compare(actual, expected, rtol=tolerance, atol=ABSOLUTE_TOLERANCE, equal_nan=True)
+
+
+def _length(examples: tuple[Any, ...]) -> int:
+    return len(keras.tree.flatten(examples)[0])
+
+
+def _in_pairs(examples: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.ndarray]]:
+    """Return the first `PAIRED_EXAMPLES` of a batch, then the pairs of them.
+
+    Each with factors on its outputs. The last pair of an odd number is a single example.
+    """
+    size = min(PAIRED_EXAMPLES, _length(examples))
+    factors = np.linspace(*OUTPUT_FACTORS, size)
+    bounds = [(0, size), *((low, min(low + 2, size)) for low in range(0, size, 2))]
+    return [(_rows(examples, low, high), factors[low:high]) for low, high in bounds]
+
+
+def _scaled(output: Tensor, factors: Tensor) -> Tensor:
+    """Multiply a float output of a batch by a factor for each example."""
+    if not tf.as_dtype(output.dtype).is_floating:
+        return output
+    ones = tf.ones([tf.rank(output) - 1], tf.int32)
+    shaped = tf.reshape(factors, tf.concat([tf.shape(factors), ones], 0))
+    scaled = output * tf.cast(shaped, output.dtype)
+    scaled.set_shape(output.shape)
+    return scaled
 
 
 def _rows(examples: tuple[Any, ...], low: int, high: int) -> tuple[Any, ...]:

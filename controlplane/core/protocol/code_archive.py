@@ -119,7 +119,8 @@ def _file_check(data: bytes, name: str) -> str:
     if not _FILE_NAME.fullmatch(file_name) or len(file_name) > NAME_LENGTH_LIMIT:
         raise CodeArchiveError(
             "code_name",
-            f"{file_name!r:.80} is no usable file name; use letters, digits, '_', '-' and '.'",
+            f"{file_name!r:.80} is no usable file name; use a-z, A-Z, 0-9, '_', '-' and '.', "
+            "and end it with .py",
         )
     if len(data) > FILE_LIMIT_BYTES:
         raise CodeArchiveError(
@@ -262,9 +263,10 @@ def _entry_file(names: list[str]) -> str:
         return ENTRY_FILE
     if len(top_files) == 1:
         return top_files[0]
-    found = f"found {', '.join(top_files[:5])}" if top_files else "found no Python file there"
+    found, fix = "no Python file there", "pack the files themselves, not the folder around them"
+    if top_files:
+        found, fix = ", ".join(top_files[:5]), f"name the one with build() {ENTRY_FILE}"
     raise CodeArchiveError(
         "no_entry_file",
-        f"the zip file needs {ENTRY_FILE}, or a single .py file, at its top ({found}); pack the "
-        "files themselves, not the folder around them",
+        f"the zip file needs {ENTRY_FILE}, or a single .py file, at its top (found {found}); {fix}",
     )

@@ -147,13 +147,27 @@ class SettingsField(serializers.DictField):
             raise serializers.ValidationError("Use text without lone surrogates.") from None
         except (TypeError, ValueError):
             raise serializers.ValidationError(
-                "Use text, finite numbers, true, false, null, lists and objects."
+                "Use text, finite numbers, true, false, null, lists and objects; "
+                f"{_unfit_place(data) or 'a key'} is none of them."
             ) from None
         if size_bytes > SETTINGS_LIMIT_BYTES:
             raise serializers.ValidationError(f"At most {SETTINGS_LIMIT_BYTES} bytes of JSON.")
         if "\\u0000" in text.replace("\\\\", ""):
             raise serializers.ValidationError("Use text without NUL characters.")
         return data
+
+
+def _unfit_place(value: Any, place: str = "") -> str:
+    """Return the place of the first value that JSON does not have, such as "net.rates[0]"."""
+    if isinstance(value, dict):
+        parts = [(f"{place}.{key}".lstrip("."), item) for key, item in value.items()]
+    elif isinstance(value, list | tuple):
+        parts = [(f"{place}[{number}]", item) for number, item in enumerate(value)]
+    else:
+        is_fit = value is None or isinstance(value, str | int)
+        is_fit |= isinstance(value, float) and math.isfinite(value)
+        return "" if is_fit else place
+    return next(filter(None, (_unfit_place(item, where) for where, item in parts)), "")
 
 
 class SpaceField(SettingsField):

@@ -29,6 +29,8 @@ _LISTS = ("accepted_kinds", "secrets", "tags")
 _INVALID = "The submission is not valid."
 #: Prefix of a field that changes one setting.
 _SETTING = "settings."
+#: Words of Python that would be true in `build` if they were taken as text.
+_WORDS = {"True": True, "False": False, "None": None}
 _SELECTION_FIELDS = tuple(f"selection_{field.name}" for field in dataclasses.fields(SelectionSpec))
 _TUNING_FIELDS = tuple(f"tuning_{field.name}" for field in dataclasses.fields(TuningSpec))
 #: Fields that may also be given as one object, such as `stop: {kind: epochs, limit: 3}`.
@@ -70,11 +72,11 @@ def objects_flattened(data: Mapping[str, Any]) -> dict[str, Any]:
     """Turn `stop: {kind: ..., limit: ...}` into `stop_kind`, `stop_limit`, as in a form.
 
     Raises:
-        InvalidInputError: `stop`, `selection` or `tuning` is no object.
+        InvalidInputError: `stop`, `selection` or `tuning` is no object, nor JSON text of one.
     """
     values = {str(name): value for name, value in data.items()}
     for prefix, needed in _OBJECTS.items():
-        given = values.pop(prefix, None)
+        given = _json_or_text(values.pop(prefix, None))
         if isinstance(given, Mapping):
             values |= {f"{prefix}_{name}": value for name, value in given.items()}
         elif given is not None:
@@ -143,7 +145,8 @@ def submission_apart(request: Request, apart: Sequence[str]) -> tuple[Submission
 def _settings_changed(values: dict[str, Any]) -> dict[str, Any]:
     """Apply fields `settings.NAME`, each a change of one setting of the spec or the template.
 
-    A value is JSON, or else plain text; text in a JSON body is read the same way as in a form.
+    A value is JSON or a word of Python, or else plain text; text in a JSON body is read the same
+    way as in a form.
     """
     template = JOB_TEMPLATES.get(str(values.get("template")))
     return settings_changed({} if template is None else template.settings, values)
@@ -165,13 +168,23 @@ def settings_changed(base: Mapping[str, Any], values: dict[str, Any]) -> dict[st
         messages = [str(message) for message in error.detail]
         raise InvalidInputError(_INVALID, fields={"settings": messages}) from None
     for name, value in changes.items():
-        merged = merged | {name.removeprefix(_SETTING): _json_or_text(value)}
+        merged = _setting_changed(merged, name.removeprefix(_SETTING), _json_or_text(value))
     return {name: values[name] for name in values if name not in changes} | {"settings": merged}
 
 
+def _setting_changed(given: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """Change a setting, also one inside an object that is there: `net.depth`."""
+    outer, _, inner = name.partition(".")
+    if inner and name not in given and isinstance(given.get(outer), dict):
+        return given | {outer: _setting_changed(given[outer], inner, value)}
+    return given | {name: value}
+
+
 def _json_or_text(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
     try:
-        return json.loads(value) if isinstance(value, str) else value
+        return _WORDS[value] if value in _WORDS else json.loads(value)
     except (ValueError, RecursionError):
         return value
 

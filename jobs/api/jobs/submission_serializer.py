@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -377,8 +378,7 @@ class SubmissionSerializer(serializers.Serializer):
     def to_internal_value(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Check every field, then the rules between those that are valid."""
         given = {name: value for name, value in data.items() if value is not None and value != ""}
-        unknown = f"There is no such field; use {', '.join(self.fields)}."
-        errors = {name: [unknown] for name in given if name not in self.fields}
+        errors = {name: [self._unknown(name)] for name in given if name not in self.fields}
         template = JOB_TEMPLATES.get(str(given.get("template")))
         complete = given if template is None else _template_values(template, given) | given
         values: dict[str, Any] = {}
@@ -401,6 +401,15 @@ class SubmissionSerializer(serializers.Serializer):
         if errors:
             raise serializers.ValidationError(errors)
         return values
+
+    def _unknown(self, name: str) -> str:
+        """Name the fields that an unknown one may mean: like it, of its object, or all."""
+        known = [str(field) for field in self.fields]
+        prefix = f"{name.partition('_')[0]}_"
+        offered = difflib.get_close_matches(name, known, cutoff=0.75)
+        if prefix in ("stop_", "selection_", "tuning_"):
+            offered = [field for field in known if field.startswith(prefix)]
+        return f"There is no such field; use {', '.join(offered or known)}."
 
     def _code_check(
         self, values: dict[str, Any], template: JobTemplate | None, errors: dict[str, list[str]]

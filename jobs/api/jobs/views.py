@@ -291,7 +291,7 @@ class JobFork(APIView):
     def post(self, request: Request, job_id: int) -> Response:
         """Fork a job: from its newest checkpoint, a kept one, or one that it saves now."""
         original = visible_job(request, job_id)
-        changes = settings_changed(original.settings, dict(body(request)))
+        changes = dict(body(request))
         if changes.get("forked_from", original.pk) != original.pk:
             raise InvalidInputError.of(forked_from=f"This is job {original.pk}; leave it out.")
         wanted = _changed(original, person(request), {**changes, "forked_from": original.pk})
@@ -302,6 +302,7 @@ class JobFork(APIView):
 
 def _changed(original: Job, user: User, changes: dict[str, Any]) -> Submission:
     """Check a submission equal to a job except for `changes`."""
+    changes = settings_changed(original.settings, changes)
     values = {**job_clone_values(original, user), **changes}
     if "stop" in changes:
         values = {k: v for k, v in values.items() if not k.startswith("stop_")}

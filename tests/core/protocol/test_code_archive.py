@@ -1,6 +1,7 @@
 """Uploaded code: what is accepted, what is refused, and that nothing leaves the target."""
 
 import io
+import re
 import stat
 import zipfile
 from pathlib import Path
@@ -45,6 +46,7 @@ def test_only_the_last_part_of_a_single_files_name_counts(name: str, tmp_path: P
     [
         (JOB, "notes.txt", "code_type"),
         (JOB, "with space.py", "code_name"),
+        (JOB, "ünïcode.py", "code_name"),
         (JOB, ".py", "code_name"),
         (b"  \n", "job.py", "code_empty"),
         (b"x = 1\0", "job.py", "code_empty"),
@@ -75,6 +77,18 @@ def test_the_only_python_file_at_the_top_is_the_entry() -> None:
 )
 def test_a_zip_without_a_clear_entry_is_refused(entries: dict[str, bytes]) -> None:
     assert refusal(zip_of(entries)) == "no_entry_file"
+
+
+@pytest.mark.parametrize(
+    ("entries", "fix"),
+    [
+        ({"a.py": JOB, "b.py": JOB}, "(found a.py, b.py); name the one with build() job.py"),
+        ({"project/job.py": JOB}, "(found no Python file there); pack the files themselves"),
+    ],
+)
+def test_the_refusal_of_a_zip_has_the_fix(entries: dict[str, bytes], fix: str) -> None:
+    with pytest.raises(CodeArchiveError, match=re.escape(fix)):
+        archive_check(zip_of(entries), "code.zip")
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,90 @@ def test_a_yaml_spec_beside_a_code_file(ada_client: APIClient) -> None:
     assert (Job.objects.get().priority, Job.objects.get().entry_file) == (77, "train.py")
 
 
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("1e-3", 0.001),
+        ("-1E+2", -100.0),
+        ("2.5e3", 2500.0),
+        (".5e1", 5.0),
+        ("3.e0", 3.0),
+        ("1.0e-2", 0.01),
+        ("'1e-3'", "1e-3"),
+        ("1e", "1e"),
+        ("1e3x", "1e3x"),
+        ("e3", "e3"),
+    ],
+)
+def test_numbers_of_yaml_are_those_of_json(
+    ada_client: APIClient, written: str, value: object
+) -> None:
+    text = f"template: tabular\nsettings: {{rate: {written}}}\n"
+    response = ada_client.post(URL, text, content_type="application/yaml")
+    assert response.status_code == 201, response.data
+    assert json.dumps(Job.objects.get().settings) == json.dumps({"rate": value})
+
+
+@pytest.mark.parametrize("form", ["multipart", "json"])
+def test_an_object_may_be_json_text(ada_client: APIClient, form: str) -> None:
+    objects = {
+        "stop": {"kind": "epochs", "limit": 30},
+        "selection": {"method": "selective_backprop", "beta": 2},
+        "tuning": {"space": {"learning_rate": {"low": 0.001, "high": 0.1}}, "max_trials": 3},
+    }
+    values = {name: json.dumps(value) for name, value in objects.items()}
+    response = ada_client.post(URL, {"template": "tabular", **values}, format=form)
+    assert response.status_code == 201, response.data
+    job = Job.objects.get()
+    assert (job.stop_kind, job.stop_limit) == ("epochs", 30)
+    assert (job.selection["beta"], job.tuning["max_trials"]) == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["stop", "selection", "tuning"])
+@pytest.mark.parametrize("text", ["soon", "[1]", "{", "3"])
+def test_other_text_is_no_object(ada_client: APIClient, name: str, text: str) -> None:
+    response = ada_client.post(URL, {"template": "tabular", name: text}, format="multipart")
+    assert (response.status_code, set(response.json()["errors"])) == (400, {name})
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "offered"),
+    [
+        ({"num_virtual_node": 3}, "num_virtual_node", "num_virtual_nodes."),
+        ({"priorty": 3}, "priorty", "priority."),
+        (
+            {"stop": {"kind": "epochs", "limit": 2, "limits": 2}},
+            "stop_limits",
+            "stop_kind, stop_limit, stop_metric, stop_target, stop_higher_is_better.",
+        ),
+        ({"learning_rate": 0.1}, "learning_rate", "name, tags, "),
+    ],
+)
+def test_an_unknown_field_is_told_what_it_may_mean(
+    ada_client: APIClient, given: dict[str, Any], name: str, offered: str
+) -> None:
+    response = ada_client.post(URL, submission_values(**given))
+    (message,) = response.json()["errors"][name]
+    assert message.startswith(f"There is no such field; use {offered}")
+
+
+@pytest.mark.parametrize(
+    ("written", "place"),
+    [
+        ("{day: 2026-01-01}", "day"),
+        ("{net: {rates: [1, .inf]}}", "net.rates[1]"),
+        ("{net: {2026-01-01: 1}}", "a key"),
+    ],
+)
+def test_a_setting_that_json_does_not_have_is_named(
+    ada_client: APIClient, written: str, place: str
+) -> None:
+    text = f"template: tabular\nsettings: {written}\n"
+    response = ada_client.post(URL, text, content_type="application/yaml")
+    (message,) = response.json()["errors"]["settings"]
+    assert message.endswith(f"; {place} is none of them.")
+
+
 @pytest.mark.parametrize("form", ["multipart", "json"])
 def test_single_settings_and_parts_of_the_stop_override_the_spec(
     ada_client: APIClient, form: str
@@ -126,6 +210,35 @@ def test_single_settings_and_parts_of_the_stop_override_the_spec(
     job = Job.objects.get()
     assert job.settings == {"units": 16, "name": "new", "keep": [1]}
     assert (job.stop_kind, job.stop_limit) == ("epochs", 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "changed"),
+    [
+        ("flag", "False", {"flag": False}),
+        ("flag", "True", {"flag": True}),
+        ("flag", "None", {"flag": None}),
+        ("flag", '"False"', {"flag": "False"}),
+        ("flag", "false", {"flag": False}),
+        ("net.depth", "3", {"net": {"depth": 3, "of": {"a": 1}}}),
+        ("net.of.a", "[2]", {"net": {"depth": 2, "of": {"a": [2]}}}),
+        ("net.of.b", "x", {"net": {"depth": 2, "of": {"a": 1, "b": "x"}}}),
+        ("flag.depth", "3", {"flag.depth": 3}),
+        ("old.key", "3", {"old.key": 3}),
+    ],
+)
+def test_a_single_setting_is_changed_where_it_is(
+    ada: User, ada_client: APIClient, name: str, value: str, changed: dict[str, Any]
+) -> None:
+    before = {"flag": 1, "net": {"depth": 2, "of": {"a": 1}}, "old.key": 1, "old": {}}
+    change = {f"settings.{name}": value}
+    response = ada_client.post(URL, submission_values(settings=before, **change))
+    assert response.status_code == 201, response.data
+    original = job_make(ada, settings=before)
+    response = ada_client.post(f"{URL}{original.pk}/clone/", change)
+    assert response.status_code == 201, response.data
+    found = Job.objects.exclude(pk=original.pk).values_list("settings", flat=True)
+    assert list(found) == [{**before, **changed}] * 2
 
 
 def test_a_single_setting_changes_those_of_the_template(ada_client: APIClient) -> None:

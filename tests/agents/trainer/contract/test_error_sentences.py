@@ -9,7 +9,8 @@ import keras
 import pytest
 
 from agents.trainer.contract.error_sentences import known_sentence
-from agents.trainer.contract.user_errors import JobCodeError, user_code
+from agents.trainer.contract.failures import TrainerError
+from agents.trainer.contract.user_errors import JobCodeError, own_frames_kept, user_code
 from controlplane.core.protocol.plain_text import plain_text
 from controlplane.core.protocol.wire import ReportKind
 from tests.agents.trainer.faulty_jobs import FAULTS, LABEL_OUT_OF_RANGE
@@ -88,6 +89,18 @@ def test_a_step_that_fails_is_told_in_the_same_words(tmp_path: Path) -> None:
     )
     assert report.data["traceback"].startswith("The model is made in job.py, line 5, in build")
     assert "is not in [0, 3)" in report.data["traceback"]
+
+
+def test_frames_without_a_file_are_not_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # as in a trainer, whose folder has the code
+    frames = '  File "<frozen runpy>", line 88, in _run_code\n  File "<string>", line 2, in f\n'
+    theirs = f'  File "{tmp_path}/job.py", line 7, in call\n'
+    for text, place in ((frames + theirs, "job.py, line 7, in call"), (frames, "")):
+        error = own_frames_kept(TrainerError("user_code", f"a step: Detected at\n{text}"), tmp_path)
+        assert error.traceback.startswith(place)
+        assert "<" not in error.traceback
 
 
 def test_a_trainer_tells_a_fault_of_the_code_in_the_same_words(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -63,13 +64,23 @@ def test_resizes_that_make_no_sense_are_refused(text: str) -> None:
 
 
 def test_settings_are_json_or_text() -> None:
-    pairs = ["units=[8, 4]", "rate=0.5", "name=wide net", "deep=true", "path=a=b"]
+    pairs = [
+        "units=[8, 4]",
+        "rate=0.5",
+        "name=wide net",
+        "deep=true",
+        "path=a=b",
+        "off=False",
+        "no=None",
+    ]
     assert settings_read(pairs) == {
         "units": [8, 4],
         "rate": 0.5,
         "name": "wide net",
         "deep": True,
         "path": "a=b",
+        "off": False,
+        "no": None,
     }
     with pytest.raises(ValueError, match="write NAME=VALUE"):
         settings_read(["units"])
@@ -87,9 +98,60 @@ def test_more_workers_than_virtual_nodes_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = tmp_path / "job.py"
-    job.write_text("")
+    job.write_text("def build(settings): ...\n")
     assert main([str(job), "--virtual-nodes", "2", "--workers", "3"]) == 1
     assert "2 virtual nodes cannot occupy 3 accelerators" in capsys.readouterr().err
+
+
+#: A module beside `job.py`, which compares the examples of a batch.
+RIVALS = """
+from keras import ops
+
+
+def rivalry(y_true, y_pred):
+    return ops.square(y_true - y_pred + ops.mean(y_pred))
+"""
+RIVAL_JOB = """
+import keras
+import numpy as np
+from losses import rivalry
+
+
+def build(settings):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", rivalry)
+    return model, (np.arange(60.0).reshape(20, 3), np.arange(20.0)), None
+"""
+
+
+def test_a_zip_is_validated_as_by_a_site(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "code.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("job.py", RIVAL_JOB)
+        archive.writestr("losses.py", RIVALS)
+    assert main([str(path), "--batch-size", "8", "--virtual-nodes", "2"]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("error: loss_not_additive: The loss of a batch (")
+    assert "training" not in said.out
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "said"),
+    [
+        (b"PK", "job.zip", "error: "),
+        (b"", "job.py", "error: job.py holds no Python text"),
+        (b"x = 1", "my job.py", "error: 'my job.py' is no usable file name"),
+        (b"x = 1", "job.txt", "error: "),
+    ],
+)
+def test_a_file_that_a_site_would_not_take_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, name: str, said: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert main([str(tmp_path / name)]) == 1
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_a_selection_is_read_with_its_bounds() -> None:

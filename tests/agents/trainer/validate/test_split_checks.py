@@ -1,0 +1,99 @@
+"""Losses and metrics over a whole batch, told from those of each example by their values alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.model.keras_private import model_build
+from agents.trainer.validate.split_checks import splitting_check
+
+Function = Callable[[Any, Any], Any]
+NUM_EXAMPLES = 256
+RANDOM = np.random.default_rng(3)
+#: Images whose masks cover nearly equal parts, so that any two large parts of a batch are alike.
+IMAGES = RANDOM.normal(size=(NUM_EXAMPLES, 12, 12, 1)).astype("float32")
+MASKS = (IMAGES > 0.5).astype("float32")
+
+
+def dice(y_true: Any, y_pred: Any, axis: Any = None) -> Any:
+    total = ops.sum(y_true, axis=axis) + ops.sum(y_pred, axis=axis)
+    return 1 - (2 * ops.sum(y_true * y_pred, axis=axis) + 1) / (total + 1)
+
+
+def jaccard(y_true: Any, y_pred: Any) -> Any:
+    both = ops.sum(y_true * y_pred)
+    return 1 - both / (ops.sum(y_true) + ops.sum(y_pred) - both)
+
+
+def correlation(y_true: Any, y_pred: Any) -> Any:
+    true, predicted = y_true - ops.mean(y_true), y_pred - ops.mean(y_pred)
+    norm = ops.sqrt(ops.sum(true**2) * ops.sum(predicted**2))
+    return 1 - ops.sum(true * predicted) / norm
+
+
+def explained(y_true: Any, y_pred: Any) -> Any:
+    return ops.sum((y_true - y_pred) ** 2) / ops.sum((y_true - ops.mean(y_true)) ** 2)
+
+
+def root_mean_square(y_true: Any, y_pred: Any) -> Any:
+    return ops.sqrt(ops.mean((y_true - y_pred) ** 2))
+
+
+def balanced(y_true: Any, y_pred: Any) -> Any:
+    share = ops.mean(y_true)
+    return ops.mean(keras.losses.binary_crossentropy(y_true, y_pred)) / (share * (1 - share))
+
+
+def scalar_mean(y_true: Any, y_pred: Any) -> Any:
+    return ops.mean((y_true - y_pred) ** 2)
+
+
+def dice_of_each(y_true: Any, y_pred: Any) -> Any:
+    return dice(y_true, y_pred, axis=(1, 2, 3))
+
+
+OF_A_BATCH = (dice, jaccard, correlation, explained, root_mean_square, balanced)
+OF_EACH = (scalar_mean, dice_of_each, keras.losses.binary_focal_crossentropy)
+
+
+def model_of(loss: Any, metrics: Any = ()) -> tuple[keras.Model, tuple[Any, ...]]:
+    """Build a model of pixels; returns it with examples."""
+    keras.utils.set_random_seed(1)
+    layers = [keras.Input((12, 12, 1)), keras.layers.Conv2D(1, 1, activation="sigmoid")]
+    model = keras.Sequential(layers)
+    model.compile("sgd", loss, metrics=list(metrics))
+    examples = (IMAGES, MASKS)
+    model_build(model, examples)
+    return model, examples
+
+
+@pytest.mark.parametrize("loss", OF_A_BATCH)
+def test_a_loss_of_a_whole_batch_is_refused(loss: Function) -> None:
+    with pytest.raises(JobCodeError, match="not the mean over its parts") as caught:
+        splitting_check(*model_of(loss))
+    assert caught.value.code == "loss_not_additive"
+
+
+@pytest.mark.parametrize("loss", OF_EACH)
+def test_a_loss_of_each_example_is_accepted(loss: Function) -> None:
+    assert splitting_check(*model_of(loss)) == []
+
+
+def test_a_metric_of_a_whole_batch_is_warned_of_by_name() -> None:
+    names = [metric.__name__ for metric in OF_A_BATCH]
+    warnings = splitting_check(*model_of("mse", OF_A_BATCH))
+    assert len(warnings) == len(names)
+    for name, warning in zip(names, warnings, strict=True):
+        assert f"the metric '{name}' is computed for each slice" in warning
+
+
+def test_metrics_that_add_up_are_not_warned_of() -> None:
+    classes = [keras.metrics.AUC(), keras.metrics.MeanIoU(2), keras.metrics.RootMeanSquaredError()]
+    assert splitting_check(*model_of("mse", ["mae", "accuracy", *classes, *OF_EACH])) == []
