@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from virtualflow.transport import bad_input
+from virtualflow.transport import bad_input, finite_check
 
 #: Sites take less; a larger file is a mistake, and is not read.
 FILE_LIMIT_BYTES = 64 * 1024**2
@@ -45,7 +45,7 @@ def submission_content(
         values["spec"] = _text(spec)
     if code is None:
         return {"json": _checked(values)}
-    data = {name: _form_value(value) for name, value in values.items() if value is not None}
+    data = {name: _form_value(name, value) for name, value in values.items() if value is not None}
     return {"data": data, "files": {"code": (code.name, file_read(code, "code"))}}
 
 
@@ -86,7 +86,8 @@ def _text(path: Path) -> str:
 
 def _checked(values: dict[str, Any]) -> dict[str, Any]:
     try:
-        json.dumps(values, allow_nan=False, ensure_ascii=False).encode()
+        finite_check(values)
+        json.dumps(values, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise bad_input("spec", "Give text that is valid in UTF-8.") from None
     except (TypeError, ValueError, RecursionError) as error:
@@ -94,10 +95,9 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _form_value(value: Any) -> str:
+def _form_value(name: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
         return ",".join(value)  # accelerator kinds
-    text: str = json.dumps(_checked({"": value})[""])
-    return text
+    return json.dumps(_checked({name: value})[name])

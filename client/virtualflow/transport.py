@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -60,6 +61,23 @@ def token_read(token: str) -> str:
 def bad_input(field: str, message: str) -> VirtualFlowError:
     """Return the error of one wrong value, found before anything was sent."""
     return VirtualFlowError("The input is not valid.", code="bad_input", fields={field: [message]})
+
+
+def finite_check(value: Any, field: str = "") -> None:
+    """Refuse numbers that JSON does not have, by their place, such as "scenarios.0.hours".
+
+    Raises:
+        VirtualFlowError: a number is nan or infinite.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise bad_input(field, "Give a finite number.")
+    rows: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        rows = value.items()
+    elif isinstance(value, list | tuple):
+        rows = enumerate(value)
+    for name, one in rows:
+        finite_check(one, f"{field}.{name}".lstrip("."))
 
 
 @cache
@@ -120,8 +138,10 @@ class Transport:
             content: as for httpx: `params`, `json`, `data`, `files`, `headers`.
 
         Raises:
-            VirtualFlowError: the site refused it, or there was no usable answer.
+            VirtualFlowError: a number is not finite, the site refused it, or there was no usable
+                answer.
         """
+        finite_check(content.get("json"))
         timeout = httpx.Timeout(self._timeout_s, read=self._timeout_s + wait_s)
 
         def send() -> httpx.Response:

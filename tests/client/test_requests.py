@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -285,7 +286,7 @@ def test_a_wrong_token_is_not_repeated_in_the_error(token: str) -> None:
     ("spec", "code", "field"),
     [
         ({"a": object()}, None, "spec"),
-        ({"a": float("nan")}, None, "spec"),
+        ({"a": float("nan")}, None, "a"),
         ({"a": "\ud800"}, None, "spec"),
         (Path("missing.yaml"), None, "spec"),
         (Path(), None, "spec"),
@@ -329,3 +330,29 @@ def test_text_that_cannot_be_sent_is_a_wrong_input(connect: Connect, text: str) 
                 call()
             assert caught.value.code == "bad_input"
         assert site.asked == []
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda client, x: client.change_user("ada", share_factor=x), "share_factor"),
+        (lambda client, x: client.simulate("fifo", resize_cost_s=x), "scenarios.0.resize_cost_s"),
+        (lambda client, x: client.submit({"settings": {"rates": [1, x]}}), "settings.rates.1"),
+        (lambda client, x: client.dry_run({"settings": {"rate": x}}), "settings.rate"),
+        (lambda client, x: client.fork(1, checkpoint="now", seed=x), "seed"),
+        (
+            lambda client, x: client.submit_sweep({"sweep": {"space": {"a": [x]}}}),
+            "sweep.space.a.0",
+        ),
+        (lambda client, x: client.make_project("a", limit=x), "limit"),
+    ],
+)
+def test_a_number_that_is_not_finite_is_refused_by_its_place(
+    connect: Connect, call: Callable[[Client, float], Any], field: str, value: float
+) -> None:
+    with scripted_site(Answer(200, {})) as site:
+        with pytest.raises(VirtualFlowError) as caught:
+            call(connect(site), value)
+        assert (caught.value.code, caught.value.fields.keys() & {field}) == ("bad_input", {field})
+        assert not site.asked

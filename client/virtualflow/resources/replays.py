@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from virtualflow import answers
 from virtualflow.errors import VirtualFlowError
-from virtualflow.transport import bad_input
 from virtualflow.typed_site import TypedSite, answer_read
 
 #: Fields of a new replay; the result comes with `replay`.
@@ -53,13 +51,6 @@ class ReplayRequests:
             scenarios: each with `policy` and optionally `accelerators` and `resize_cost_s`, as of
                 `simulate`.
         """
-        for number, one in enumerate(scenarios):
-            cost_s = one.get("resize_cost_s")
-            if isinstance(cost_s, float) and not math.isfinite(cost_s):
-                field = (
-                    f"scenarios.{number}.resize_cost_s" if len(scenarios) > 1 else "resize_cost_s"
-                )
-                raise bad_input(field, "Give a finite number of seconds.")
         body = {"scenarios": [dict(one) for one in scenarios], "hours": hours}
         response = self._site.request("POST", "replays/", json=body)
         return answer_read(response, answers.Replay, _REQUESTED)
