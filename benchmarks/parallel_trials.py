@@ -103,26 +103,25 @@ class TunedJob:
     def run(self) -> None:
         """Train to the end, in rounds as long as trials and their steps are left."""
         num_steps, limit = self._tuning.trial_steps, self._engine.work.data.course.num_planned_steps
-        while not self._is_over and self._num_trials < self._tuning.max_trials:
+        while not self._is_over() and self._num_trials < self._tuning.max_trials:
             left = limit - self.progress.step
             if left < 2 * num_steps:
                 break
             num_steps = self._round(num_steps, left / 2)
         self._train(limit)
 
-    @property
     def _is_over(self) -> bool:
         return self.progress.is_over or self.is_reached
 
     def _round(self, num_steps: int, limit: float) -> int:
         """Do the steps of a round and go on with its winner; returns the next round's steps."""
         start_losses = self._train(num_steps // NUM_POINTS)
-        if self._is_over:
+        if self._is_over():
             return num_steps
         begun, root = self.progress, self._save("root")
         num_trials = min(self._tuning.max_parallel, self._tuning.max_trials - self._num_trials)
         losses = self._train(num_steps)
-        if self._is_over:  # the trials beside it have done as many steps
+        if self._is_over():  # the trials beside it have done as many steps
             self.trial_steps += num_trials * (self.progress.step - begun.step)
             return num_steps
         ended, own = self.progress, self._save("own")
@@ -163,7 +162,7 @@ class TunedJob:
 
     def _train(self, num_steps: int) -> list[float]:
         """Do steps of the job itself, up to its end or the target; returns their losses."""
-        return self._steps(num_steps, lambda: self._is_over)
+        return self._steps(num_steps, self._is_over)
 
     def _steps(self, num_steps: int, is_over: Callable[[], bool]) -> list[float]:
         losses: list[float] = []
