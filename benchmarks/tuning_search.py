@@ -2,10 +2,16 @@
 
 The digits template, whose validation accuracy has to reach a target. Arms: its own learning rate
 (`hand`), a bad one (`default`, once, as it is the slowest), a job that begins with the bad one and
-is tuned (`tuned`, by the engine), and whole runs of at most `RUN_EPOCHS` epochs, one after another,
-with learning rates by Optuna's TPE with its Hyperband pruner (`optuna`), or drawn at random
-(`random`). Cost is counted in training steps of all runs and trials up to the target, which do not
-depend on the machine; all arms have the same steps and validate once an epoch.
+is tuned (`tuned`, by the engine), the same job tuned by trials on idle accelerators (`parallel`),
+and whole runs of at most `RUN_EPOCHS` epochs, one after another, with learning rates by Optuna's
+TPE with its Hyperband pruner (`optuna`), or drawn at random (`random`). Cost is counted in training
+steps of all runs and trials up to the target, which do not depend on the machine; all arms have the
+same steps and validate once an epoch.
+
+`parallel` alone counts the steps of the job, as trials run beside it where nothing else would:
+`parallel_over_serial` is their median over that of `tuned`, below 1 if idle accelerators save time.
+`parallel_steps_all` counts the steps of its trials too. Both leave out what is no step: the starts
+of trials, and the way of states there and back (`benchmarks.parallel_trials` has the assumptions).
 
 A second part, `retune`, trains the tuned job for `JOB_EPOCHS` epochs with searches at plateaus and
 without. Its figure is the lowest validation loss without them over that with them, so above 1 they
@@ -33,6 +39,7 @@ import optuna
 
 from agents.trainer.local.local_cluster import LocalJob
 from benchmarks.figures import figures_print
+from benchmarks.parallel_trials import parallel_run
 from controlplane.core.protocol.tuning import TunableRange, TuningSpec
 from controlplane.core.protocol.wire import (
     ReductionMode,
@@ -53,7 +60,7 @@ RUN_EPOCHS, JOB_EPOCHS = 30, 100
 RUNS_LIMIT = 40
 LIMIT_S = 3600.0
 SPACE = {"learning_rate": TunableRange(low=LOW, high=HIGH, log=True)}
-ARMS = ("hand", "default", "tuned", "optuna", "random")
+ARMS = ("hand", "default", "tuned", "parallel", "optuna", "random")
 Report = Callable[[int, float], bool]
 
 
@@ -82,9 +89,12 @@ def _search_figures(seeds: Sequence[int], target: float) -> dict[str, Any]:
     """Run all arms to the target accuracy and print the table."""
     steps: dict[str, list[int]] = {arm: [] for arm in ARMS}
     missed = dict.fromkeys(ARMS, 0)
+    steps_all = []
     print("seed, then steps of each arm (* target not reached)")
     for seed in seeds:
         found = _arms(seed, target)
+        found["parallel"], num_all = _parallel(seed, target)
+        steps_all.append(num_all)
         for arm, (num_steps, is_reached) in found.items():
             steps[arm].append(num_steps)
             missed[arm] += not is_reached
@@ -96,6 +106,8 @@ def _search_figures(seeds: Sequence[int], target: float) -> dict[str, Any]:
         "over_optuna": round(median["optuna"] / median["tuned"], 2),
         "over_random": round(median["random"] / median["tuned"], 2),
         "within_hand": round(median["tuned"] / median["hand"], 2),
+        "parallel_over_serial": round(median["parallel"] / median["tuned"], 2),
+        "parallel_steps_all": statistics.median(steps_all),
         "steps": median,
         "target": target,
         "missed": missed,
@@ -212,11 +224,34 @@ def _tuned(seed: int, target: float) -> tuple[int, bool]:
     return result["step"], result["reason"] == StopKind.METRIC
 
 
+def _parallel(seed: int, target: float) -> tuple[tuple[int, bool], int]:
+    """Train a job beside its trials; returns its steps and whether it is there, and all steps."""
+    stop = StopCondition(kind=StopKind.EPOCHS, limit=JOB_EPOCHS)
+    spec = _spec(seed, stop, TuningSpec(space=SPACE, parallel=True))
+    found = parallel_run(spec, TEMPLATE, "val_accuracy", target)
+    for number, trials in enumerate(found.rounds, start=1):
+        rates = (f"{values.get('learning_rate', 'own')} {end}" for values, end in trials)
+        print(f"  round {number}:", ", ".join(rates))
+    return (found.steps, found.is_reached), found.steps + found.trial_steps
+
+
 def _tuned_run(
     seed: int, stop: StopCondition, tuning: TuningSpec
 ) -> tuple[dict[str, Any], list[TrainerReport]]:
     """Train a job that begins with the bad rate; returns its result and reports."""
-    spec = TrainingSpec(
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalJob(_spec(seed, stop, tuning), TEMPLATE, Path(folder) / "trainers") as job,
+    ):
+        job.resize(1)
+        result = job.wait_finished(LIMIT_S)
+        (trainer,) = job.trainers.values()
+        return result, trainer.reports
+
+
+def _spec(seed: int, stop: StopCondition, tuning: TuningSpec) -> TrainingSpec:
+    """Describe a tuned job that begins with the bad rate."""
+    return TrainingSpec(
         job_id=0,
         name="digits",
         entry_file=TEMPLATE.name,
@@ -229,14 +264,6 @@ def _tuned_run(
         stop=stop,
         tuning=tuning,
     )
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        LocalJob(spec, TEMPLATE, Path(folder) / "trainers") as job,
-    ):
-        job.resize(1)
-        result = job.wait_finished(LIMIT_S)
-        (trainer,) = job.trainers.values()
-        return result, trainer.reports
 
 
 def _trials_print(reports: Sequence[TrainerReport]) -> int:

@@ -7,9 +7,7 @@ that computes losses, and what one costs that only chooses.
 
 from __future__ import annotations
 
-import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,21 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agents.trainer.collectives.devices import configure_devices
-from agents.trainer.collectives.groups import lone_group
-from agents.trainer.collectives.runtime import CollectiveRuntime
-from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.engine.session import MembershipSession
-from agents.trainer.engine.workload import workload_build
 from agents.trainer.model.progress import Activity, Progress
 from agents.trainer.step.stepper import Stepper
+from benchmarks.lone_engine import lone_engine
 from benchmarks.selection_runs import job as job_module
-from benchmarks.selection_runs.described import BATCH_SIZE, epochs_stop, job_spec
+from benchmarks.selection_runs.described import epochs_stop, job_spec
 from benchmarks.selection_runs.runs import Reached
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
-from controlplane.core.protocol.wire import AcceleratorInfo, Member, Membership, TrainingSpec
+from controlplane.core.protocol.wire import TrainingSpec
 
-ACCELERATOR = AcceleratorInfo(index=0, kind="cpu", name="benchmark", memory_bytes=0, threads=1)
 SELECTION = SelectionSpec(
     method=SelectionMethod.STALE_SELECTIVE_BACKPROP, stale_every=2, guard=False
 )
@@ -149,31 +142,8 @@ def costs_of(
 
 @contextmanager
 def _arm(spec: TrainingSpec) -> Iterator[Arm]:
-    with tempfile.TemporaryDirectory(prefix="selection-") as name:
-        run_dir = Path(name)
-        (run_dir / "code").mkdir()
-        shutil.copy(Path(job_module.__file__), run_dir / "code" / spec.entry_file)
-        reports = ReportWriter(run_dir, 0, 0)
-        configure_devices(ACCELERATOR)
-        work = workload_build(run_dir, spec, reports)
-        member = Member(
-            slot=0,
-            node_id=0,
-            accelerator_index=0,
-            virtual_nodes=tuple(range(spec.num_virtual_nodes)),
-        )
-        membership = Membership(
-            generation=1, members=(member,), leader_slot=0, source_slot=None, cluster_addresses=()
-        )
-        stepper = Stepper(
-            work.trace(),
-            spec.reduction,
-            CollectiveRuntime(0, ACCELERATOR),
-            lone_group(0),
-            pass_size=BATCH_SIZE,
-        )
-        session = MembershipSession(work, spec, 0, reports, "training", membership, Progress())
-        try:
-            yield Arm(session, stepper)
-        finally:
-            session.close()
+    with (
+        lone_engine(spec, Path(job_module.__file__)) as engine,
+        engine.session(Progress()) as session,
+    ):
+        yield Arm(session, engine.stepper)

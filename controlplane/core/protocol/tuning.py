@@ -135,7 +135,10 @@ class TuningSpec:
 def _check_range(name: str, span: TunableRange) -> None:
     where = f"tuning.space.{name}"
     if name not in {known.value for known in TunableName}:
-        raise ValueError(f"{where} is no tunable; choose from {', '.join(TunableName)}")
+        raise ValueError(
+            f"{where} is no tunable; choose from {', '.join(TunableName)}, and compare other "
+            "values by forks of one state, each with its own"
+        )
     low, high = BOUNDS[TunableName(name)]
     if not (math.isfinite(span.low) and low <= span.low):
         raise ValueError(f"{where}.low must be at least {low:g}, got {span.low}")

@@ -18,10 +18,11 @@ from controlplane.core.selection.cost import ExampleTimes, relative_cost
 WINDOW_PASSES = 32
 #: Measured times of such passes, and of training steps, at least.
 WINDOW_TIMES = 8
-#: Windows in a row that must find the cost too high.
+#: Windows in a row that must find the cost too high, unless one finds it clearly too high.
 WINDOWS = 2
-#: An epoch that selects must take less than this share of a plain one's time.
-HIGHEST_COST = 0.95
+#: An epoch that selects must take less than this share of a plain one's time; from the second share
+#: on it clearly does not.
+HIGHEST_COST, CLEAR_COST = 0.95, 1.2
 #: Control epochs to compare before selection may be given up.
 CONTROLS = 3
 
@@ -53,7 +54,8 @@ class BreakEvenGuard:
         quotients: of passes of earlier memberships, over the median of their steps.
         num_steps: measured steps of these memberships.
         passes, candidates, chosen: counts over all passes of the present window.
-        num_costly: windows in a row, up to the newest full one, with too high a cost.
+        num_costly: windows in a row, up to the newest full one, with too high a cost; one with a
+            clearly too high cost counts as `WINDOWS`.
         cost: of an epoch that selects over a plain one's, in the newest full window.
         newest: median quotient in the newest full window; None before the first one.
     """
@@ -134,9 +136,10 @@ class BreakEvenGuard:
             return self
         times = ExampleTimes(loss_s=quotient, step_s=1.0)
         cost = relative_cost(spec, times, self.chosen / self.candidates)
+        weight = WINDOWS if cost >= CLEAR_COST else 1
         return BreakEvenGuard(
             self.generation,
-            num_costly=self.num_costly + 1 if cost >= HIGHEST_COST else 0,
+            num_costly=self.num_costly + weight if cost >= HIGHEST_COST else 0,
             cost=cost,
             newest=quotient,
         )

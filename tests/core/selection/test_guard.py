@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -81,13 +82,44 @@ def test_the_guard_finds_the_break_even(
 
 
 def test_the_guard_waits_for_two_windows_in_a_row() -> None:
-    guard = _fed(BreakEvenGuard(), 0.9, WINDOW_PASSES)
+    guard = _fed(BreakEvenGuard(), 0.6, WINDOW_PASSES)
     assert guard.verdict is None, "one window may be an accident"
     guard = _fed(guard, 0.1, WINDOW_PASSES)
-    guard = _fed(guard, 0.9, WINDOW_PASSES)
+    guard = _fed(guard, 0.6, WINDOW_PASSES)
     assert guard.verdict is None, "a cheap window lies between"
-    guard = _fed(guard, 0.9, WINDOW_PASSES)
+    guard = _fed(guard, 0.6, WINDOW_PASSES)
     assert guard.verdict is not None
+
+
+@pytest.mark.parametrize(("loss_s", "num_passes"), [(0.69, 64), (0.71, 32), (5.0, 32)])
+def test_one_window_suffices_if_its_cost_is_clearly_too_high(
+    loss_s: float, num_passes: int
+) -> None:
+    """Half of the candidates are chosen, so the cost is clear from 0.7 on."""
+    guard = BreakEvenGuard()
+    for number in range(1, num_passes + 1):
+        assert guard.verdict is None, f"decided before pass {number}"
+        times = ExampleTimes(loss_s, 0.0)
+        guard = guard.after_batch(PLAIN, 1, ExampleTimes(0.0, 1.0))
+        guard = guard.after_batch(PLAIN, 1, times, candidates=100, chosen=50)
+    assert guard.verdict is not None
+    assert guard.verdict.ratio == pytest.approx(loss_s + 0.5)
+
+
+def test_scattered_times_end_no_selection_that_pays_a_little() -> None:
+    """Single times scatter by a half; epochs cost 0.8 of plain ones."""
+    draws = random.Random(1)
+    ended = 0
+    for _ in range(300):
+        guard = BreakEvenGuard()
+        for _ in range(2 * WINDOW_PASSES):
+            loss_s, step_s = (mean * draws.lognormvariate(0.0, 0.5) for mean in (0.3, 1.0))
+            guard = guard.after_batch(PLAIN, 1, ExampleTimes(0.0, step_s))
+            guard = guard.after_batch(
+                PLAIN, 1, ExampleTimes(loss_s, 0.0), candidates=100, chosen=50
+            )
+        ended += guard.verdict is not None
+    assert ended == 0
 
 
 #: Seconds per example of a membership's steps, and its passes.
@@ -127,7 +159,7 @@ def test_shorter_ones_take_more_passes() -> None:
     guard = BreakEvenGuard()
     for generation in range(1, 17):
         assert guard.verdict is None
-        guard = _fed(guard, 0.9, 6, generation=generation)
+        guard = _fed(guard, 0.6, 6, generation=generation)
     assert guard.verdict is not None
 
 

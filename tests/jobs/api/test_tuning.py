@@ -73,6 +73,17 @@ def test_a_tuning_reaches_the_trainer_and_a_clone(kind: str, ada: User, client_o
     assert clone.data["tuning"] == {**read["tuning"], "max_trials": 5}
 
 
+@pytest.mark.parametrize("name", ["beta", "selection_beta", "selection.beta"])
+def test_the_exponent_of_a_selection_is_refused_with_what_to_do_instead(name: str) -> None:
+    selection = {"method": "selective_backprop", "start": 1}
+    space = {**SPACE, name: {"low": 0.5, "high": 3}}
+    errors = _refused({"space": space}, selection=selection)
+    assert list(errors) == ["tuning_space"]
+    (message,) = errors["tuning_space"]
+    assert message.startswith(f"tuning.space.{name} is no tunable; choose from learning_rate, ")
+    assert "compare other values by forks of one state, each with its own" in message
+
+
 @pytest.mark.parametrize(
     "more", [{}, {"tuning": {}}, {"tuning": {"space": {}, "max_trials": 5}}, {"tuning_space": ""}]
 )

@@ -13,6 +13,8 @@ from django.contrib.auth.models import User
 from django.core.files.base import ContentFile
 from rest_framework.test import APIClient
 
+from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Artifact, AuditEntry, Job, Project, ProjectMembership
@@ -370,3 +372,15 @@ def test_the_newest_checkpoints_are_kept_under_their_steps(
     settings.KEPT_CHECKPOINTS = 1
     save(world, running, 50)
     assert list(running.artifacts.values_list("name", flat=True)) == ["checkpoint.npz"]
+
+
+def test_forks_of_one_state_differ_in_their_selection_alone(
+    ada: User, ada_client: APIClient
+) -> None:
+    selection = encode(SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP))
+    parent = parent_make(ada, stop_kind="epochs", selection=selection)
+    for change in ({"beta": 2.0}, {"method": "random"}):
+        fields = {f"selection_{name}": value for name, value in change.items()}
+        made = fork(ada_client, parent, **fields)
+        assert made.status_code == 201, made.data
+        assert Job.objects.get(id=made.data["id"]).selection == {**selection, **change}

@@ -32,7 +32,7 @@ class Trainers:
         self.generation = 0
 
     def membership(self, num_passes: int, leader: int, seconds: float) -> None:
-        """Run passes, of 90 % of the steps' time, from a checkpoint that both have read."""
+        """Run passes, of 60 % of the steps' time, from a checkpoint that both have read."""
         self.generation += 1
         stored = json.loads(json.dumps(self.progress[0].to_json()))
         self.progress = [Progress.from_json(stored)] * 2
@@ -46,7 +46,7 @@ class Trainers:
             for slot, part in enumerate(parts):
                 activity = Activity.SELECT if is_pass else Activity.TRAIN
                 cursor = replace(self.progress[slot], activity=activity)
-                batch_s = (seconds + slot) * (0.9 if is_pass else 1.0)
+                batch_s = (seconds + slot) * (0.6 if is_pass else 1.0)
                 chosen = 10 if is_pass else None
                 self.progress[slot] = part.after_batch(cursor, sent, 20, batch_s, chosen)
             guards = [progress.guard for progress in self.progress]
@@ -67,7 +67,7 @@ def test_the_evidence_survives_leaders_and_memberships_shorter_than_a_window(pas
         done += passes
     assert trainers.verdicts() == [EndReason.GUARD] * 2
     guard = trainers.progress[0].guard
-    assert guard.cost == pytest.approx(0.9 + 0.5)
+    assert guard.cost == pytest.approx(0.6 + 0.5)
 
 
 def test_a_decision_is_made_once_and_only_with_the_guard_on() -> None:
