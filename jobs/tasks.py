@@ -30,7 +30,11 @@ from jobs.services.scheduling.cycle import cycle_run, cycle_watched
 from jobs.services.submission.forks import forks_advance
 from jobs.services.submission.tuning_rounds import tuning_advance
 from jobs.services.submission.validation_requests import validations_delete_old
-from jobs.services.submission.validations import validations_expire, validations_start_waiting
+from jobs.services.submission.validations import (
+    validations_expire,
+    validations_spread,
+    validations_start_waiting,
+)
 
 
 @shared_task(time_limit=60)
@@ -137,7 +141,7 @@ def deliver_notification(delivery_id: int) -> bool:
 def expire_validations() -> list[int]:
     """Assign waiting validations, retry overdue ones, delete old ones; return the jobs."""
     now = timezone.now()
-    changed = validations_start_waiting(now)
+    changed = validations_start_waiting(now) | validations_spread(now)
     if watch_is_kept(now):
         changed |= validations_expire(now)
     validations_delete_old(now)

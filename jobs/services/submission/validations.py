@@ -43,23 +43,27 @@ def validation_start(validation: Validation, now: datetime.datetime) -> bool:
         return False
     if validation.job_id is not None and not _num_free([validation.owner_id])[validation.owner_id]:
         return False
-    text = f"Its code is being built once on {node.name}."
     waiting = Validation.objects.filter(id=validation.pk, status=ValidationStatus.WAITING)
-    changes = {"status_code": "validating", "status_reason": text}
+    return _assign(waiting, node, now, attempt=F("attempt") + 1)
+
+
+def _assign(
+    awaited: QuerySet[Validation], node: Node, now: datetime.datetime, **changes: Any
+) -> bool:
+    """Give one validation to a node, unless it has left `awaited`."""
+    text = f"Its code is being built once on {node.name}."
+    changes |= {"status_code": "validating", "status_reason": text}
+    shown = {name: changes[name] for name in ("status_code", "status_reason")}
     with transaction.atomic():
         # The job is locked first, as by everything that changes jobs.
-        Job.objects.filter(validation=validation, status=JobStatus.VALIDATING).update(
-            version=F("version") + 1, **changes
+        Job.objects.filter(validation__in=awaited, status=JobStatus.VALIDATING).update(
+            version=F("version") + 1, **shown
         )
-        is_started = waiting.update(
-            status=ValidationStatus.RUNNING,
-            node=node,
-            attempt=F("attempt") + 1,
-            deadline_at=_deadline(now),
-            **changes,
+        is_assigned = awaited.update(
+            status=ValidationStatus.RUNNING, node=node, deadline_at=_deadline(now), **changes
         )
-        transaction.set_rollback(not is_started)
-    return bool(is_started)
+        transaction.set_rollback(not is_assigned)
+    return bool(is_assigned)
 
 
 def _deadline(now: datetime.datetime) -> datetime.datetime:
@@ -69,6 +73,11 @@ def _deadline(now: datetime.datetime) -> datetime.datetime:
 
 
 def _least_busy_node(now: datetime.datetime) -> Node | None:
+    return _nodes_by_load(now).first()
+
+
+def _nodes_by_load(now: datetime.datetime) -> QuerySet[Node]:
+    """Select the nodes that may build code, the least busy first."""
     running = Count(
         "validations", filter=Q(validations__status=ValidationStatus.RUNNING), distinct=True
     )
@@ -82,17 +91,14 @@ def _least_busy_node(now: datetime.datetime) -> Node | None:
     nodes = Node.objects.filter(status=NodeStatus.ONLINE, removed_at=None)
     if are_users_strangers():
         nodes = nodes.exclude(isolation="none")
-    return (
-        nodes.annotate(num_validations=running, num_trainers=trainers, is_closed=is_closed)
-        .order_by(
-            "is_closed",
-            "is_cordoned",
-            F("quarantined_until").asc(nulls_first=True),
-            "num_validations",
-            "num_trainers",
-            "id",
-        )
-        .first()
+    counted = nodes.annotate(num_validations=running, num_trainers=trainers, is_closed=is_closed)
+    return counted.order_by(
+        "is_closed",
+        "is_cordoned",
+        F("quarantined_until").asc(nulls_first=True),
+        "num_validations",
+        "num_trainers",
+        "id",
     )
 
 
@@ -111,6 +117,28 @@ def validations_start_waiting(now: datetime.datetime) -> set[int]:
         for validation in in_turn.filter(owner=owner_id)[:number]
     ]
     return _jobs_of(validation for validation in chosen if validation_start(validation, now))
+
+
+def validations_spread(now: datetime.datetime) -> set[int]:
+    """Move validations that wait behind another one to nodes that build none; return their jobs.
+
+    A node builds one after another, so code that takes long would keep the others waiting. A move
+    is no new attempt: the former node's answer is dropped as it comes from another node.
+    """
+    trusted = Q(quarantined_until=None) | Q(quarantined_until__lte=now)
+    nodes = _nodes_by_load(now).filter(trusted, num_validations=0, is_closed=0, is_cordoned=False)
+    idle, building, moved = list(nodes[:_AT_ONCE]), set(), []
+    running = Validation.objects.filter(status=ValidationStatus.RUNNING)
+    for validation in running.order_by("deadline_at", "id")[:_AT_ONCE] if idle else ():
+        if validation.node_id not in building:
+            building.add(validation.node_id)
+        elif idle:
+            behind = running.filter(
+                id=validation.pk, node=validation.node_id, attempt=validation.attempt
+            )
+            if _assign(behind, idle.pop(0), now):
+                moved.append(validation)
+    return _jobs_of(moved)
 
 
 def _num_free(owner_ids: Collection[int]) -> dict[int, int]:

@@ -18,9 +18,11 @@ from jobs.services.reports.batches import batch_take
 from jobs.services.reports.log_chunks import log_chunks_store
 from jobs.services.submission.job_actions import job_cancel
 from jobs.services.submission.validations import (
+    TIME_LIMIT_GRACE_S,
     validation_start,
     validation_take,
     validations_expire,
+    validations_spread,
     validations_start_waiting,
 )
 from tests.jobs.world import World
@@ -214,6 +216,48 @@ class TestValidations:
         first, _ = node_make()
         second, _ = node_make()
         assert [self.waiting().validation.node for _ in range(3)] == [first, second, first]
+
+    def test_code_behind_slow_code_moves_to_a_node_that_builds_none(self, settings: Any) -> None:
+        first, _ = node_make()
+        second, _ = node_make()
+        slow, quick, behind, last = [self.waiting() for _ in range(4)]
+        assert validations_spread(at(1)) == set(), "both build"
+        told = self.report(behind)
+        for job in (quick, last):
+            assert validation_take(second, self.report(job), at(5))
+        assert validations_spread(at(6)) == {behind.pk}
+        assert [one.validation_id for one in wanted_state(first).validations] == [
+            slow.validation.pk
+        ]
+        (wanted,) = wanted_state(second).validations
+        assert (wanted.validation_id, wanted.attempt) == (behind.validation.pk, 1)
+        behind.refresh_from_db()
+        assert second.name in behind.status_reason
+        assert not validation_take(first, told, at(7))
+        over = at(4 * settings.VALIDATION_TIMEOUT_S + TIME_LIMIT_GRACE_S + 1)
+        assert validations_expire(over) == {slow.pk}, "time counts from the move"
+        assert validation_take(second, told, over)
+
+    @pytest.mark.parametrize(
+        "state",
+        [
+            {"status": "lost"},
+            {"is_cordoned": True},
+            {"quarantined_until": at(500)},
+            {"removed_at": at(0)},
+        ],
+    )
+    def test_code_does_not_move_to_a_node_that_takes_no_work(self, state: dict[str, Any]) -> None:
+        node, _ = node_make()
+        jobs = [self.waiting() for _ in range(2)]
+        other, _ = node_make()
+        Node.objects.filter(pk=other.pk).update(**state)
+        assert validations_spread(at(1)) == set()
+        assert {job.validation.node for job in jobs} == {node}
+        Node.objects.filter(pk=other.pk).update(
+            status="online", is_cordoned=False, quarantined_until=at(1), removed_at=None
+        )
+        assert validations_spread(at(2)) == {jobs[1].pk}
 
     def test_a_job_waits_for_a_node(self) -> None:
         job = self.waiting()
