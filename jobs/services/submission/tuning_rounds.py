@@ -22,7 +22,7 @@ from controlplane.core.tuning.convergence import Verdict
 from controlplane.core.tuning.rounds import next_num_steps, proposal
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.exceptions import ConflictError, TooLargeError
-from jobs.models import Artifact, Job, StepReport, Trial, TuningRound
+from jobs.models import Artifact, Event, Job, StepReport, Trial, TuningRound
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.models.resizes import TUNING_ACTOR
 from jobs.selectors.cluster import accelerators_open
@@ -217,7 +217,13 @@ def _is_reported(job: Job, step: int) -> bool:
 
 
 def _start_loss(job: Job, step: int, num_steps: int) -> float | None:
-    """Return the mean loss of the steps before a state; None if it is not finite."""
+    """Return the mean loss of the steps before a state; None if it is not finite.
+
+    Steps before the job adopted a trial's state do not count: their losses are those of another.
+    """
+    adopted = Event.objects.filter(job=job, kind="adopted").order_by("-id")
+    adopted_step = adopted.values_list("data__step", flat=True).first() or 0
+    num_steps = min(num_steps, step - adopted_step)
     reports = StepReport.objects.filter(job=job, last_step__gt=step - num_steps)
     rows = reports.filter(first_step__lte=step).values_list("first_step", "last_step", "loss")
     total, count = 0.0, 0

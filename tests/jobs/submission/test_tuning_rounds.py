@@ -206,7 +206,12 @@ def test_the_winners_state_is_adopted_with_a_switch_of_the_same_trainers(
     assert fresh(parent).adoption == {}
     assert files_of(parent) == {"checkpoint.npz", "checkpoint-10.npz"}
     world.until(lambda: tuning_advance(world.now) == {parent.pk})
-    assert TuningRound.objects.get(job=parent, ended_at=None).number == 2
+    # Its losses begin after the adoption, however many steps the round's tenth has.
+    coming = TuningRound.objects.filter(job=parent, ended_at=None)
+    coming.update(num_steps=10 * STEPS)
+    save(world, parent)
+    tuning_advance(world.now)
+    assert coming.values_list("number", "start_step", "start_loss").get() == (2, 12 + STEPS, 1.0)
 
 
 def files_of(job: Job) -> set[str]:
