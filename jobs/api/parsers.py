@@ -33,7 +33,22 @@ _EXPONENT_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0
 
 
 class _Loader(yaml.CSafeLoader):
-    """PyYAML's loader of plain values, with `_EXPONENT_NUMBER`."""
+    """PyYAML's loader of plain values, with `_EXPONENT_NUMBER`; it takes no key twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Read a mapping.
+
+        Raises:
+            ParseError: it has a key twice, of which YAML 1.1 would keep the last one.
+        """
+        found: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in found:
+                line = key.start_mark.line + 1
+                raise ParseError(f"The YAML has {key.value!r:.60} twice; delete one (line {line}).")
+            found.add(str(key.value))
+        values: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return values
 
 
 class _Dumper(yaml.SafeDumper):

@@ -73,11 +73,12 @@ def _deadline(now: datetime.datetime) -> datetime.datetime:
 
 
 def _least_busy_node(now: datetime.datetime) -> Node | None:
-    return _nodes_by_load(now).first()
+    node: Node | None = _nodes_by_load(now).first()
+    return node
 
 
-def _nodes_by_load(now: datetime.datetime) -> QuerySet[Node]:
-    """Select the nodes that may build code, the least busy first."""
+def _nodes_by_load(now: datetime.datetime) -> Any:
+    """Select the nodes that may build code, the least busy first, with what orders them."""
     running = Count(
         "validations", filter=Q(validations__status=ValidationStatus.RUNNING), distinct=True
     )

@@ -356,6 +356,24 @@ def test_a_body_that_is_no_object(ada_client: APIClient, body: str, content_type
     assert response.headers["Content-Type"] == "application/problem+json"
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "line"),
+    [
+        ("seed: 1\nname: a\nseed: 2", "seed", 3),
+        ("stop: {limit: 1, limit: 2}", "limit", 1),
+        ("settings:\n  a:\n  - b: 1\n    b: 1", "b", 4),
+        ("'1': a\n1: b", "1", 2),
+    ],
+)
+def test_a_key_of_yaml_that_is_given_twice(
+    ada_client: APIClient, text: str, name: str, line: int
+) -> None:
+    response = ada_client.post(URL, text, content_type="application/yaml")
+    assert response.status_code == 400
+    expected = f"The YAML has '{name}' twice; delete one (line {line})."
+    assert response.json()["detail"] == expected
+
+
 def test_a_format_that_is_not_known(ada_client: APIClient) -> None:
     response = ada_client.post(URL, "<a/>", content_type="application/xml")
     assert response.status_code == 415
