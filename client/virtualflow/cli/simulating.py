@@ -35,7 +35,7 @@ _MEASURES = (
 )  # fmt: skip
 @click.option(
     "--resize-cost", type=float, metavar="SECONDS",
-    help="For which every start and every resize stops a job; default: as measured.",
+    help="How long each start and each resize stops a job; default: as measured.",
 )  # fmt: skip
 @click.option(
     "--scenario", "others", multiple=True,
