@@ -97,7 +97,7 @@ class TunedJob:
 
     @property
     def is_reached(self) -> bool:
-        """Whether an epoch of the job itself has reached the target."""
+        """True once an epoch of the job itself has reached the target."""
         return self._has_reached(self.progress)
 
     def run(self) -> None:

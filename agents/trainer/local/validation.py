@@ -14,10 +14,16 @@ from agents.trainer.local.local_trainer import REPOSITORY
 from controlplane.core.protocol.wire import TrainingSpec, ValidationReport, decode, encode
 
 _LOG_TAIL = 2_000
+#: A site ends code that is built longer than two minutes; this machine may be slower or busy.
+_LIMIT_S = 600.0
 
 
 def job_validate(
-    spec: TrainingSpec, code: Path, folder: Path, program: Sequence[str] = TRAINER_PROGRAM
+    spec: TrainingSpec,
+    code: Path,
+    folder: Path,
+    program: Sequence[str] = TRAINER_PROGRAM,
+    limit_s: float = _LIMIT_S,
 ) -> list[str]:
     """Build the job in the folder `code` once, in a process of its own; returns its warnings.
 
@@ -25,22 +31,29 @@ def job_validate(
         folder: for the validation's files; does not exist yet.
 
     Raises:
-        LocalJobError: the job is refused, with the traceback of its own code.
+        LocalJobError: the job is refused, with the traceback of its own code, or takes too long.
     """
     folder.mkdir()
     shutil.copytree(code, folder / "code")
     (folder / "orders.json").write_text(json.dumps(encode(spec)), encoding="utf-8")
     log = folder / "log.txt"
     with log.open("wb") as file:
-        done = subprocess.run(
-            [*program, "--validate", str(folder)],
-            cwd=REPOSITORY,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [*program, "--validate", str(folder)],
+                cwd=REPOSITORY,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                check=False,
+                timeout=limit_s,
+            )
+        except subprocess.TimeoutExpired:
+            raise LocalJobError(
+                f"building the code took longer than {limit_s:g} s and was ended; look for an "
+                "endless loop, and load or compute less while it is built"
+            ) from None
     result = folder / "validation.json"
     if done.returncode or not result.is_file():
         text = log.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL:]
