@@ -78,19 +78,11 @@ def adopted_numbers(job: LocalJob) -> dict[int, int]:
     return found
 
 
-def resized_around(job: LocalJob, state: Path) -> None:
-    """Grow from one to three, adopt, shrink to two."""
-    job.program = scheduled_program({1: 4, 2: ADOPTED_AT, 3: 16})
+def resized_and_bereft(job: LocalJob, state: Path) -> None:
+    """Grow from one to three, adopt, then lose the leader."""
+    job.program = scheduled_program({1: 4, 2: ADOPTED_AT, 3: 18})
     job.resize(1)
     job.resize(3, mapping=[[0, 3], [1], [2, 4]])
-    job.adopt(1, state)
-    job.resize(2)
-
-
-def leader_killed(job: LocalJob, state: Path) -> None:
-    """Adopt with three members, then lose the leader."""
-    job.program = scheduled_program({1: ADOPTED_AT, 2: 18})
-    job.resize(3)
     job.adopt(1, state)
     job.kill(0)
     job.recover([1, 2])
@@ -107,7 +99,7 @@ def adopted_twice_and_preempted(job: LocalJob, state: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "course", [resized_around, leader_killed, adopted_twice_and_preempted], ids=lambda f: f.__name__
+    "course", [resized_and_bereft, adopted_twice_and_preempted], ids=lambda f: f.__name__
 )
 def test_a_job_that_adopts_a_state_goes_on_like_one_that_started_from_it(
     course: Callable[[LocalJob, Path], None], trial: tuple[Path, str], tmp_path: Path

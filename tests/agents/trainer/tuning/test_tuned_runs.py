@@ -42,6 +42,12 @@ BATCH_TUNING = replace(
     max_share=0.9,
 )
 EITHER = pytest.mark.parametrize("tuning", [TUNING, BATCH_TUNING], ids=["rates", "batch sizes"])
+#: Trials that differ in batch size differ in their rates, too.
+EITHER_NIGHTLY = pytest.mark.parametrize(
+    "tuning",
+    [pytest.param(TUNING, marks=pytest.mark.nightly), BATCH_TUNING],
+    ids=["rates", "batch sizes"],
+)
 
 
 def tuned_spec(num_epochs: int = 100, **more: Any) -> TrainingSpec:
@@ -114,7 +120,7 @@ def test_a_job_that_tunes_and_selects_resized_in_mid_trial_ends_with_the_undistu
     assert trials_of(job) == trials
 
 
-@EITHER
+@EITHER_NIGHTLY
 @pytest.mark.parametrize(
     ("sizes", "num_epochs"),
     [
