@@ -58,7 +58,8 @@ class Switching:
             page.get_by_label("Password").fill(PASSWORD)
             page.keyboard.press("Enter")
             page.get_by_label("Policy").select_option(policy)
-            page.get_by_role("button", name="Switch").click()
+            page.get_by_role("button", name="Preview a switch").click()
+            page.get_by_role("button", name=f"Switch to {policy}").click()
             expect(page.get_by_text(f"The policy is {policy} now.")).to_be_visible()
             for job in self.jobs:
                 row = page.locator(f"#queue [data-key='job-{job.id}']")
