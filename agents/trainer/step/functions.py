@@ -293,7 +293,7 @@ class StepFunctions:
         if self.has_loss_scale:
             is_skipped = tf.logical_not(optimizer.check_finite(gradients))
         with self._tunables(), self._learning_rates():
-            optimizer.apply(gradients, self.state.trainable)
+            optimizer.apply_gradients(zip(gradients, self.state.trainable, strict=True))
         unscaled = 1.0 / scale**2
         lengths = [square[0] * unscaled, square[1], square_of_mean * unscaled]
         return tf.stack([loss, *lengths, tf.cast(is_skipped, self.dtype)])
