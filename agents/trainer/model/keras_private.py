@@ -9,6 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.random.seed_generator import global_seed_generator
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
 Tensor = Any
 SUM_REDUCTION = "sum"
@@ -158,12 +160,52 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
     """A scope in which no gradient flows through values that a layer assigns to its state.
 
     The same holds in Keras's own `fit` on TensorFlow, which writes the variable and reads it again.
+
+    Attributes:
+        untracked: variables that were assigned without having a value in the scope.
+        enclosed: variables that an inner function of the model assigned, and whose value could not
+            leave it: a loop, or any function if the variable was read later.
     """
+
+    def __init__(self, mapping: Sequence[tuple[Any, Tensor]], **options: Any) -> None:
+        super().__init__(mapping, **options)
+        self.untracked: list[Any] = []
+        self.enclosed: list[Any] = []
+        self._graph = tf.compat.v1.get_default_graph()
 
     def add_update(self, update: tuple[Any, Tensor]) -> None:
         """Record the new value of a variable."""
         variable, value = update
+        if super().get_current_value(variable) is None:
+            self.untracked.append(variable)
+        if any(isinstance(graph, WhileBodyFuncGraph) for graph in self._inner_graphs()):
+            self.enclosed.append(variable)
         super().add_update((variable, tf.stop_gradient(value)))
+
+    def get_current_value(self, variable: Any) -> Tensor:
+        """Return the newest value of a variable, None if it has none in the scope."""
+        value = super().get_current_value(variable)
+        made_in = getattr(value, "graph", None)
+        inner = self._inner_graphs()
+        if isinstance(made_in, FuncGraph) and made_in not in [*inner, *_outer_graphs(self._graph)]:
+            self.enclosed.append(variable)
+        return value
+
+    def _inner_graphs(self) -> list[Any]:
+        """List the graphs of the functions that the model is tracing, inside out."""
+        graphs = []
+        for graph in _outer_graphs(tf.compat.v1.get_default_graph()):
+            if graph is self._graph:
+                break
+            graphs.append(graph)
+        return graphs
+
+
+def _outer_graphs(graph: Any) -> Iterator[Any]:
+    """Yield a graph and those that enclose it."""
+    while graph is not None:
+        yield graph
+        graph = getattr(graph, "outer_graph", None)
 
 
 @contextmanager
@@ -211,10 +253,14 @@ def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     """List an optimizer's variables, including variables that Keras leaves out of its own list.
 
     Keras leaves out variables held as plain attributes: Nadam's product of momenta is not in the
-    list of a LossScaleOptimizer around it.
+    list of a LossScaleOptimizer around it, and no list has the states of random generators.
     """
     listed = list(optimizer.variables)
-    held = [value for plain in plain_optimizers(optimizer) for value in vars(plain).values()]
+    held = [
+        value.state if isinstance(value, keras.random.SeedGenerator) else value
+        for plain in plain_optimizers(optimizer)
+        for value in vars(plain).values()
+    ]
     known = {id(variable) for variable in listed}
     return listed + [v for v in held if isinstance(v, keras.Variable) and id(v) not in known]
 

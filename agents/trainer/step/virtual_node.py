@@ -23,6 +23,7 @@ from agents.trainer.model.keras_private import (
     unweighted_trackers,
 )
 from agents.trainer.model.state import ModelState
+from agents.trainer.model.stateful_ops import enclosed_state_refused, refuse_untracked_variables
 from agents.trainer.step.gradient_layout import FieldKind, MessageWriter
 
 Tensor = Any
@@ -72,21 +73,26 @@ class VirtualNode:
             examples: flat arrays of the slice.
             weight: the slice's share of the batch's examples.
             seeds: int64 [number of random generators, 2].
+
+        Raises:
+            JobCodeError: the model changes state that it does not list, or in an inner function.
         """
         packed = keras.tree.pack_sequence_as(self.sample, list(examples))
         batch = (*packed, None, None)[:3]
         count = tf.cast(tf.shape(examples[0])[0], tf.float32)
-        with self._scope(trainable, fixed, seeds) as scope:
+        with self._scope(trainable, fixed, seeds) as scope, enclosed_state_refused(scope):
             predictions = model_call(self.model, batch[0], training=training)
             with sums_scaled(self.model, 1.0 / weight):
                 loss = model_loss(self.model, batch, predictions, training=training)
             weighted = tf.cast(loss, self.dtype) * tf.cast(weight, self.dtype)
             objective = self.model.optimizer.scale_loss(weighted) if training else weighted
             metrics_update(self.model, batch, predictions, loss, count)
+            state = [scope.get_current_value(variable) for variable in self.state.fixed]
+            metrics = self._metrics(scope, count)
+        refuse_untracked_variables(scope.untracked)
         changes: list[tuple[int, Tensor]] = []
         integers: list[tuple[int, Tensor]] = []
-        for index, (variable, old) in enumerate(zip(self.state.fixed, fixed, strict=True)):
-            new = scope.get_current_value(variable)
+        for index, (new, old) in enumerate(zip(state, fixed, strict=True)):
             if new is old:  # untouched state is the same tensor
                 continue
             if old.dtype.is_floating:
@@ -94,7 +100,7 @@ class VirtualNode:
                 changes.append((index, change * tf.cast(weight, self.dtype)))
             else:
                 integers.append((index, tf.convert_to_tensor(new)))
-        return SliceResults(weighted, objective, changes, integers, self._metrics(scope, count))
+        return SliceResults(weighted, objective, changes, integers, metrics)
 
     def losses(
         self,
@@ -141,7 +147,7 @@ class VirtualNode:
 
     def _scope(
         self, trainable: Sequence[Tensor], fixed: Sequence[Tensor], seeds: Tensor
-    ) -> keras.StatelessScope:
+    ) -> TrainingScope:
         mapping = [
             *zip(self.state.trainable, trainable, strict=True),
             *zip(self.state.fixed, fixed, strict=True),

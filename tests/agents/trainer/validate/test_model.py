@@ -62,6 +62,24 @@ ACCEPTED = {
         def build(settings):
             return compiled(Copier(), loss=None), X, None
     """,
+    "a loss in training alone, without validation": """
+        class Noised(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.dense = layers.Dense(4)
+                self.noise = keras.random.SeedGenerator(3)
+
+            def call(self, inputs, training=False):
+                if not training:
+                    return self.dense(inputs)
+                noise = keras.random.normal(ops.shape(inputs), seed=self.noise)
+                outputs = self.dense(inputs + noise)
+                self.add_loss(ops.mean(ops.square(outputs - noise)))
+                return outputs
+
+        def build(settings):
+            return compiled(Noised(), loss=None), X, None
+    """,
     "class weights, AUC and weighted metrics": """
         def build(settings):
             model = compiled(
@@ -240,6 +258,34 @@ REFUSED_MODELS = {
         before="""
         def compare(y_true, y_pred):
             return ops.square(y_true - y_pred + ops.mean(y_pred))
+        """,
+    ),
+    "untracked_state": returning(
+        "compiled(net(Counter()))",
+        before="""
+        import tensorflow as tf
+
+        class Counter(layers.Layer):
+            def __init__(self):
+                super().__init__()
+                self.steps = tf.Variable(0.0)
+
+            def call(self, inputs):
+                self.steps.assign_add(1.0)
+                return inputs / self.steps
+        """,
+    ),
+    "enclosed_state": returning(
+        "compiled(net(Repeated()))",
+        before="""
+        class Repeated(layers.Layer):
+            def __init__(self):
+                super().__init__()
+                self.dropout = layers.Dropout(0.5)
+
+            def call(self, inputs, training=False):
+                step = lambda h, _: (self.dropout(h, training=training), h)
+                return ops.scan(step, inputs, length=3)[0]
         """,
     ),
     "state_not_combinable": returning(
