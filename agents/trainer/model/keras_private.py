@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -165,12 +165,25 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
         untracked: variables that were assigned without having a value in the scope.
         enclosed: variables that an inner function of the model assigned, and whose value could not
             leave it: a loop, or any function if the variable was read later.
+        assigned: all values that weights which the optimizer trains were assigned, in order.
     """
 
-    def __init__(self, mapping: Sequence[tuple[Any, Tensor]], **options: Any) -> None:
+    def __init__(
+        self,
+        mapping: Sequence[tuple[Any, Tensor]],
+        watch: Callable[[Tensor], None] | None = None,
+        **options: Any,
+    ) -> None:
+        """Map variables to values.
+
+        Args:
+            watch: called with each value that such a weight is assigned.
+        """
         super().__init__(mapping, **options)
         self.untracked: list[Any] = []
         self.enclosed: list[Any] = []
+        self.assigned: list[tuple[Any, Tensor]] = []
+        self._watch = watch
         self._graph = tf.compat.v1.get_default_graph()
 
     def add_update(self, update: tuple[Any, Tensor]) -> None:
@@ -180,7 +193,12 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
             self.untracked.append(variable)
         if any(isinstance(graph, WhileBodyFuncGraph) for graph in self._inner_graphs()):
             self.enclosed.append(variable)
-        super().add_update((variable, tf.stop_gradient(value)))
+        new = tf.stop_gradient(value)
+        if variable.trainable:
+            self.assigned.append((variable, new))
+            if self._watch is not None:
+                self._watch(new)
+        super().add_update((variable, new))
 
     def get_current_value(self, variable: Any) -> Tensor:
         """Return the newest value of a variable, None if it has none in the scope."""

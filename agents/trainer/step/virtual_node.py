@@ -6,7 +6,7 @@ from the same values and returns results that are summed over virtual nodes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,9 @@ class SliceResults:
         changes: changes of floating-point state, weighted by the share: (index in `fixed`, change).
         integers: new values of other state: (index in `fixed`, value).
         metrics: growth of each metric variable.
+        weights: changes of weights that the model itself assigns, weighted by the share: (index in
+            `trainable`, change).
+        assigned: all values that the model assigned to weights: (index in `trainable`, value).
     """
 
     loss: Tensor
@@ -46,6 +49,8 @@ class SliceResults:
     changes: list[tuple[int, Tensor]]
     integers: list[tuple[int, Tensor]]
     metrics: list[Tensor]
+    weights: list[tuple[int, Tensor]]
+    assigned: list[tuple[int, Tensor]]
 
 
 class VirtualNode:
@@ -65,6 +70,7 @@ class VirtualNode:
         weight: Tensor,
         seeds: Tensor,
         training: bool,
+        watch: Callable[[Tensor], None] | None = None,
     ) -> SliceResults:
         """Run the model on a slice.
 
@@ -73,6 +79,7 @@ class VirtualNode:
             examples: flat arrays of the slice.
             weight: the slice's share of the batch's examples.
             seeds: int64 [number of random generators, 2].
+            watch: lets the gradient be taken by a value that the model assigns to a weight.
 
         Raises:
             JobCodeError: the model changes state that it does not list, or in an inner function.
@@ -80,7 +87,7 @@ class VirtualNode:
         packed = keras.tree.pack_sequence_as(self.sample, list(examples))
         batch = (*packed, None, None)[:3]
         count = tf.cast(tf.shape(examples[0])[0], tf.float32)
-        with self._scope(trainable, fixed, seeds) as scope, enclosed_state_refused(scope):
+        with self._scope(trainable, fixed, seeds, watch) as scope, enclosed_state_refused(scope):
             predictions = model_call(self.model, batch[0], training=training)
             with sums_scaled(self.model, 1.0 / weight):
                 loss = model_loss(self.model, batch, predictions, training=training)
@@ -90,6 +97,7 @@ class VirtualNode:
             state = [scope.get_current_value(variable) for variable in self.state.fixed]
             metrics = self._metrics(scope, count)
         refuse_untracked_variables(scope.untracked)
+        share = tf.cast(weight, self.dtype)
         changes: list[tuple[int, Tensor]] = []
         integers: list[tuple[int, Tensor]] = []
         for index, (new, old) in enumerate(zip(state, fixed, strict=True)):
@@ -97,10 +105,16 @@ class VirtualNode:
                 continue
             if old.dtype.is_floating:
                 change = tf.cast(new, self.dtype) - tf.cast(old, self.dtype)
-                changes.append((index, change * tf.cast(weight, self.dtype)))
+                changes.append((index, change * share))
             else:
                 integers.append((index, tf.convert_to_tensor(new)))
-        return SliceResults(weighted, objective, changes, integers, metrics)
+        places = {id(variable): index for index, variable in enumerate(self.state.trainable)}
+        assigned = [(places[id(v)], new) for v, new in scope.assigned if id(v) in places]
+        weights = [
+            (index, (tf.cast(new, self.dtype) - tf.cast(trainable[index], self.dtype)) * share)
+            for index, new in dict(assigned).items()
+        ]
+        return SliceResults(weighted, objective, changes, integers, metrics, weights, assigned)
 
     def losses(
         self,
@@ -136,6 +150,8 @@ class VirtualNode:
             for index, change in results.changes:
                 shape = self.state.fixed[index].shape
                 writer.add(FieldKind.CHANGE, index, change, shape)
+            for index, change in results.weights:
+                writer.add(FieldKind.WEIGHT, index, change, self.state.trainable[index].shape)
             for index, value in results.integers:
                 writer.add_integers(index, value, is_first)
         for index, (variable, grown) in enumerate(
@@ -146,7 +162,11 @@ class VirtualNode:
             writer.add(FieldKind.LOSS, 0, results.loss, ())
 
     def _scope(
-        self, trainable: Sequence[Tensor], fixed: Sequence[Tensor], seeds: Tensor
+        self,
+        trainable: Sequence[Tensor],
+        fixed: Sequence[Tensor],
+        seeds: Tensor,
+        watch: Callable[[Tensor], None] | None = None,
     ) -> TrainingScope:
         mapping = [
             *zip(self.state.trainable, trainable, strict=True),
@@ -154,7 +174,7 @@ class VirtualNode:
             *((variable, seeds[index]) for index, variable in enumerate(self.state.seeds)),
             *((v, tf.zeros(v.shape, v.value.dtype)) for v in self.state.metrics),
         ]
-        return TrainingScope(mapping, collect_losses=True)
+        return TrainingScope(mapping, watch, collect_losses=True)
 
     def _metrics(self, scope: keras.StatelessScope, count: Tensor) -> list[Tensor]:
         per_batch = {id(variable) for variable in unweighted_trackers(self.model)}
@@ -165,6 +185,25 @@ class VirtualNode:
                 grown *= tf.cast(count, self.dtype)
             values.append(grown)
         return values
+
+
+def gradients_of(
+    tape: tf.GradientTape, results: SliceResults, trainable: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Differentiate the objective by the weights, also by values that the model assigned to them.
+
+    As in `fit`, where the gradient by a variable is that by all of its values that were read.
+    """
+    values = [*enumerate(trainable), *results.assigned]
+    found = tape.gradient(results.objective, [value for _, value in values])
+    gradients: list[Tensor | None] = [None] * len(trainable)
+    for (index, _), gradient in zip(values, found, strict=True):
+        earlier = gradients[index]
+        if earlier is None or gradient is None:
+            gradients[index] = gradient if earlier is None else earlier
+        else:
+            gradients[index] = tf.convert_to_tensor(earlier) + tf.convert_to_tensor(gradient)
+    return gradients
 
 
 def _message_dtype(variables: Sequence[Any]) -> tf.DType:

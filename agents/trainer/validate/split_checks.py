@@ -89,8 +89,6 @@ class Trial:
         state = ModelState(model)
         self.random_states = state.seeds
         self.trainable = state.trainable
-        self.assigned: list[Any] = []
-        self.fixed = state.fixed
         self.changed: list[Any] = []
         self._weights = [*state.trainable, *state.fixed]
         self._sample = sample
@@ -153,10 +151,7 @@ class Trial:
             ends = {id(variable): scope.get_current_value(variable) for variable, _ in mapping}
         refuse_untracked_variables(scope.untracked)
         given = {id(variable): value for variable, value in mapping}
-        self.assigned, self.changed = (
-            [v for v in variables if ends[id(v)] is not given[id(v)]]
-            for variables in (self.trainable, self.fixed)
-        )
+        self.changed = [v for v in self._weights if ends[id(v)] is not given[id(v)]]
         grown = [tf.convert_to_tensor(ends[id(v)]) for v in self.metrics]
         changed = [tf.convert_to_tensor(ends[id(v)]) for v in self.changed]
         return tf.cast(tf.reduce_sum(loss), tf.float32), grown, changed
@@ -185,8 +180,7 @@ def splitting_check(
     _metrics_check(inference, first, second)
     warnings += _slice_metrics(inference, examples)
     training = Trial(model, examples, training=True)  # tracing also checks the operations
-    _assigned_check(training)
-    _counters_check(training, first, second)
+    _common_state_check(training, first, second)
     _averages_check(training, examples)
     return warnings
 
@@ -305,37 +299,37 @@ def _slice_metrics(trial: Trial, examples: tuple[Any, ...]) -> list[str]:
     return warnings
 
 
-def _assigned_check(trial: Trial) -> None:
-    """Raise if a layer assigns a trainable weight: a step would lose the assignment."""
-    for variable in trial.assigned:
-        owners = [
-            type(layer).__name__
-            for layer in model_layers(trial.model)
-            if not isinstance(layer, keras.Model)
-            and any(each is variable for each in layer.trainable_variables)
-        ]
-        raise JobCodeError(
-            "weight_assigned",
-            "code.build",
-            f"the trainable weight {variable.path!r} ({', '.join(owners)}) is assigned by the "
-            "model's own call, which a step over virtual nodes would lose. Use a weight with "
-            "trainable=False for what a layer assigns, or a constraint (kernel_constraint=...) "
-            "instead of SpectralNormalization",
-        )
-
-
-def _counters_check(trial: Trial, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
-    """Raise if the next value of whole-number state depends on the examples of a slice."""
-    places = [place for place, variable in enumerate(trial.changed) if not _is_float(variable)]
-    if not places:
+def _common_state_check(trial: Trial, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
+    """Raise if weights or whole-number state change by what depends on the examples of a slice."""
+    if not trial.changed:
         return
-    one, other = (_state_after(trial, examples) for examples in (first, second))
-    for place in places:
-        if not np.array_equal(one[place], other[place]):
+    states = (_state_after(trial, examples) for examples in (first, second))
+    for variable, one, other in zip(trial.changed, *states, strict=True):
+        if any(variable is weight for weight in trial.trainable):
+            least = _least_difference(trial.model, np.asarray(variable), one)
+            if _distance(one, other) > least:
+                raise _weight_assigned(trial.model, variable)
+        elif not _is_float(variable) and not np.array_equal(one, other):
             raise _not_combinable(
-                trial.changed[place],
+                variable,
                 "depends on the examples of a slice; whole-number state cannot be averaged",
             )
+
+
+def _weight_assigned(model: keras.Model, variable: Any) -> JobCodeError:
+    owners = [
+        type(layer).__name__
+        for layer in model_layers(model)
+        if not isinstance(layer, keras.Model)
+        and any(each is variable for each in layer.trainable_variables)
+    ]
+    return JobCodeError(
+        "weight_assigned",
+        "code.build",
+        f"the trainable weight {variable.path!r} ({', '.join(owners)}) is assigned by the model's "
+        "own call, to a value that depends on the examples of a slice. Compute such a value in "
+        "build, or use a weight with trainable=False for what a layer assigns",
+    )
 
 
 def _averages_check(trial: Trial, examples: tuple[Any, ...]) -> None:
@@ -401,8 +395,8 @@ def _not_combinable(variable: Any, why: str) -> JobCodeError:
         "state_not_combinable",
         "code.build",
         f"the state {variable.path!r} of type {variable.dtype} {why}; virtual nodes see a slice of "
-        "the batch each, and their states are averaged. Use a float state that is a mean over the "
-        "examples, or count steps only",
+        "the batch each, and can only average their states. Use a float state that is a mean over "
+        "the examples, or count steps only",
     )
 
 
