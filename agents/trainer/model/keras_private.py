@@ -156,6 +156,12 @@ def unweighted_trackers(model: keras.Model) -> list[Any]:
     return [] if compiled is None else list(compiled.variables)
 
 
+def mean_metrics(model: keras.Model) -> list[keras.metrics.Mean]:
+    """List the metrics of a built model that are means, those of its layers included."""
+    found = {id(metric): metric for metric in [*model.metrics, *compiled_metrics(model)]}
+    return [metric for metric in found.values() if isinstance(metric, keras.metrics.Mean)]
+
+
 class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in Keras
     """A scope in which no gradient flows through values that a layer assigns to its state.
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 from agents.trainer.model.keras_private import (
     TrainingScope,
     example_losses,
+    mean_metrics,
     metrics_update,
     model_call,
     model_loss,
@@ -95,7 +96,7 @@ class VirtualNode:
             objective = self.model.optimizer.scale_loss(weighted) if training else weighted
             metrics_update(self.model, batch, predictions, loss, count)
             state = [scope.get_current_value(variable) for variable in self.state.fixed]
-            metrics = self._metrics(scope, count)
+            metrics = self._metrics(scope, count, weight)
         refuse_untracked_variables(scope.untracked)
         share = tf.cast(weight, self.dtype)
         changes: list[tuple[int, Tensor]] = []
@@ -176,13 +177,26 @@ class VirtualNode:
         ]
         return TrainingScope(mapping, watch, collect_losses=True)
 
-    def _metrics(self, scope: keras.StatelessScope, count: Tensor) -> list[Tensor]:
+    def _metrics(self, scope: TrainingScope, count: Tensor, weight: Tensor) -> list[Tensor]:
+        """Return the growth of the metric variables.
+
+        A mean that is given one value for a batch has one vote for each batch in `fit`; the vote of
+        a slice is its share of the batch.
+        """
         per_batch = {id(variable) for variable in unweighted_trackers(self.model)}
+        shared = {
+            id(variable)
+            for metric in mean_metrics(self.model)
+            if is_constant(scope.get_current_value(metric.count))
+            for variable in metric.variables
+        }
         values = []
         for variable in self.state.metrics:
             grown = tf.cast(scope.get_current_value(variable), self.dtype)
             if id(variable) in per_batch:
                 grown *= tf.cast(count, self.dtype)
+            elif id(variable) in shared:
+                grown *= tf.cast(weight, self.dtype)
             values.append(grown)
         return values
 
@@ -204,6 +218,20 @@ def gradients_of(
         else:
             gradients[index] = tf.convert_to_tensor(earlier) + tf.convert_to_tensor(gradient)
     return gradients
+
+
+def is_constant(value: Tensor) -> bool:
+    """Return whether a tensor depends on no input of the function that is traced."""
+    pending, seen = [value], set()
+    while pending:
+        tensor = pending.pop()
+        if id(tensor.op) in seen:
+            continue
+        seen.add(id(tensor.op))
+        if tensor.op.type == "Placeholder":
+            return False
+        pending.extend(tensor.op.inputs)
+    return True
 
 
 def _message_dtype(variables: Sequence[Any]) -> tf.DType:
