@@ -375,7 +375,8 @@ def _least_difference(model: keras.Model, before: np.ndarray, after: np.ndarray)
     """Return the least distance between states that is not attributed to rounding."""
     tolerance = _tolerance(model)
     rounding = tolerance * _length_of(after) + ABSOLUTE_TOLERANCE * np.sqrt(after.size)
-    return max(rounding, 10 * tolerance * _distance(before, after))
+    least: float = max(rounding, 10 * tolerance * _distance(before, after))
+    return least
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> float:
