@@ -225,7 +225,8 @@ class Accumulation:
             self.model.reset_metrics()
             for low in range(0, num_examples, schedule.batch_size):
                 high = min(low + schedule.batch_size, num_examples)
-                optimizer.apply(self._gradients(low, high, step, count), variables)
+                gradients = self._gradients(low, high, step, count)
+                optimizer.apply_gradients(zip(gradients, variables, strict=True))
                 step += 1
             logs.append(logs_read(self.model))
         optimizer.finalize_variable_values(variables)

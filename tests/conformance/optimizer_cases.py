@@ -74,6 +74,16 @@ class OwnOptimizer(optimizers.Optimizer):
         self.assign_sub(variable, learning_rate * keras.ops.tanh(10.0 * mean))
 
 
+class CentredSGD(optimizers.SGD):
+    """Optimizer of a job: centres the gradients where Keras hands them over."""
+
+    def apply_gradients(self, grads_and_vars: Any) -> Any:
+        centred = [
+            (gradient - keras.ops.mean(gradient), variable) for gradient, variable in grads_and_vars
+        ]
+        return super().apply_gradients(centred)
+
+
 class OwnSchedule(schedules.LearningRateSchedule):
     """Schedule of a job: falls with the square root of the step."""
 
@@ -108,6 +118,7 @@ def special_cases() -> list[Case]:
     sgd = lambda: optimizers.SGD(0.02, momentum=0.5)  # noqa: E731
     return [
         optimizer_case("Optimizer", "own", lambda: OwnOptimizer(learning_rate=0.01)),
+        optimizer_case("Optimizer", "own apply_gradients", lambda: CentredSGD(0.05)),
         optimizer_case("LossScaleOptimizer", "", lambda: scale(sgd())),
         optimizer_case("LossScaleOptimizer", "grows",
                        lambda: scale(sgd(), initial_scale=64.0, dynamic_growth_steps=3)),

@@ -13,6 +13,7 @@ from agents.trainer.contract.user_errors import JobCodeError
 PART_NAMES = ("x", "y", "sample_weight")
 #: Booleans, signed and unsigned integers, floats.
 NUMBER_KINDS = frozenset("biuf")
+STACK_HINT = "a list of arrays is several inputs or outputs; np.stack makes one of it"
 
 
 def parts_arrays(item: Any, path: str, min_rank: int = 1) -> tuple[Any, ...]:
@@ -30,7 +31,7 @@ def parts_arrays(item: Any, path: str, min_rank: int = 1) -> tuple[Any, ...]:
         nested_arrays(part, f"{path}.{name}", min_rank)
         for part, name in zip(parts_split(item, path), PART_NAMES, strict=False)
     )
-    return weights_spread(arrays) if len(arrays) == len(PART_NAMES) else arrays
+    return weights_spread(arrays, path) if len(arrays) == len(PART_NAMES) else arrays
 
 
 def parts_split(item: Any, path: str) -> tuple[Any, ...]:
@@ -134,8 +135,11 @@ def as_floatx(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def common_length(parts: tuple[Any, ...], field: str) -> int:
+def common_length(parts: tuple[Any, ...], field: str, hint: str = STACK_HINT) -> int:
     """Return dimension 0 of all arrays in `parts`.
+
+    Args:
+        hint: what may be wrong where the lengths differ.
 
     Raises:
         JobCodeError: the lengths differ, or there are no examples.
@@ -149,8 +153,7 @@ def common_length(parts: tuple[Any, ...], field: str) -> int:
         raise JobCodeError(
             "length_mismatch",
             field,
-            f"all arrays must have the same number of examples, got {'; '.join(sizes)} (a list of "
-            "arrays is several inputs or outputs; np.stack makes one of it)",
+            f"all arrays must have the same number of examples, got {'; '.join(sizes)} ({hint})",
         )
     length = lengths.pop() if lengths else 0
     if length == 0:
@@ -158,12 +161,29 @@ def common_length(parts: tuple[Any, ...], field: str) -> int:
     return length
 
 
-def weights_spread(parts: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Repeat the sample weights for every output when one array is given for several outputs."""
+def weights_spread(parts: tuple[Any, ...], path: str) -> tuple[Any, ...]:
+    """Repeat the sample weights for every output when one array is given for several outputs.
+
+    Raises:
+        JobCodeError: there are several arrays of weights, but not one for each output.
+    """
     x, y, weight = parts
     if keras.tree.is_nested(y) and not keras.tree.is_nested(weight):
         weight = keras.tree.map_structure(lambda _: weight, y)
+    places, outputs = ([place for place, _ in keras.tree.flatten_with_path(part)]
+                       for part in (weight, y))  # fmt: skip
+    if keras.tree.is_nested(y) and places != outputs:
+        raise JobCodeError(
+            "data_structure",
+            f"{path}.sample_weight",
+            f"there are weights for {_places(places)}, but outputs {_places(outputs)}; give one "
+            "array for all, or one for each output, of ones where there are none",
+        )
     return x, y, weight
+
+
+def _places(places: list[tuple[Any, ...]]) -> str:
+    return ", ".join(".".join(map(str, place)) for place in places)
 
 
 def is_number_list(value: tuple[Any, ...] | list[Any]) -> bool:

@@ -24,6 +24,7 @@ MATERIALISED_LIMIT_BYTES = 2 * 1024**3
 MATERIALISED_LIMIT_BATCHES = 1_000_000
 #: Number of batches that are read twice, to check that two passes agree.
 COMPARED_BATCHES = 4
+BATCH_HINT = "if the tf.data.Dataset gives single examples, add .batch(n) as for fit"
 
 
 def dataset_read(dataset: tf.data.Dataset, field: str, code_dir: Path) -> tuple[Any, ...]:
@@ -70,7 +71,10 @@ def _refuse_by_name(dataset: tf.data.Dataset, field: str) -> None:
             continue
         if not isinstance(spec, tf.TensorSpec):
             raise JobCodeError(
-                "data_type", field, f"{type(spec).__name__} in the tf.data.Dataset; make it dense"
+                "data_type",
+                field,
+                f"{type(spec).__name__} in the tf.data.Dataset; make it dense: pad ragged rows "
+                "with .to_tensor(), or examples with .padded_batch(n, padded_shapes)",
             )
         if spec.shape.rank == 0:
             raise JobCodeError(
@@ -96,7 +100,7 @@ def _read_all(dataset: tf.data.Dataset, field: str) -> list[tuple[Any, ...]]:
     for number, element in enumerate(dataset.as_numpy_iterator()):
         path = f"{field}[{number}]"
         parts = parts_arrays(element, path)
-        common_length(parts, path)
+        common_length(parts, path, BATCH_HINT)
         num_bytes += sum(leaf.nbytes for leaf in keras.tree.flatten(parts))
         if num_bytes > MATERIALISED_LIMIT_BYTES or number >= MATERIALISED_LIMIT_BATCHES:
             raise JobCodeError(

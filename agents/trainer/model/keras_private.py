@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.src.random.seed_generator import global_seed_generator
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
 Tensor = Any
 SUM_REDUCTION = "sum"
@@ -154,16 +156,80 @@ def unweighted_trackers(model: keras.Model) -> list[Any]:
     return [] if compiled is None else list(compiled.variables)
 
 
+def mean_metrics(model: keras.Model) -> list[keras.metrics.Mean]:
+    """List the metrics of a built model that are means, those of its layers included."""
+    found = {id(metric): metric for metric in [*model.metrics, *compiled_metrics(model)]}
+    return [metric for metric in found.values() if isinstance(metric, keras.metrics.Mean)]
+
+
 class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in Keras
     """A scope in which no gradient flows through values that a layer assigns to its state.
 
     The same holds in Keras's own `fit` on TensorFlow, which writes the variable and reads it again.
+
+    Attributes:
+        untracked: variables that were assigned without having a value in the scope.
+        enclosed: variables that an inner function of the model assigned, and whose value could not
+            leave it: a loop, or any function if the variable was read later.
+        assigned: all values that weights which the optimizer trains were assigned, in order.
     """
+
+    def __init__(
+        self,
+        mapping: Sequence[tuple[Any, Tensor]],
+        watch: Callable[[Tensor], None] | None = None,
+        **options: Any,
+    ) -> None:
+        """Map variables to values.
+
+        Args:
+            watch: called with each value that such a weight is assigned.
+        """
+        super().__init__(mapping, **options)
+        self.untracked: list[Any] = []
+        self.enclosed: list[Any] = []
+        self.assigned: list[tuple[Any, Tensor]] = []
+        self._watch = watch
+        self._graph = tf.compat.v1.get_default_graph()
 
     def add_update(self, update: tuple[Any, Tensor]) -> None:
         """Record the new value of a variable."""
         variable, value = update
-        super().add_update((variable, tf.stop_gradient(value)))
+        if super().get_current_value(variable) is None:
+            self.untracked.append(variable)
+        if any(isinstance(graph, WhileBodyFuncGraph) for graph in self._inner_graphs()):
+            self.enclosed.append(variable)
+        new = tf.stop_gradient(value)
+        if variable.trainable:
+            self.assigned.append((variable, new))
+            if self._watch is not None:
+                self._watch(new)
+        super().add_update((variable, new))
+
+    def get_current_value(self, variable: Any) -> Tensor:
+        """Return the newest value of a variable, None if it has none in the scope."""
+        value = super().get_current_value(variable)
+        made_in = getattr(value, "graph", None)
+        inner = self._inner_graphs()
+        if isinstance(made_in, FuncGraph) and made_in not in [*inner, *_outer_graphs(self._graph)]:
+            self.enclosed.append(variable)
+        return value
+
+    def _inner_graphs(self) -> list[Any]:
+        """List the graphs of the functions that the model is tracing, inside out."""
+        graphs = []
+        for graph in _outer_graphs(tf.compat.v1.get_default_graph()):
+            if graph is self._graph:
+                break
+            graphs.append(graph)
+        return graphs
+
+
+def _outer_graphs(graph: Any) -> Iterator[Any]:
+    """Yield a graph and those that enclose it."""
+    while graph is not None:
+        yield graph
+        graph = getattr(graph, "outer_graph", None)
 
 
 @contextmanager
@@ -211,10 +277,14 @@ def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     """List an optimizer's variables, including variables that Keras leaves out of its own list.
 
     Keras leaves out variables held as plain attributes: Nadam's product of momenta is not in the
-    list of a LossScaleOptimizer around it.
+    list of a LossScaleOptimizer around it, and no list has the states of random generators.
     """
     listed = list(optimizer.variables)
-    held = [value for plain in plain_optimizers(optimizer) for value in vars(plain).values()]
+    held = [
+        value.state if isinstance(value, keras.random.SeedGenerator) else value
+        for plain in plain_optimizers(optimizer)
+        for value in vars(plain).values()
+    ]
     known = {id(variable) for variable in listed}
     return listed + [v for v in held if isinstance(v, keras.Variable) and id(v) not in known]
 

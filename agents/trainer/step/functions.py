@@ -30,7 +30,7 @@ from agents.trainer.step.gradient_layout import (
     squared_length,
 )
 from agents.trainer.step.merging import NotMergeableError, PassTracer
-from agents.trainer.step.virtual_node import VirtualNode
+from agents.trainer.step.virtual_node import VirtualNode, gradients_of
 
 Tensor = Any
 Body = Callable[..., list[Tensor]]
@@ -230,9 +230,9 @@ class StepFunctions:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(trainable)
             results = self.virtual_node.forward(
-                trainable, fixed, examples, weight, seeds, training=True
+                trainable, fixed, examples, weight, seeds, training=True, watch=tape.watch
             )
-        gradients = tape.gradient(results.objective, trainable)
+        gradients = gradients_of(tape, results, trainable)
         writer = MessageWriter(self.dtype)
         shapes = [variable.shape for variable in self.state.trainable]
         writer.add_gradients(gradients, shapes, 1.0 / weight)
@@ -275,8 +275,9 @@ class StepFunctions:
                 sums.append(value)
                 dtype = self.state.trainable[piece.index].value.dtype
                 gradients[piece.index] = tf.cast(value, dtype)
-            elif piece.kind is FieldKind.CHANGE:
-                variable = self.fixed[piece.index].value
+            elif piece.kind in (FieldKind.CHANGE, FieldKind.WEIGHT):
+                changed = self.fixed if piece.kind is FieldKind.CHANGE else self.state.trainable
+                variable = changed[piece.index].value
                 variable.assign(tf.cast(tf.cast(variable, self.dtype) + value, variable.dtype))
             elif piece.kind is FieldKind.INTEGER:
                 variable = self.fixed[piece.index].value
@@ -293,7 +294,7 @@ class StepFunctions:
         if self.has_loss_scale:
             is_skipped = tf.logical_not(optimizer.check_finite(gradients))
         with self._tunables(), self._learning_rates():
-            optimizer.apply(gradients, self.state.trainable)
+            optimizer.apply_gradients(zip(gradients, self.state.trainable, strict=True))
         unscaled = 1.0 / scale**2
         lengths = [square[0] * unscaled, square[1], square_of_mean * unscaled]
         return tf.stack([loss, *lengths, tf.cast(is_skipped, self.dtype)])

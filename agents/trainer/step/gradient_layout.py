@@ -26,6 +26,7 @@ class FieldKind(StrEnum):
 
     GRADIENT = "gradient"  # of a trainable variable, weighted by the share of examples
     CHANGE = "change"  # of floating-point state, weighted by the share of examples
+    WEIGHT = "weight"  # change of a weight by the model itself, weighted by the share of examples
     INTEGER = "integer"  # new value of other state, from the lowest virtual node alone
     METRIC = "metric"  # growth of a metric variable
     LOSS = "loss"  # weighted by the share of examples

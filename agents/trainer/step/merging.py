@@ -84,7 +84,7 @@ class PassTracer:
                 tf.TensorSpec([None], tf.bool),
                 tf.TensorSpec([None, len(state.seeds), 2], tf.int64),
             )
-        except JobCodeError:
+        except (JobCodeError, NotMergeableError):
             raise
         except Exception as error:
             message = f"its operations cannot be run on stacked slices ({error!s:.200})"
@@ -112,6 +112,8 @@ class PassTracer:
         def forward(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
             local, weight, seed = arguments
             results = self._node.forward(trainable, fixed, local, weight, seed, training)
+            if results.assigned:
+                raise NotMergeableError("it assigns its own weights")
             numbers[:] = [index for index, _ in results.changes]
             integers[:] = [index for index, _ in results.integers]
             changes = [value for _, value in results.changes]
@@ -132,6 +134,8 @@ class PassTracer:
             changes=[(n, tf.reduce_sum(v, 0)) for n, v in zip(numbers, changes, strict=True)],
             integers=[(n, v[lowest]) for n, v in zip(integers, values, strict=True)],
             metrics=[tf.reduce_sum(value, 0) for value in metrics],
+            weights=[],
+            assigned=[],
         )
         writer = MessageWriter(self._node.dtype)
         if training:

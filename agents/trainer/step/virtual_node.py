@@ -6,7 +6,7 @@ from the same values and returns results that are summed over virtual nodes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import tensorflow as tf
 from agents.trainer.model.keras_private import (
     TrainingScope,
     example_losses,
+    mean_metrics,
     metrics_update,
     model_call,
     model_loss,
@@ -23,6 +24,7 @@ from agents.trainer.model.keras_private import (
     unweighted_trackers,
 )
 from agents.trainer.model.state import ModelState
+from agents.trainer.model.stateful_ops import enclosed_state_refused, refuse_untracked_variables
 from agents.trainer.step.gradient_layout import FieldKind, MessageWriter
 
 Tensor = Any
@@ -38,6 +40,9 @@ class SliceResults:
         changes: changes of floating-point state, weighted by the share: (index in `fixed`, change).
         integers: new values of other state: (index in `fixed`, value).
         metrics: growth of each metric variable.
+        weights: changes of weights that the model itself assigns, weighted by the share: (index in
+            `trainable`, change).
+        assigned: all values that the model assigned to weights: (index in `trainable`, value).
     """
 
     loss: Tensor
@@ -45,6 +50,8 @@ class SliceResults:
     changes: list[tuple[int, Tensor]]
     integers: list[tuple[int, Tensor]]
     metrics: list[Tensor]
+    weights: list[tuple[int, Tensor]]
+    assigned: list[tuple[int, Tensor]]
 
 
 class VirtualNode:
@@ -64,6 +71,7 @@ class VirtualNode:
         weight: Tensor,
         seeds: Tensor,
         training: bool,
+        watch: Callable[[Tensor], None] | None = None,
     ) -> SliceResults:
         """Run the model on a slice.
 
@@ -72,29 +80,42 @@ class VirtualNode:
             examples: flat arrays of the slice.
             weight: the slice's share of the batch's examples.
             seeds: int64 [number of random generators, 2].
+            watch: lets the gradient be taken by a value that the model assigns to a weight.
+
+        Raises:
+            JobCodeError: the model changes state that it does not list, or in an inner function.
         """
         packed = keras.tree.pack_sequence_as(self.sample, list(examples))
         batch = (*packed, None, None)[:3]
         count = tf.cast(tf.shape(examples[0])[0], tf.float32)
-        with self._scope(trainable, fixed, seeds) as scope:
+        with self._scope(trainable, fixed, seeds, watch) as scope, enclosed_state_refused(scope):
             predictions = model_call(self.model, batch[0], training=training)
             with sums_scaled(self.model, 1.0 / weight):
                 loss = model_loss(self.model, batch, predictions, training=training)
             weighted = tf.cast(loss, self.dtype) * tf.cast(weight, self.dtype)
             objective = self.model.optimizer.scale_loss(weighted) if training else weighted
             metrics_update(self.model, batch, predictions, loss, count)
+            state = [scope.get_current_value(variable) for variable in self.state.fixed]
+            metrics = self._metrics(scope, count, weight)
+        refuse_untracked_variables(scope.untracked)
+        share = tf.cast(weight, self.dtype)
         changes: list[tuple[int, Tensor]] = []
         integers: list[tuple[int, Tensor]] = []
-        for index, (variable, old) in enumerate(zip(self.state.fixed, fixed, strict=True)):
-            new = scope.get_current_value(variable)
+        for index, (new, old) in enumerate(zip(state, fixed, strict=True)):
             if new is old:  # untouched state is the same tensor
                 continue
             if old.dtype.is_floating:
                 change = tf.cast(new, self.dtype) - tf.cast(old, self.dtype)
-                changes.append((index, change * tf.cast(weight, self.dtype)))
+                changes.append((index, change * share))
             else:
                 integers.append((index, tf.convert_to_tensor(new)))
-        return SliceResults(weighted, objective, changes, integers, self._metrics(scope, count))
+        places = {id(variable): index for index, variable in enumerate(self.state.trainable)}
+        assigned = [(places[id(v)], new) for v, new in scope.assigned if id(v) in places]
+        weights = [
+            (index, (tf.cast(new, self.dtype) - tf.cast(trainable[index], self.dtype)) * share)
+            for index, new in dict(assigned).items()
+        ]
+        return SliceResults(weighted, objective, changes, integers, metrics, weights, assigned)
 
     def losses(
         self,
@@ -130,6 +151,8 @@ class VirtualNode:
             for index, change in results.changes:
                 shape = self.state.fixed[index].shape
                 writer.add(FieldKind.CHANGE, index, change, shape)
+            for index, change in results.weights:
+                writer.add(FieldKind.WEIGHT, index, change, self.state.trainable[index].shape)
             for index, value in results.integers:
                 writer.add_integers(index, value, is_first)
         for index, (variable, grown) in enumerate(
@@ -140,25 +163,75 @@ class VirtualNode:
             writer.add(FieldKind.LOSS, 0, results.loss, ())
 
     def _scope(
-        self, trainable: Sequence[Tensor], fixed: Sequence[Tensor], seeds: Tensor
-    ) -> keras.StatelessScope:
+        self,
+        trainable: Sequence[Tensor],
+        fixed: Sequence[Tensor],
+        seeds: Tensor,
+        watch: Callable[[Tensor], None] | None = None,
+    ) -> TrainingScope:
         mapping = [
             *zip(self.state.trainable, trainable, strict=True),
             *zip(self.state.fixed, fixed, strict=True),
             *((variable, seeds[index]) for index, variable in enumerate(self.state.seeds)),
             *((v, tf.zeros(v.shape, v.value.dtype)) for v in self.state.metrics),
         ]
-        return TrainingScope(mapping, collect_losses=True)
+        return TrainingScope(mapping, watch, collect_losses=True)
 
-    def _metrics(self, scope: keras.StatelessScope, count: Tensor) -> list[Tensor]:
+    def _metrics(self, scope: TrainingScope, count: Tensor, weight: Tensor) -> list[Tensor]:
+        """Return the growth of the metric variables.
+
+        A mean that is given one value for a batch has one vote for each batch in `fit`; the vote of
+        a slice is its share of the batch.
+        """
         per_batch = {id(variable) for variable in unweighted_trackers(self.model)}
+        shared = {
+            id(variable)
+            for metric in mean_metrics(self.model)
+            if is_constant(scope.get_current_value(metric.count))
+            for variable in metric.variables
+        }
         values = []
         for variable in self.state.metrics:
             grown = tf.cast(scope.get_current_value(variable), self.dtype)
             if id(variable) in per_batch:
                 grown *= tf.cast(count, self.dtype)
+            elif id(variable) in shared:
+                grown *= tf.cast(weight, self.dtype)
             values.append(grown)
         return values
+
+
+def gradients_of(
+    tape: tf.GradientTape, results: SliceResults, trainable: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Differentiate the objective by the weights, also by values that the model assigned to them.
+
+    As in `fit`, where the gradient by a variable is that by all of its values that were read.
+    """
+    values = [*enumerate(trainable), *results.assigned]
+    found = tape.gradient(results.objective, [value for _, value in values])
+    gradients: list[Tensor | None] = [None] * len(trainable)
+    for (index, _), gradient in zip(values, found, strict=True):
+        earlier = gradients[index]
+        if earlier is None or gradient is None:
+            gradients[index] = gradient if earlier is None else earlier
+        else:
+            gradients[index] = tf.convert_to_tensor(earlier) + tf.convert_to_tensor(gradient)
+    return gradients
+
+
+def is_constant(value: Tensor) -> bool:
+    """Return whether a tensor depends on no input of the function that is traced."""
+    pending, seen = [value], set()
+    while pending:
+        tensor = pending.pop()
+        if id(tensor.op) in seen:
+            continue
+        seen.add(id(tensor.op))
+        if tensor.op.type == "Placeholder":
+            return False
+        pending.extend(tensor.op.inputs)
+    return True
 
 
 def _message_dtype(variables: Sequence[Any]) -> tf.DType:

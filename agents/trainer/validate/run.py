@@ -157,7 +157,8 @@ def loaded_job_check(
     def check_splitting() -> None:
         with user_code(code_dir, "code.build", "the model's forward pass", examples):
             if len(order) > 1:
-                findings.warnings += splitting_check(job.model, examples)
+                has_validation = job.validation is not None
+                findings.warnings += splitting_check(job.model, examples, has_validation)
 
     # Steps run first, because memory kept by earlier runs would hide theirs. If they fail, the
     # splitting check runs too, because it has the clearer messages.

@@ -17,6 +17,7 @@ import tensorflow as tf
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import (
     SUM_REDUCTION,
+    TrainingScope,
     compiled_metrics,
     metrics_update,
     model_call,
@@ -26,7 +27,11 @@ from agents.trainer.model.keras_private import (
     unweighted_trackers,
 )
 from agents.trainer.model.state import ModelState
-from agents.trainer.model.stateful_ops import refuse_process_operations
+from agents.trainer.model.stateful_ops import (
+    enclosed_state_refused,
+    refuse_process_operations,
+    refuse_untracked_variables,
+)
 from agents.trainer.validate.model_checks import loss_reductions
 
 Tensor = Any
@@ -39,15 +44,18 @@ PAIRED_EXAMPLES = 16
 #: Least and largest factor on the outputs of these examples. A model that was never trained gives
 #: much the same for all, so that even a Dice of the whole batch is nearly the mean of its parts'.
 OUTPUT_FACTORS = (0.25, 1.0)
+#: A state's change from two to four times the examples, relative to that from one to two times: 2
+#: for a sum, about 0.5 for what tends to an average.
+GROWING = 0.9
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Results of running a batch: the loss, new values of metrics and of whole-number state."""
+    """Results of running a batch: the loss, new values of metrics and of changed state."""
 
     loss: float
     metrics: list[np.ndarray]
-    counters: list[np.ndarray]
+    state: list[np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,7 @@ class Trial:
         """Trace the model for examples like `sample`.
 
         Raises:
-            JobCodeError: the traced function holds operations bound to a process.
+            JobCodeError: the traced function has effects or operations bound to a process.
         """
         self.model = model
         self.is_masked = False
@@ -81,8 +89,7 @@ class Trial:
         state = ModelState(model)
         self.random_states = state.seeds
         self.trainable = state.trainable
-        self.assigned: list[Any] = []
-        self.counters = [v for v in state.fixed if not tf.as_dtype(v.dtype).is_floating]
+        self.changed: list[Any] = []
         self._weights = [*state.trainable, *state.fixed]
         self._sample = sample
         self._training = training
@@ -100,7 +107,7 @@ class Trial:
         """Run a batch."""
         outputs = conditions.outputs
         outputs = np.ones(_length(examples)) if outputs is None else outputs
-        loss, metrics, counters = self._function(
+        loss, metrics, changed = self._function(
             [tf.convert_to_tensor(leaf) for leaf in keras.tree.flatten(examples)],
             tf.constant(conditions.factor, tf.float32),
             [
@@ -111,7 +118,7 @@ class Trial:
             tf.constant(outputs, tf.float32),
         )
         return Outcome(
-            float(loss), [value.numpy() for value in metrics], [value.numpy() for value in counters]
+            float(loss), [value.numpy() for value in metrics], [value.numpy() for value in changed]
         )
 
     def _run(
@@ -130,7 +137,8 @@ class Trial:
         mapping.extend(zip(self.metrics, metrics, strict=True))
         for number, state in enumerate(self.random_states):
             mapping.append((state, tf.cast([seed, number], state.dtype)))
-        with keras.StatelessScope(mapping, collect_losses=True) as scope:
+        scope = TrainingScope(mapping, collect_losses=True)
+        with scope, enclosed_state_refused(scope):
             predictions = model_call(self.model, batch[0], training=self._training)
             self.is_masked = any(has_mask(leaf) for leaf in keras.tree.flatten(predictions))
             if not self._training:
@@ -140,21 +148,24 @@ class Trial:
             with sums_scaled(self.model, factor):
                 loss = model_loss(self.model, batch, predictions, training=self._training)
             metrics_update(self.model, batch, predictions, loss, count)
+            ends = {id(variable): scope.get_current_value(variable) for variable, _ in mapping}
+        refuse_untracked_variables(scope.untracked)
         given = {id(variable): value for variable, value in mapping}
-        self.assigned = [
-            v for v in self.trainable if scope.get_current_value(v) is not given[id(v)]
-        ]
-        grown = [tf.convert_to_tensor(scope.get_current_value(v)) for v in self.metrics]
-        counters = [tf.convert_to_tensor(scope.get_current_value(v)) for v in self.counters]
-        return tf.cast(tf.reduce_sum(loss), tf.float32), grown, counters
+        self.changed = [v for v in self._weights if ends[id(v)] is not given[id(v)]]
+        grown = [tf.convert_to_tensor(ends[id(v)]) for v in self.metrics]
+        changed = [tf.convert_to_tensor(ends[id(v)]) for v in self.changed]
+        return tf.cast(tf.reduce_sum(loss), tf.float32), grown, changed
 
 
-def splitting_check(model: keras.Model, examples: tuple[Any, ...]) -> list[str]:
+def splitting_check(
+    model: keras.Model, examples: tuple[Any, ...], has_validation: bool = True
+) -> list[str]:
     """Check that losses, metrics and state of two parts of a batch add up; returns warnings.
 
     Args:
         model: compiled and built, metrics reset.
         examples: `(x[, y[, sample_weight]])` with at least two examples.
+        has_validation: the model has to give a loss in inference, too.
 
     Raises:
         JobCodeError: a loss, metric or state does not add up, or depends on the process.
@@ -163,15 +174,27 @@ def splitting_check(model: keras.Model, examples: tuple[Any, ...]) -> list[str]:
     assert num_examples > 1, "one example cannot be split"
     cut = max(1, num_examples // 3)  # parts of different size, so that wrong weights show
     first, second = _rows(examples, 0, cut), _rows(examples, cut, num_examples)
-    inference = Trial(model, examples, training=False)
+    inference = _inference_trial(model, examples, has_validation)
     _mask_check(inference)
     warnings = _loss_check(inference, examples, (first, second))
     _metrics_check(inference, first, second)
     warnings += _slice_metrics(inference, examples)
     training = Trial(model, examples, training=True)  # tracing also checks the operations
-    _assigned_check(training)
-    _counters_check(training, first, second)
+    _common_state_check(training, first, second)
+    _averages_check(training, examples)
     return warnings
+
+
+def _inference_trial(model: keras.Model, examples: tuple[Any, ...], has_validation: bool) -> Trial:
+    """Trace the model for inference, or as it trains if it has a loss in training alone."""
+    try:
+        return Trial(model, examples, training=False)
+    except JobCodeError:
+        raise
+    except Exception:
+        if has_validation:
+            raise
+        return Trial(model, examples, training=True)
 
 
 def has_mask(tensor: Any) -> bool:
@@ -276,47 +299,116 @@ def _slice_metrics(trial: Trial, examples: tuple[Any, ...]) -> list[str]:
     return warnings
 
 
-def _assigned_check(trial: Trial) -> None:
-    """Raise if a layer assigns a trainable weight: a step would lose the assignment."""
-    for variable in trial.assigned:
-        owners = [
-            type(layer).__name__
-            for layer in model_layers(trial.model)
-            if not isinstance(layer, keras.Model)
-            and any(each is variable for each in layer.trainable_variables)
-        ]
-        raise JobCodeError(
-            "weight_assigned",
-            "code.build",
-            f"the trainable weight {variable.path!r} ({', '.join(owners)}) is assigned by the "
-            "model's own call, which a step over virtual nodes would lose. Use a weight with "
-            "trainable=False for what a layer assigns, or a constraint (kernel_constraint=...) "
-            "instead of SpectralNormalization",
-        )
-
-
-def _counters_check(trial: Trial, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
-    """Raise if the next value of whole-number state depends on the examples of a slice."""
-    if not trial.counters:
+def _common_state_check(trial: Trial, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
+    """Raise if weights or whole-number state change by what depends on the examples of a slice."""
+    if not trial.changed:
         return
-    conditions = Conditions(1.0, [np.zeros(v.shape) for v in trial.metrics])
-    outcomes = [trial(examples, conditions).counters for examples in (first, second)]
-    for variable, one, other in zip(trial.counters, *outcomes, strict=True):
-        if not np.array_equal(one, other):
-            raise JobCodeError(
-                "state_not_combinable",
-                "code.build",
-                f"the state {variable.path!r} of type {variable.dtype} depends on the examples of "
-                "a slice; whole-number state cannot be averaged over virtual nodes. Use a float "
-                "state that is an average, or count steps only",
+    states = (_state_after(trial, examples) for examples in (first, second))
+    for variable, one, other in zip(trial.changed, *states, strict=True):
+        if any(variable is weight for weight in trial.trainable):
+            least = _least_difference(trial.model, np.asarray(variable), one)
+            if _distance(one, other) > least:
+                raise _weight_assigned(trial.model, variable)
+        elif not _is_float(variable) and not np.array_equal(one, other):
+            raise _not_combinable(
+                variable,
+                "depends on the examples of a slice; whole-number state cannot be averaged",
             )
 
 
+def _weight_assigned(model: keras.Model, variable: Any) -> JobCodeError:
+    owners = [
+        type(layer).__name__
+        for layer in model_layers(model)
+        if not isinstance(layer, keras.Model)
+        and any(each is variable for each in layer.trainable_variables)
+    ]
+    return JobCodeError(
+        "weight_assigned",
+        "code.build",
+        f"the trainable weight {variable.path!r} ({', '.join(owners)}) is assigned by the model's "
+        "own call, to a value that depends on the examples of a slice. Compute such a value in "
+        "build, or use a weight with trainable=False for what a layer assigns",
+    )
+
+
+def _averages_check(trial: Trial, examples: tuple[Any, ...]) -> None:
+    """Raise if float state is no average over the examples, as virtual nodes' states are averaged.
+
+    An average stays the same if every example comes twice, or last first. What depends a little on
+    the number of examples, as an unbiased variance, changes less and less. State that is drawn at
+    random cannot be compared.
+    """
+    if not any(_is_float(variable) for variable in trial.changed):
+        return
+    few = _rows(examples, 0, min(PAIRED_EXAMPLES, max(2, _length(examples) // 4)))
+    once, reversed_, twice, four = (
+        _state_after(trial, _joined(few, times)) for times in (1, -1, 2, 4)
+    )
+    drawn = _state_after(trial, few, seed=1) if trial.random_states else once
+    states = zip(trial.changed, once, drawn, reversed_, twice, four, strict=True)
+    for variable, value, other, turned, doubled, fourfold in states:
+        least = _least_difference(trial.model, np.asarray(variable), value)
+        if not _is_float(variable) or _distance(value, other) > least:
+            continue
+        if _distance(value, turned) > least:
+            raise _not_combinable(variable, "depends on the order of the examples")
+        step = _distance(value, doubled)
+        if step > least and _distance(doubled, fourfold) > GROWING * step:
+            raise _not_combinable(variable, "grows with the number of examples in a slice")
+
+
+def _state_after(trial: Trial, examples: tuple[Any, ...], seed: int = 0) -> list[np.ndarray]:
+    """Return the changed state after a batch."""
+    return trial(examples, Conditions(1.0, [np.zeros(v.shape) for v in trial.metrics], seed)).state
+
+
+def _joined(examples: tuple[Any, ...], times: int) -> tuple[Any, ...]:
+    """Repeat a batch; -1 reverses it."""
+    joined: tuple[Any, ...] = keras.tree.map_structure(
+        lambda leaf: leaf[::-1] if times < 0 else np.concatenate([leaf] * times), examples
+    )
+    return joined
+
+
+def _least_difference(model: keras.Model, before: np.ndarray, after: np.ndarray) -> float:
+    """Return the least distance between states that is not attributed to rounding."""
+    tolerance = _tolerance(model)
+    rounding = tolerance * _length_of(after) + ABSOLUTE_TOLERANCE * np.sqrt(after.size)
+    least: float = max(rounding, 10 * tolerance * _distance(before, after))
+    return least
+
+
+def _distance(one: np.ndarray, other: np.ndarray) -> float:
+    return _length_of(one.astype("float64") - other.astype("float64"))
+
+
+def _length_of(value: np.ndarray) -> float:
+    return float(np.linalg.norm(value.astype("float64")))
+
+
+def _is_float(variable: Any) -> bool:
+    return bool(tf.as_dtype(variable.dtype).is_floating)
+
+
+def _not_combinable(variable: Any, why: str) -> JobCodeError:
+    return JobCodeError(
+        "state_not_combinable",
+        "code.build",
+        f"the state {variable.path!r} of type {variable.dtype} {why}; virtual nodes see a slice of "
+        "the batch each, and can only average their states. Use a float state that is a mean over "
+        "the examples, or count steps only",
+    )
+
+
 def _is_close(expected: Any, actual: Any, model: keras.Model) -> bool:
-    is_half = "16" in str(model.compute_dtype)
-    tolerance = HALF_TOLERANCE if is_half else TOLERANCE
     compare: Callable[..., bool] = np.allclose
+    tolerance = _tolerance(model)
     return compare(actual, expected, rtol=tolerance, atol=ABSOLUTE_TOLERANCE, equal_nan=True)
+
+
+def _tolerance(model: keras.Model) -> float:
+    return HALF_TOLERANCE if "16" in str(model.compute_dtype) else TOLERANCE
 
 
 def _length(examples: tuple[Any, ...]) -> int:

@@ -21,6 +21,7 @@ import psutil
 import tensorflow as tf
 
 from agents.trainer.model.state import ModelState
+from agents.trainer.model.stateful_ops import refuse_untracked_writes
 from agents.trainer.model.tunables import tunables_of
 from agents.trainer.selection.state import selection_of
 from agents.trainer.step.batch_plan import TRAINING_STREAM, step_seeds
@@ -98,6 +99,9 @@ def steps_try(
         sizes: examples of each virtual node of a full batch.
         budget_bytes: most memory of a step above the built process; by default `FREE_SHARE` of
             the free memory.
+
+    Raises:
+        JobCodeError: a step changes what is no part of the job's state.
     """
     order = job.train.order(spec.seed, 0, spec.shuffle)
     selection = selection_of(spec, len(job.train))
@@ -111,24 +115,27 @@ def steps_try(
     budget = round(FREE_SHARE * free_bytes()) if budget_bytes is None else budget_bytes
     started_at = time.perf_counter()
     with example_losses_needed():
-        functions = StepFunctions(job.model, state, job.train.fetch(order[:1]))
+        sample = job.train.fetch(order[:1])
+        has_validation = job.validation is not None
+        functions = StepFunctions(job.model, state, sample, has_validation)
     losses: list[float] = []
     trials: list[Trial] = []
     trace_s = 0.0
     largest = max(sizes)
     reason = ""
-    for examples in slice_ladder(largest, len(order)):
-        if reason := _why_not(examples, trials, budget):
-            break
-        arguments = _arguments(job, order, examples, len(functions.seeds))
-        if not trials:  # one-time costs of the first step count as tracing
-            losses.append(_step(functions, arguments))
-            functions.count(functions.validate(*arguments)[0])
-            trace_s = time.perf_counter() - started_at
-        trials.append(_measure(functions, arguments, examples, process_bytes, losses))
-    merging = _merging_facts(spec, job, functions, order, trials)
-    times = _selection_facts(job, functions, order, trials[-1], len(sizes))
-    state.put(before)
+    try:
+        for examples in slice_ladder(largest, len(order)):
+            if reason := _why_not(examples, trials, budget):
+                break
+            arguments = _arguments(job, order, examples, len(functions.seeds))
+            if not trials:  # one-time costs of the first step count as tracing
+                losses.append(_first_step(functions, arguments))
+                trace_s = time.perf_counter() - started_at
+            trials.append(_measure(functions, arguments, examples, process_bytes, losses))
+        merging = _merging_facts(spec, job, functions, order, trials)
+        times = _selection_facts(job, functions, order, trials[-1], len(sizes))
+    finally:  # also for what is checked after a step that failed
+        state.put(before)
     warnings = []
     if reason:
         warnings.append(f"a slice of {largest} examples was not tried here: {reason}")
@@ -273,6 +280,16 @@ def _measure(
     above = None if peak is None or process_bytes is None else max(peak - process_bytes, 0)
     num_slices = int(arguments[0].shape[0])
     return Trial(examples, min(times_s) / num_slices, above)
+
+
+def _first_step(functions: StepFunctions, arguments: list[Any]) -> float:
+    """Trace and run a step of training and one of validation, if any; returns the loss."""
+    loss = _step(functions, arguments)
+    update = functions.apply.get_concrete_function()
+    refuse_untracked_writes(update.graph, functions.state.variables)
+    if functions.has_validation:
+        functions.count(functions.validate(*arguments)[0])
+    return loss
 
 
 def _step(functions: StepFunctions, arguments: list[Any]) -> float:

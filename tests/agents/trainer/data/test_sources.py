@@ -146,6 +146,20 @@ def test_a_length_mismatch_says_the_lengths() -> None:
     assert "x: 3, 3; y: 4" in message
 
 
+@pytest.mark.parametrize(
+    ("weights", "named"),
+    [
+        ({"a": np.ones(3)}, "weights for a, but outputs a, b"),
+        ({"a": np.ones(3), "c": np.ones(3)}, "weights for a, c, but outputs a, b"),
+        ((np.ones(3), np.ones(3)), "weights for 0, 1, but outputs a, b"),
+    ],
+)
+def test_weights_that_do_not_fit_the_outputs_are_refused(weights: Any, named: str) -> None:
+    error = refusal((np.ones(3), {"a": np.ones(3), "b": np.zeros(3)}, weights))
+    assert (error.code, error.field) == ("data_structure", "data.train.sample_weight")
+    assert named in error.message
+
+
 # Class weights
 
 
@@ -349,6 +363,21 @@ def as_text(x: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 )
 def test_other_tf_data_sets_are_refused_by_name(make: Any, code: str) -> None:
     assert refusal(make()).code == code
+
+
+@pytest.mark.parametrize(
+    ("make", "fix"),
+    [
+        (lambda: numbers(4), "add .batch(n)"),
+        (
+            lambda: tf.data.Dataset.from_tensor_slices((np.ones((6, 8, 8)), np.ones((6, 10)))),
+            "add .batch(n)",
+        ),
+        (lambda: numbers(4).batch(2).map(in_rows_of_one), ".to_tensor()"),
+    ],
+)
+def test_a_refused_tf_data_set_is_told_the_fix(make: Any, fix: str) -> None:
+    assert fix in refusal(make()).message
 
 
 def test_a_tf_data_set_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,6 +176,36 @@ def constraint_schedule_and_average() -> keras.Model:
     return model
 
 
+def one_value_for_a_batch() -> keras.Model:
+    """With means that get the mean of a batch: of a layer, of the model, and of a function."""
+
+    class Tracked(keras.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.size = keras.metrics.Mean(name="size")
+
+        def call(self, inputs: Any) -> Any:
+            self.size.update_state(keras.ops.mean(inputs**2))
+            return inputs
+
+    def off(y_true: Any, y_pred: Any) -> Any:
+        return keras.ops.mean(keras.ops.abs(y_true - y_pred))
+
+    model = keras.Sequential([keras.Input((4,)), Tracked(), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse", metrics=[off, "mae"], weighted_metrics=["mse"])
+    return model
+
+
+def weights_assigned_by_a_layer() -> keras.Model:
+    """Both layers assign their kernels in a training call; a penalty reads one of them, too."""
+    normalised = keras.layers.SpectralNormalization
+    dense = keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2")
+    layers = [keras.Input((4,)), normalised(dense), normalised(keras.layers.Dense(1))]
+    model = keras.Sequential(layers)
+    model.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.5), loss="mse")
+    return model
+
+
 def half_precision() -> keras.Model:
     policy = keras.mixed_precision.DTypePolicy("mixed_float16")
     model = keras.Sequential(
@@ -211,6 +241,8 @@ CASES: dict[str, tuple[Build, Arrays]] = {
     "summed loss, add_loss, regulariser": (regularised_sum, (X, Y)),
     "two inputs and outputs": (two_outputs, TWO_OUTPUTS_DATA),
     "embedding and frozen layer": (embedding_and_frozen_layer, (TOKENS, Y)),
+    "one value for a batch": (one_value_for_a_batch, (X, Y, WEIGHT)),
+    "weights assigned by a layer": (weights_assigned_by_a_layer, (X, Y)),
     "constraint, schedule, average": (constraint_schedule_and_average, (X, Y)),
     "mixed precision with loss scale": (half_precision, (X, Y)),
 }
@@ -221,7 +253,12 @@ def all_variables(model: keras.Model) -> list[Any]:
 
 
 #: Cases that `test_same_as_keras` has not.
-ONLY_HERE = ("sample weights", "sgd with momentum")
+ONLY_HERE = (
+    "sample weights",
+    "sgd with momentum",
+    "one value for a batch",
+    "weights assigned by a layer",
+)
 
 
 @pytest.mark.parametrize("num_virtual_nodes", [pytest.param(1, marks=pytest.mark.nightly), 3])

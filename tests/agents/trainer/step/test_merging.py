@@ -245,6 +245,14 @@ def test_a_custom_gradient_keeps_virtual_nodes_apart() -> None:
     assert np.isfinite(steps.vector(Progress())).all()
 
 
+def test_weights_that_the_model_assigns_keep_virtual_nodes_apart() -> None:
+    inputs = keras.Input((6,))
+    x = layers.SpectralNormalization(layers.Dense(4))(inputs)
+    steps = Steps((classifier(inputs, x), (ROWS, CLASSES)), True, 1000)
+    assert steps.functions.not_merged_because == "it assigns its own weights"
+    assert np.isfinite(steps.vector(Progress())).all()
+
+
 def test_a_lone_trainer_measures_noise_in_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "NOISE_EVERY_STEPS", 4)
     steps = Steps(counting(), True, 1000)

@@ -62,6 +62,24 @@ ACCEPTED = {
         def build(settings):
             return compiled(Copier(), loss=None), X, None
     """,
+    "a loss in training alone, without validation": """
+        class Noised(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.dense = layers.Dense(4)
+                self.noise = keras.random.SeedGenerator(3)
+
+            def call(self, inputs, training=False):
+                if not training:
+                    return self.dense(inputs)
+                noise = keras.random.normal(ops.shape(inputs), seed=self.noise)
+                outputs = self.dense(inputs + noise)
+                self.add_loss(ops.mean(ops.square(outputs - noise)))
+                return outputs
+
+        def build(settings):
+            return compiled(Noised(), loss=None), X, None
+    """,
     "class weights, AUC and weighted metrics": """
         def build(settings):
             model = compiled(
@@ -193,7 +211,19 @@ REFUSED_MODELS = {
     "calibrated_policy": returning(
         "compiled(net(layers.Dense(3, dtype=keras.dtype_policies.get('gptq/4/-1_from_float32'))))"
     ),
-    "weight_assigned": returning("compiled(net(layers.SpectralNormalization(layers.Dense(3))))"),
+    "weight_assigned": returning(
+        "compiled(net(Centred()))",
+        before="""
+        class Centred(layers.Layer):
+            def build(self, shape):
+                self.shift = self.add_weight(shape=(4,), initializer="zeros")
+
+            def call(self, inputs, training=False):
+                if training:
+                    self.shift.assign(ops.mean(inputs, 0))
+                return inputs - self.shift
+        """,
+    ),
     "synchronized_normalization": returning(
         "compiled(net(layers.BatchNormalization(synchronized=True)))"
     ),
@@ -240,6 +270,34 @@ REFUSED_MODELS = {
         before="""
         def compare(y_true, y_pred):
             return ops.square(y_true - y_pred + ops.mean(y_pred))
+        """,
+    ),
+    "untracked_state": returning(
+        "compiled(net(Counter()))",
+        before="""
+        import tensorflow as tf
+
+        class Counter(layers.Layer):
+            def __init__(self):
+                super().__init__()
+                self.steps = tf.Variable(0.0)
+
+            def call(self, inputs):
+                self.steps.assign_add(1.0)
+                return inputs / self.steps
+        """,
+    ),
+    "enclosed_state": returning(
+        "compiled(net(Repeated()))",
+        before="""
+        class Repeated(layers.Layer):
+            def __init__(self):
+                super().__init__()
+                self.dropout = layers.Dropout(0.5)
+
+            def call(self, inputs, training=False):
+                step = lambda h, _: (self.dropout(h, training=training), h)
+                return ops.scan(step, inputs, length=3)[0]
         """,
     ),
     "state_not_combinable": returning(

@@ -97,3 +97,76 @@ def test_a_metric_of_a_whole_batch_is_warned_of_by_name() -> None:
 def test_metrics_that_add_up_are_not_warned_of() -> None:
     classes = [keras.metrics.AUC(), keras.metrics.MeanIoU(2), keras.metrics.RootMeanSquaredError()]
     assert splitting_check(*model_of("mse", ["mae", "accuracy", *classes, *OF_EACH])) == []
+
+
+class OwnState(keras.layers.Layer):
+    """Has state that `after` computes from the old value and the examples [n, 4]."""
+
+    def __init__(self, after: Function, shape: tuple[int, ...] = (4,)) -> None:
+        super().__init__()
+        self.after = after
+        self.state = self.add_weight(shape=shape, initializer="zeros", trainable=False)
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        if training:
+            self.state.assign(self.after(self.state.value, inputs))
+        return inputs
+
+
+def length_of(inputs: Any) -> Any:
+    return ops.cast(ops.shape(inputs)[0], "float32")
+
+
+def unbiased_variance(old: Any, inputs: Any) -> Any:
+    number = length_of(inputs)
+    return 0.9 * old + 0.1 * ops.var(inputs, 0) * number / (number - 1)
+
+
+NO_AVERAGES = {
+    "examples": (lambda old, x: old + length_of(x), "grows with the number"),
+    "sum": (lambda old, x: old + ops.sum(x, 0), "grows with the number"),
+    "average of sums": (lambda old, x: 0.9 * old + 0.1 * ops.sum(x, 0), "grows with the number"),
+    "last example": (lambda old, x: 0.0 * old + x[-1], "depends on the order"),
+}
+AVERAGES = {
+    "steps": lambda old, x: old + 1.0,
+    "mean": lambda old, x: 0.9 * old + 0.1 * ops.mean(x, 0),
+    "variance": unbiased_variance,
+    "length": lambda old, x: 0.9 * old + 0.1 * ops.mean(ops.norm(x, axis=-1)),
+}
+VECTORS = RANDOM.normal(size=(48, 4)).astype("float32")
+
+
+def model_with_state(*layers: keras.layers.Layer) -> tuple[keras.Model, tuple[Any, ...]]:
+    model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(4)])
+    model.compile("sgd", "mse")
+    model_build(model, (VECTORS, VECTORS))
+    return model, (VECTORS, VECTORS)
+
+
+@pytest.mark.parametrize("name", NO_AVERAGES)
+def test_float_state_that_is_no_average_is_refused(name: str) -> None:
+    after, reason = NO_AVERAGES[name]
+    with pytest.raises(JobCodeError, match=reason) as caught:
+        splitting_check(*model_with_state(OwnState(after)))
+    assert caught.value.code == "state_not_combinable"
+
+
+def test_a_queue_of_examples_is_refused() -> None:
+    queue = OwnState(lambda old, x: ops.concatenate([x, old])[:16], (16, 4))
+    with pytest.raises(JobCodeError, match="depends on the order") as caught:
+        splitting_check(*model_with_state(queue))
+    assert caught.value.code == "state_not_combinable"
+
+
+@pytest.mark.parametrize("name", AVERAGES)
+def test_float_state_that_is_an_average_is_accepted(name: str) -> None:
+    assert splitting_check(*model_with_state(OwnState(AVERAGES[name]))) == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16", "float64"])
+def test_batch_normalisation_is_an_average(dtype: str) -> None:
+    normalised = keras.layers.BatchNormalization(renorm=True, dtype=dtype)
+    dropped = keras.layers.BatchNormalization(momentum=0.5, dtype=dtype)
+    layers = [normalised, keras.layers.Dropout(0.5, seed=3), dropped]
+    assert splitting_check(*model_with_state(*layers)) == []
