@@ -88,6 +88,8 @@ def test_logs(site: Site, logged_in: Shell) -> None:
     assert logged_in("logs", job.pk, "--search", "TWO", "-C", "1").out == "0-0- one\n0:4: two\n"
     assert logged_in("logs", job.pk, "--level", "error").out == ""
     found = json.loads(logged_in("logs", job.pk, "--search", "two", "--json").out)
+    ended = logged_in("logs", job.pk, "--search", "three")
+    assert (ended.code, ended.out, ended.err) == (0, "", "No line matches.\n")
     assert (found["text"], found["before"]) == ("two", [])
     assert logged_in("logs", job.pk, "--search", "two", "--all").code == ExitCode.USAGE
     assert logged_in("logs", job.pk, "--level", "loud").code == ExitCode.REFUSED

@@ -216,6 +216,7 @@ def logs(
 
 def _print_matches(found: Iterator[answers.LogMatch], *, as_json: bool) -> None:
     """Print lines as grep does: trainer, place and text, with `-` for lines of context."""
+    number = -1
     for number, match in enumerate(found):
         if as_json:
             screen.print_json_line(match)
@@ -226,6 +227,8 @@ def _print_matches(found: Iterator[answers.LogMatch], *, as_json: bool) -> None:
         for line, mark in (*about[0], (match, ":"), *about[1]):
             place = f"{line['slot']}{mark}{line['offset']}{mark}"
             click.echo(f"{place} {screen.log_text(line['text'])}")
+    if number < 0:
+        screen.note("No line matches.")
 
 
 def _print_log(pieces: Iterator[str], *, as_json: bool) -> None:
