@@ -14,5 +14,6 @@ class FilterForm(forms.Form):
         super().__init__(*args, **options)
         for field in self.fields.values():
             if isinstance(field, forms.ChoiceField):
-                names = ", ".join(str(name) for name, _ in field.choices if name)
+                choices: Any = field.choices
+                names = ", ".join(str(name) for name, _ in choices if name)
                 field.error_messages["invalid_choice"] = f"Choose one of {names}."
