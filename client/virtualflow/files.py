@@ -13,7 +13,7 @@ def file_store(site: Transport, route: str, name: str, path: Path) -> Path:
     """Store the answer of a route; return the file's path.
 
     Args:
-        path: a folder, where the file gets `name`, or the name of the new file.
+        path: a folder, where the file gets `name`, or the new file, whose folder is made.
 
     Raises:
         VirtualFlowError: it cannot be had or written, or its digest is not `X-Sha256`.
@@ -21,13 +21,17 @@ def file_store(site: Transport, route: str, name: str, path: Path) -> Path:
     file_name_check(name)
     if path.is_dir():
         path = path / name
+    if path.exists() and not path.is_file():
+        raise bad_input("path", f"{path} is there already, and no file that could be replaced.")
     part = path.with_name(f"{path.name}.part")
     digest = hashlib.sha256()
     try:
-        with site.stream(route) as response, part.open("wb") as file:
-            for piece in response.iter_bytes():
-                digest.update(piece)
-                file.write(piece)
+        with site.stream(route) as response:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as file:
+                for piece in response.iter_bytes():
+                    digest.update(piece)
+                    file.write(piece)
             expected = response.headers.get("X-Sha256")
         if expected and digest.hexdigest() != expected:
             raise VirtualFlowError(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import IO, Any
 
 import yaml
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import BaseParser, JSONParser
+from rest_framework.utils.json import strict_constant
 
 JSON_LIMIT_BYTES = 64 * 1024
 #: A submission may carry its code as text.
@@ -59,6 +60,19 @@ for _class in (_Loader, _Dumper):
     _class.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT_NUMBER, [*"-+.0123456789"])
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        ParseError: it has a key twice, of which one would be lost.
+    """
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise ParseError(f"The JSON has {twice!r:.60} twice; delete one.")
+    return values
+
+
 class BoundedJsonParser(JSONParser):
     """DRF's JSON parser with a limit on size and depth, for text that is valid Unicode."""
 
@@ -67,20 +81,24 @@ class BoundedJsonParser(JSONParser):
     def parse(
         self,
         stream: IO[bytes],
-        media_type: str | None = None,
-        parser_context: Mapping[str, Any] | None = None,
+        _media_type: str | None = None,
+        _parser_context: Mapping[str, Any] | None = None,
     ) -> Any:
         text = stream.read(self.limit_bytes + 1)
         if len(text) > self.limit_bytes:
             raise ParseError(f"At most {self.limit_bytes} bytes of JSON.")
         try:
-            value = super().parse(io.BytesIO(text), media_type, parser_context)
+            value = json.loads(
+                text.decode(), object_pairs_hook=_object, parse_constant=strict_constant
+            )
             if b"\\u" in text:
                 json.dumps(value, ensure_ascii=False).encode()
         except RecursionError:
             raise ParseError("The JSON is nested too deeply.") from None
         except UnicodeEncodeError:
             raise ParseError("The JSON has a lone surrogate (\\ud800 to \\udfff).") from None
+        except ValueError as error:
+            raise ParseError(f"JSON parse error - {error}") from None
         return value
 
 

@@ -159,7 +159,7 @@ def number_param(
     except ValueError:
         value = float("nan")
     if not low <= value <= high:
-        raise InvalidInputError.of(**{name: f"Give a number from {low:g} to {high:g}."})
+        raise InvalidInputError.of(**{name: f"Give a number from {low:.15g} to {high:.15g}."})
     return value
 
 

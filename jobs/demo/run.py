@@ -56,7 +56,7 @@ def demo_run(directory: Path, environment: Mapping[str, str], announce: Announce
                     _serve(supervisor, directory, rest, announce, stop)
                 announce("Stopping: saving the state of running jobs (Ctrl-C again: do not wait)")
                 num_saved = jobs_pause(directory, rest, stop.is_hurried)
-                announce(f"{num_saved} jobs were paused; stopping all processes")
+                announce(f"Jobs paused: {num_saved}; stopping all processes")
         finally:
             supervisor.stop()
             processes.end_stray_trainers(directory)
@@ -68,7 +68,7 @@ def _serve(
 ) -> None:
     num_resumed = jobs_resume(directory, rest)
     if num_resumed:
-        announce(f"{num_resumed} jobs go on where they stopped")
+        announce(f"Jobs that go on where they stopped: {num_resumed}")
     arrivals = Arrivals(rest, announce, len(processes.NODES))
     while not stop.is_asked():
         now = time.monotonic()

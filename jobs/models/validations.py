@@ -11,6 +11,11 @@ from jobs.models.choices import choices, values
 from jobs.models.jobs import Job, code_path
 
 OPEN_STATUSES = (ValidationStatus.WAITING, ValidationStatus.RUNNING)
+#: Status of a job whose validation waits, before the cause is known.
+WAITS_FOR_NODE = {
+    "status_code": "no_node",
+    "status_reason": "Waits for a node to build its code on.",
+}
 
 
 class Validation(models.Model):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import django_filters
 
 from jobs.models import AuditAction, AuditEntry
+from jobs.selectors.filter_form import FilterForm
 from jobs.selectors.time_filter import TimeFilter
 
 
@@ -24,4 +25,5 @@ class AuditFilter(django_filters.FilterSet):
 
     class Meta:
         model = AuditEntry
+        form = FilterForm
         fields = ("actor", "action", "object", "address")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from django.db.models import OuterRef, Subquery
+
 from controlplane.core.values.metrics import is_higher_better
 from jobs.models import EpochReport, Job, JobMetric
 
@@ -36,14 +38,16 @@ class BestMetric:
 
 def best_metric_of(job: Job) -> BestMetric | None:
     """Return the best value of a job's usual metric; None before the end of an epoch."""
-    rows = {row.name: row for row in JobMetric.objects.filter(job=job).order_by("name")}
+    best_reports = EpochReport.objects.filter(job=job, epoch=OuterRef("best_epoch"))
+    metrics = JobMetric.objects.filter(job=job).annotate(
+        step=Subquery(best_reports.values("step")[:1])
+    )
+    rows = {row.name: row for row in metrics.order_by("name")}
     row = rows.get(usual_metric([job], rows))
     if row is None:
         return None
-    reports = EpochReport.objects.filter(job=job, epoch=row.best_epoch)
-    step = reports.values_list("step", flat=True).first()
     is_higher = has_higher_better([job], row.name)
-    return BestMetric(row.name, is_higher, row.best, row.best_epoch, step, row.last)
+    return BestMetric(row.name, is_higher, row.best, row.best_epoch, row.step, row.last)
 
 
 def usual_metric(jobs: Iterable[Job], names: Collection[str]) -> str:

@@ -17,6 +17,7 @@ from controlplane.core.values.lifecycle import JobStatus
 from controlplane.core.values.tiers import TIERS
 from jobs.models import Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.selectors.filter_form import FilterForm
 from jobs.selectors.job_order import DEFAULT_ORDER, ORDERS
 from jobs.selectors.readings import idle_held
 from jobs.selectors.time_filter import TimeFilter
@@ -106,7 +107,7 @@ def setting_read(text: str) -> str:
     return f"{name.strip()}={value.strip()}"
 
 
-class FilterForm(forms.Form):
+class JobFilterForm(FilterForm):
     """Rules between parameters."""
 
     def clean(self) -> dict[str, Any]:
@@ -179,7 +180,7 @@ class JobFilter(django_filters.FilterSet):
     class Meta:
         model = Job
         fields = ("status", "tier", "owner", "project", "name", "template")
-        form = FilterForm
+        form = JobFilterForm
 
     def filter_queryset(self, queryset: QuerySet[Job]) -> QuerySet[Job]:
         """Apply all filters; trials of tuned jobs are listed only as those of their job."""

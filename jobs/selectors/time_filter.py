@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import django_filters
 from django.core.exceptions import ValidationError
@@ -15,6 +16,10 @@ _YEARS = range(1900, 3000)
 
 class UtcDateTimeField(IsoDateTimeField):
     """An ISO 8601 time."""
+
+    default_error_messages: ClassVar[Mapping[str, str]] = {
+        "invalid": "Give a time like 2026-03-01T12:00:00Z."
+    }
 
     def clean(self, value: Any) -> datetime.datetime | None:
         """Return the time in UTC.

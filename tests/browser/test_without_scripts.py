@@ -14,6 +14,11 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 def test_pages_work_without_scripts(browser: Browser, site: Site) -> None:
     visitor = visit(browser, site, "ada", java_script_enabled=False)
     page = visitor.page
+    page.goto("/")
+    kept, shown = page.locator(".chart").first.evaluate(
+        "chart => [chart.offsetHeight, [...chart.children].reduce((h, e) => h + e.offsetHeight, 0)]"
+    )
+    assert kept < shown + 60, "no room is kept for a chart that is not drawn"
     page.goto(f"/jobs/{JOB['paused']}/")
     expect(page.get_by_role("heading", level=1)).to_contain_text("weekend run")
     expect(page.locator("#spec time").first).to_contain_text("UTC")

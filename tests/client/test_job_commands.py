@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,8 @@ def test_logs(site: Site, logged_in: Shell) -> None:
     assert logged_in("logs", job.pk, "--search", "TWO", "-C", "1").out == "0-0- one\n0:4: two\n"
     assert logged_in("logs", job.pk, "--level", "error").out == ""
     found = json.loads(logged_in("logs", job.pk, "--search", "two", "--json").out)
+    ended = logged_in("logs", job.pk, "--search", "three")
+    assert (ended.code, ended.out, ended.err) == (0, "", "No line matches.\n")
     assert (found["text"], found["before"]) == ("two", [])
     assert logged_in("logs", job.pk, "--search", "two", "--all").code == ExitCode.USAGE
     assert logged_in("logs", job.pk, "--level", "loud").code == ExitCode.REFUSED
@@ -109,7 +112,7 @@ def test_compare(site: Site, logged_in: Shell) -> None:
 def test_tags(site: Site, logged_in: Shell) -> None:
     job, other = job_make(site.ada), job_make(site.ada)
     ended = logged_in("tag", job.pk, 999_999, "--add", "sweep")
-    assert (ended.code, ended.out) == (ExitCode.REFUSED, "1 jobs tagged.\n")
+    assert (ended.code, ended.out) == (ExitCode.REFUSED, "1 job tagged.\n")
     assert "Job 999999: There is no such job" in ended.err
     listed = json.loads(logged_in("ls", "--tag", "sweep", "--json").out)
     assert [row["id"] for row in listed] == [job.pk]
@@ -134,6 +137,35 @@ def test_download(site: Site, logged_in: Shell, tmp_path: Path) -> None:
     assert (ended.code, "--force" in ended.err) == (ExitCode.USAGE, True)
     assert logged_in("download", job.pk, "model.keras", "--to", to, "--force").code == 0
     assert logged_in("download", job.pk, "../../up", "--to", to).code == ExitCode.USAGE
+
+
+def test_download_makes_the_folder(site: Site, logged_in: Shell, tmp_path: Path) -> None:
+    job = job_make(site.ada)
+    file_make(job, "model.keras", b"weights")
+    new = tmp_path / "new"
+    assert logged_in("download", job.pk, "no.such", "--to", new).code == ExitCode.REFUSED
+    assert not new.exists()
+    for to, path in {
+        new / "a": new / "a" / "model.keras",
+        new / "v1.2": new / "v1.2" / "model.keras",
+        new / "b" / "best.keras": new / "b" / "best.keras",
+    }.items():
+        ended = logged_in("download", job.pk, "model.keras", "--to", to, "--json")
+        assert (json.loads(ended.out), path.read_bytes()) == ([str(path)], b"weights")
+    ended = logged_in("download", job.pk, "--to", new / "c.keras", "--json")
+    assert json.loads(ended.out) == [str(new / "c.keras" / "model.keras")], "all: a folder"
+
+
+def test_download_replaces_files_only(site: Site, logged_in: Shell, tmp_path: Path) -> None:
+    job = job_make(site.ada)
+    file_make(job, "model.keras", b"weights")
+    pipe, text = tmp_path / "pipe.keras", tmp_path / "text"
+    os.mkfifo(pipe)
+    text.write_text("mine")
+    for to in (pipe, text):
+        ended = logged_in("download", job.pk, "model.keras", "--to", to, "--force")
+        assert (ended.code, ended.out) == (ExitCode.USAGE, ""), ended.err
+    assert (pipe.is_fifo(), text.read_text()) == (True, "mine")
 
 
 def test_actions_on_several_jobs(site: Site, logged_in: Shell) -> None:

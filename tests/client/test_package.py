@@ -182,6 +182,21 @@ def test_a_closed_pipe_is_no_error(site: Site, environment: dict[str, str]) -> N
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("command", [("ls",), ("ls", "--json"), ("show", "1", "--json")])
+def test_a_full_disk_is_told(
+    site: Site, environment: dict[str, str], command: tuple[str, ...]
+) -> None:
+    job_make(site.ada, id=1)
+    here = environment | {SERVER_VARIABLE: site.address, TOKEN_VARIABLE: site.token(site.ada)}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-S", environment["PROGRAM"], *command],
+            env=here, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False,
+        )  # fmt: skip
+    told = b"Error: Cannot write the output: No space left on device.\n"
+    assert (done.returncode, done.stderr) == (ExitCode.USAGE, told)
+
+
 TYPES = {
     "Job": answers.Job, "JobSummary": answers.JobSummary, "Stop": answers.Stop,
     "Artifact": answers.File, "Event": answers.Event, "Generation": answers.Generation,

@@ -58,10 +58,12 @@ def test_a_heading_sorts_and_turns_the_order(order: str, tagged: Job, ada: Clien
     ("query", "words"),
     [
         ("colour=red", "There is no filter “colour”; use "),
-        ("status=nonsense", "status: Select a valid choice."),
+        ("status=nonsense", "status: Choose one of live, waiting, active, ended, "),
+        ("tier=nonsense", "tier: Choose one of urgent, normal, idle."),
+        ("order=nonsense", "order: Choose one of submitted, -submitted, "),
         ("metric=%3E1", "metric: Give the name of a metric"),
         ("order=-metric", "metric: Name the metric to sort by"),
-        ("submitted_after=yesterday", "submitted_after: Enter a valid date/time."),
+        ("submitted_after=yesterday", "submitted_after: Give a time like 2026-03-01T12:00:00Z."),
     ],
 )
 def test_what_is_no_filter_is_refused_by_name(query: str, words: str, ada: Client) -> None:

@@ -21,6 +21,7 @@ STEPS = {
     "pass_s": 0.25,
     "seconds": 1.0,
     "loss": 0.5,
+    "last_loss": 0.4,
     "num_accelerators": 2,
     "batch_size": 32,
     "learning_rate": 0.1,

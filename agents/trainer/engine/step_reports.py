@@ -52,7 +52,7 @@ class StepReports:
         self._analysed = 0
         self._pass_s = 0.0
         self._seconds = 0.0
-        self._losses = 0.0
+        self._losses = self._last_loss = 0.0
         self._step = 0
         self._epoch = 0
         self._busy: dict[int, tuple[float, int]] = {}
@@ -85,6 +85,7 @@ class StepReports:
         self._examples += examples
         self._seconds += seconds
         self._losses += outcome.loss
+        self._last_loss = outcome.loss
         self._step = progress.step
         self._epoch = progress.epoch
         self._note_losses(progress)
@@ -114,6 +115,7 @@ class StepReports:
                 "pass_s": self._pass_s,
                 "seconds": self._seconds,
                 "loss": mean_loss if math.isfinite(mean_loss) else None,
+                "last_loss": self._last_loss if math.isfinite(self._last_loss) else None,
                 "nonfinite": encode(self._is_nonfinite or self._was_nonfinite),
                 "num_accelerators": self._num_accelerators,
                 "batch_size": self._batch_size,

@@ -68,5 +68,15 @@ class Group(click.Group):
             ctx.exit(error_code(error))
         except BrokenPipeError:
             # As of `virtualflow ls | head`: nobody reads on, which is fine.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _output_drop()
             ctx.exit(ExitCode.FINE)
+        except OSError as error:
+            # Errors of files and of the network are VirtualFlowErrors: this is of the output.
+            _output_drop()
+            screen.note(f"Error: Cannot write the output: {error.strerror or error}.")
+            ctx.exit(ExitCode.USAGE)
+
+
+def _output_drop() -> None:
+    """Let the rest of standard output, also what Python still writes at its end, go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -216,6 +216,7 @@ def logs(
 
 def _print_matches(found: Iterator[answers.LogMatch], *, as_json: bool) -> None:
     """Print lines as grep does: trainer, place and text, with `-` for lines of context."""
+    number = -1
     for number, match in enumerate(found):
         if as_json:
             screen.print_json_line(match)
@@ -226,6 +227,8 @@ def _print_matches(found: Iterator[answers.LogMatch], *, as_json: bool) -> None:
         for line, mark in (*about[0], (match, ":"), *about[1]):
             place = f"{line['slot']}{mark}{line['offset']}{mark}"
             click.echo(f"{place} {screen.log_text(line['text'])}")
+    if number < 0:
+        screen.note("No line matches.")
 
 
 def _print_log(pieces: Iterator[str], *, as_json: bool) -> None:
@@ -289,7 +292,8 @@ def tag(
     if as_json:
         screen.print_json(answer)
     else:
-        click.echo(f"{len(answer['results']) - len(refused)} jobs {action}ged.")
+        number = len(answer["results"]) - len(refused)
+        click.echo(f"{number} {'job' if number == 1 else 'jobs'} {action}ged.")
         for row in refused:
             screen.note(f"Job {row['job']}: {screen.plain(row['detail'])}")
     if refused:
@@ -300,23 +304,28 @@ def tag(
 @job_argument
 @click.argument("names", nargs=-1)
 @click.option(
-    "--to", "folder", default=".", show_default=True, help="Folder of the new files.",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    "--to", default=".", show_default=True, type=click.Path(path_type=Path),
+    help="Folder of the new files, made if it is missing; with one of NAMES also a new file "
+    "of the same ending.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace files that are there already.")
 @as_json
-def download(job: int, names: tuple[str, ...], folder: Path, force: bool, as_json: bool) -> None:
+def download(job: int, names: tuple[str, ...], to: Path, force: bool, as_json: bool) -> None:
     """Download result files and checkpoints; without NAMES, all of them."""
+    is_file = len(names) == 1 and not to.is_dir() and to.suffix == Path(names[0]).suffix != ""
+    if to.exists() and not (is_file or to.is_dir()):
+        raise click.UsageError(f"{to} is no folder.")
     with Client.from_login() as client:
         wanted = names or [file["name"] for file in client.job(job, fields=("files",))["files"]]
         if not wanted:
             screen.note(f"Job {job} has no files yet.")
-        there = [name for name in wanted if (folder / name).exists() and not force]
+        new = {name: to if is_file else to / name for name in wanted}
+        there = [name for name, path in new.items() if path.exists() and not force]
         if there:
             raise click.UsageError(f"Already there: {', '.join(there)}. --force replaces them.")
         paths = []
-        for name in wanted:
-            paths.append(str(client.download(job, name, folder)))
+        for name, path in new.items():
+            paths.append(str(client.download(job, name, path)))
             if not as_json:
                 click.echo(screen.plain(paths[-1]))
     if as_json:

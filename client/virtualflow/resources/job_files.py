@@ -81,7 +81,7 @@ class JobFileRequests(JobRequests):
         """Store a result file or checkpoint, such as `model.keras`, once its digest is checked.
 
         Args:
-            path: a folder, where the file keeps its name, or the name of the new file.
+            path: a folder, where the file keeps its name, or the new file, whose folder is made.
         """
         file_name_check(name)
         route = f"jobs/{job_id}/files/{quote(name, safe='')}/"

@@ -191,6 +191,7 @@ _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
         "pass_s": optional(_seconds),
         "seconds": _seconds,
         "loss": _value,
+        "last_loss": _value,
         "num_accelerators": whole(1, COUNT_LIMIT + 1),
         "batch_size": optional(whole(1, _NUMBER_LIMIT)),
         "learning_rate": _value,

@@ -119,14 +119,14 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "expected_start": "Expected to start in about {start_s}.",
         "start_too_wide": "No start is estimated yet: the range would be too wide.",
         "start_unknown": "No start is estimated yet: the ends of some jobs are not known.",
-        "cannot_start": "Cannot start: needs {accelerators} of one accepted kind, the cluster has "
-        "{most}. No other job waits for it.",
+        "cannot_start": "Cannot start: needs {accelerators} of one accepted kind, nodes that "
+        "take work have {most}. No other job waits for it.",
         "cordoned": "Stays on {accelerators} and is not resized: {count} of them on nodes "
         "that take no new work.",
         "cordon_waits": "Waits for {accelerators} at once: too few are left beside those of {jobs} "
         "on nodes that take no new work, where nothing is resized.",
-        "maintenance_waits": "Waits for {accelerators} of one accepted kind: the cluster has "
-        "{most} until {until}, when maintenance ends. No other job waits for it.",
+        "maintenance_waits": "Waits for {accelerators} of one accepted kind: nodes that "
+        "take work have {most} until {until}, when maintenance ends. No other job waits for it.",
         "maintenance_note": "{own} {accelerators} that it accepts take no new work for "
         "maintenance until {until}.",
         "sweep_waits": "Waits for another job of sweep {sweep} to end: it is behind {jobs}, and "

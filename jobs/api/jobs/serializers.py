@@ -282,7 +282,7 @@ class JobSerializer(JobSummarySerializer):
         return files_expire_at(job)
 
     def get_kinds_used(self, job: Job) -> list[str]:
-        return kinds_used(job)
+        return _kinds_used(job)
 
     def get_noise_scale(self, job: Job) -> dict[str, float | None] | None:
         noise = noise_scale_of(job)
@@ -315,7 +315,16 @@ class JobSerializer(JobSummarySerializer):
 
     @extend_schema_field(serializers.ChoiceField(choices=list(Reproducibility)))
     def get_reproducibility(self, job: Job) -> str:
-        return reproducibility_of(job, kinds_used(job))[0].value
+        return reproducibility_of(job, _kinds_used(job))[0].value
+
+
+def _kinds_used(job: Job) -> list[str]:
+    """Return the kinds that a job has trained on, queried once for both fields made of them."""
+    kept = vars(job)
+    if "kinds_used" not in kept:
+        kept["kinds_used"] = kinds_used(job)
+    kinds: list[str] = kept["kinds_used"]
+    return kinds
 
 
 class ReasonSerializer(serializers.Serializer):

@@ -54,7 +54,7 @@ class NumberField(serializers.FloatField):
 
     def __init__(self, low: float | None = None, high: float | None = None, **options: Any) -> None:
         if low is not None and high is not None:
-            message = f"Give a number from {low:g} to {high:g}."
+            message = f"Give a number from {low:.15g} to {high:.15g}."
             options["error_messages"] = dict.fromkeys(("min_value", "max_value"), message)
         super().__init__(min_value=low, max_value=high, **options)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from rest_framework import serializers
 
-from controlplane.core.protocol.code_archive import CodeArchiveError, archive_check
+from controlplane.core.protocol.code_archive import CodeArchiveError
 from controlplane.core.protocol.selection import (
     BETA_RANGE,
     CONTROL_RANGE,
@@ -33,6 +32,7 @@ from controlplane.core.protocol.wire import (
     Task,
 )
 from controlplane.core.values.tiers import Tier
+from jobs.api.jobs.submission_code import NO_CODE, code_read
 from jobs.api.jobs.submission_fields import (
     CheckpointField,
     EnumField,
@@ -62,8 +62,6 @@ from jobs.submission import (
 )
 
 _REQUIRED = "This field is required."
-_PARSED_LIMIT_BYTES = 256 * 1024
-_NO_CODE = "Give a .py or .zip file, its text, or the name of a template."
 STOP_FIELDS = ("stop_kind", "stop_limit", "stop_metric", "stop_target", "stop_higher_is_better")
 
 
@@ -415,27 +413,13 @@ class SubmissionSerializer(serializers.Serializer):
         self, values: dict[str, Any], template: JobTemplate | None, errors: dict[str, list[str]]
     ) -> None:
         """Replace `code` by its bytes and add `entry_file`."""
-        text, name = values.get("code"), values.get("code_name", "")
-        if (file := self.context.get("file")) is not None:
-            content, name = file[0], file[1] or name
-        elif text is not None:
-            content = text.encode()
-        elif template is not None:
-            content, name = template.code.encode(), template.path.name
-        else:
-            if "template" not in errors:
-                errors.setdefault("code", []).append(_NO_CODE)
-            return
         try:
-            entry_file = archive_check(content, name)
+            values |= code_read(
+                values.get("code"), values.get("code_name", ""), self.context.get("file"), template
+            )
         except CodeArchiveError as error:
-            errors["code"] = [str(error)]
-            return
-        if name.lower().endswith(".py") and (message := _syntax_error(content, entry_file)):
-            errors["code"] = [message]
-        # Only the last part of the name: browsers and clients may send a path.
-        code_name = name.replace("\\", "/").rsplit("/", 1)[-1][:120]
-        values |= {"code": content, "code_name": code_name, "entry_file": entry_file}
+            if error.code != NO_CODE or "template" not in errors:
+                errors.setdefault("code", []).append(str(error))
 
 
 def _template_values(template: JobTemplate, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -461,20 +445,3 @@ def _stop_check(values: dict[str, Any], errors: dict[str, list[str]]) -> None:
     for name in STOP_FIELDS[: 4 if is_metric else 2]:
         if name not in values and name not in errors:
             errors[name] = [_REQUIRED]
-
-
-def _syntax_error(content: bytes, file_name: str) -> str | None:
-    """Describe the first syntax error of a file, up to `_PARSED_LIMIT_BYTES`.
-
-    The file is never compiled here: code of a few hundred bytes can keep the compiler busy for
-    minutes. Its validation compiles it on a node.
-    """
-    if len(content) > _PARSED_LIMIT_BYTES:
-        return None
-    try:
-        ast.parse(content, file_name)
-    except SyntaxError as error:
-        return f"Line {error.lineno}: {error.msg}."
-    except (ValueError, RecursionError, MemoryError) as error:
-        return f"This is no Python text: {error}."
-    return None

@@ -122,7 +122,7 @@ def _scenarios_checked(scenarios: Sequence[Scenario]) -> list[tuple[dict[str, in
         cost_s = _cost_read(scenario.resize_cost_s)
         if cost_s is None and scenario.resize_cost_s is not None:
             errors[f"{prefix}resize_cost_s"] = (
-                f"Give seconds from 0 to {MOST_COST_S:g}, or nothing for the measured costs."
+                f"Give seconds from 0 to {MOST_COST_S:.15g}, or nothing for the measured costs."
             )
         try:
             checked.append((_size_checked(scenario.accelerators), cost_s))

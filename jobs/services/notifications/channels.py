@@ -168,7 +168,9 @@ def shown_address(kind: str, address: str) -> str:
     if kind == ChannelKind.CHAT:
         return f"{parts.scheme}://…"
     port = f":{parts.port}" if parts.port else ""
-    return f"{parts.scheme}://{parts.hostname}{port}/…"[:200]
+    host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{host}{port}/…"[:200]
 
 
 def _address_errors(kind: str, address: str) -> str:

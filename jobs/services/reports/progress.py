@@ -99,7 +99,8 @@ def _span_take(
         **present,
         step=row.last_step,
         epoch=row.epoch,
-        loss=row.loss,
+        # Means over different steps would differ between equal jobs.
+        loss=data.get("last_loss", row.loss),
         noise=job.noise if noise is None else noise_taken(job, noise, row.batch_size),
     )
     loss_note(context, row, data.get("nonfinite"))

@@ -17,6 +17,7 @@ from controlplane.core.values.tiers import Tier
 from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import Artifact, Job, Project
 from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.models.validations import WAITS_FOR_NODE
 from jobs.selectors.access import limits_of, priority_ceiling, projects_open_to, tier_ceiling
 from jobs.selectors.forks import fork_fields, fork_start
 from jobs.selectors.secrets import SecretsError, sealed_secrets, secret_values
@@ -57,8 +58,7 @@ def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
         stop_target=stop.target,
         stop_higher_is_better=stop.higher_is_better,
         status=JobStatus.VALIDATING.value,
-        status_code="no_node",
-        status_reason="Waits for a node to build its code on.",
+        **WAITS_FOR_NODE,
         submitted_at=now,
         colour=free_colour(),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -14,7 +15,7 @@ from django.db.models import Case, Count, F, Q, QuerySet, When
 from controlplane.core.protocol.wire import BUSY_FACTOR, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus, ValidationStatus
 from jobs.models import Job, Node, Validation
-from jobs.models.validations import OPEN_STATUSES
+from jobs.models.validations import OPEN_STATUSES, WAITS_FOR_NODE
 from jobs.selectors.access import are_users_strangers
 from jobs.selectors.estimates.memory import memory_shortage
 from jobs.selectors.maintenance import closed_by_window
@@ -38,11 +39,15 @@ def validation_start(validation: Validation, now: datetime.datetime) -> bool:
         Whether it was assigned; False without an online node, if it does not wait, or if as many
         jobs of its owner are being validated as may be at a time.
     """
-    node = _least_busy_node(now)
-    if node is None:
+    owner_id = validation.owner_id
+    nodes = _nodes_in_turn(now)
+    if not nodes:
         return False
-    if validation.job_id is not None and not _num_free([validation.owner_id])[validation.owner_id]:
+    if validation.job_id is not None and not _num_free([owner_id], len(nodes))[owner_id]:
         return False
+    held = _held_nodes(owner_id)
+    own = [node for node in nodes if node.pk in held]
+    node = (own if len(own) >= _most_nodes(len(nodes)) else nodes)[0]
     waiting = Validation.objects.filter(id=validation.pk, status=ValidationStatus.WAITING)
     return _assign(waiting, node, now, attempt=F("attempt") + 1)
 
@@ -72,9 +77,33 @@ def _deadline(now: datetime.datetime) -> datetime.datetime:
     return now + datetime.timedelta(seconds=seconds)
 
 
-def _least_busy_node(now: datetime.datetime) -> Node | None:
-    node: Node | None = _nodes_by_load(now).first()
-    return node
+def _most_nodes(num_nodes: int) -> int:
+    """Return on how many of `num_nodes` one user's code is built at a time.
+
+    Code that never ends holds a node until its time is over. So one node is left to others, if
+    there are any: several nodes, and other active accounts.
+    """
+    has_others = User.objects.filter(is_active=True)[:2].count() > 1
+    return max(1, num_nodes - 1) if has_others else num_nodes
+
+
+def _held_nodes(owner_id: int) -> Counter[int | None]:
+    """Count the running validations of a user by node."""
+    running = Validation.objects.filter(status=ValidationStatus.RUNNING, owner=owner_id)
+    return Counter(running.values_list("node", flat=True))
+
+
+def _nodes_in_turn(now: datetime.datetime) -> list[Node]:
+    """Return the nodes that build code now, the least busy first.
+
+    Nodes that are closed, cordoned or quarantined do so only where there is no better one.
+    """
+    nodes: list[Any] = list(_nodes_by_load(now))
+
+    def standing(node: Any) -> tuple[int, bool, datetime.datetime | None]:
+        return node.is_closed, node.is_cordoned, node.quarantined_until
+
+    return [node for node in nodes if standing(node) == standing(nodes[0])]
 
 
 def _nodes_by_load(now: datetime.datetime) -> Any:
@@ -104,7 +133,7 @@ def _nodes_by_load(now: datetime.datetime) -> Any:
 
 
 def validations_start_waiting(now: datetime.datetime) -> set[int]:
-    """Assign validations that wait for a node; return the jobs of those assigned.
+    """Assign validations that wait for a node; return the jobs of those assigned, or told why not.
 
     Of each user only a few run at a time, so that nobody waits for all code of somebody else. Of
     the own ones those of sweeps come last.
@@ -112,12 +141,42 @@ def validations_start_waiting(now: datetime.datetime) -> set[int]:
     waiting = Validation.objects.filter(status=ValidationStatus.WAITING)
     in_turn = waiting.order_by(F("job__sweep").asc(nulls_first=True), "id")
     owner_ids = list(waiting.order_by("owner").values_list("owner", flat=True).distinct())
+    if not owner_ids:
+        return set()
+    num_nodes = len(_nodes_in_turn(now))
     chosen = [
         validation
-        for owner_id, number in _num_free(owner_ids[:_AT_ONCE]).items()
+        for owner_id, number in _num_free(owner_ids[:_AT_ONCE], num_nodes).items()
         for validation in in_turn.filter(owner=owner_id)[:number]
     ]
-    return _jobs_of(validation for validation in chosen if validation_start(validation, now))
+    started = _jobs_of(validation for validation in chosen if validation_start(validation, now))
+    return started | _waits_explain(num_nodes)
+
+
+def _waits_explain(num_nodes: int) -> set[int]:
+    """Say of jobs that wait to be validated why they do; return those whose reason is new."""
+    shown = dict(WAITS_FOR_NODE)
+    if num_nodes:
+        most = USER_RUNNING_PER_NODE * _most_nodes(num_nodes)
+        shown["status_code"] = "validations_limit"
+        shown["status_reason"] = (
+            f"Waits for other jobs of its owner: of one user, the code of at most {most} jobs is "
+            "built at a time."
+        )
+    elif Node.objects.filter(status=NodeStatus.ONLINE, removed_at=None).exists():
+        shown["status_reason"] = (
+            "Waits for a node to build its code on: on those that are online all jobs share a "
+            "user, and the site has several active accounts."
+        )
+    # Between this and an assignment the status code decides: an assigned one keeps its reason.
+    waits = (
+        Job.objects.filter(status=JobStatus.VALIDATING, validation__status=ValidationStatus.WAITING)
+        .exclude(status_code="validating")
+        .exclude(**shown)
+    )
+    ids = set(waits.order_by("id").values_list("pk", flat=True)[:_AT_ONCE])
+    waits.filter(pk__in=ids).update(version=F("version") + 1, **shown)
+    return ids
 
 
 def validations_spread(now: datetime.datetime) -> set[int]:
@@ -127,13 +186,15 @@ def validations_spread(now: datetime.datetime) -> set[int]:
     is no new attempt: the former node's answer is dropped as it comes from another node.
     """
     trusted = Q(quarantined_until=None) | Q(quarantined_until__lte=now)
-    nodes = _nodes_by_load(now).filter(trusted, num_validations=0, is_closed=0, is_cordoned=False)
-    idle, building, moved = list(nodes[:_AT_ONCE]), set(), []
+    nodes = _nodes_by_load(now).filter(trusted, is_closed=0, is_cordoned=False)
+    idle = list(nodes.filter(num_validations=0)[:_AT_ONCE])
+    most = _most_nodes(nodes.count()) if idle else 0
+    building, moved = set(), []
     running = Validation.objects.filter(status=ValidationStatus.RUNNING)
     for validation in running.order_by("deadline_at", "id")[:_AT_ONCE] if idle else ():
         if validation.node_id not in building:
             building.add(validation.node_id)
-        elif idle:
+        elif idle and _may_move(validation, most):
             behind = running.filter(
                 id=validation.pk, node=validation.node_id, attempt=validation.attempt
             )
@@ -142,14 +203,19 @@ def validations_spread(now: datetime.datetime) -> set[int]:
     return _jobs_of(moved)
 
 
-def _num_free(owner_ids: Collection[int]) -> dict[int, int]:
-    """Return how many more jobs of each user may be validated now."""
-    num_nodes = Node.objects.filter(status=NodeStatus.ONLINE, removed_at=None).count()
+def _may_move(validation: Validation, most: int) -> bool:
+    """Tell whether its owner's code is built on at most `most` nodes after a move to a new one."""
+    held = _held_nodes(validation.owner_id)
+    return len(held) + (held[validation.node_id] > 1) <= most
+
+
+def _num_free(owner_ids: Collection[int], num_nodes: int) -> dict[int, int]:
+    """Return how many more jobs of each user may be validated now on so many nodes."""
     running = Validation.objects.filter(
         status=ValidationStatus.RUNNING, owner__in=owner_ids, job__isnull=False
     )
     counts = dict(running.order_by().values_list("owner").annotate(number=Count("id")))
-    most = USER_RUNNING_PER_NODE * num_nodes
+    most = USER_RUNNING_PER_NODE * _most_nodes(num_nodes)
     return {owner_id: max(0, most - counts.get(owner_id, 0)) for owner_id in owner_ids}
 
 
@@ -267,8 +333,14 @@ def _expire_one(validation: Validation, now: datetime.datetime) -> bool:
     # Without a job its user is waiting and can ask again.
     attempts = 1 if validation.job_id is None else settings.VALIDATION_ATTEMPTS_LIMIT
     if validation.attempt < attempts:
-        if not awaited.update(status=ValidationStatus.WAITING, deadline_at=None, node=None):
-            return False
+        with transaction.atomic():
+            # The job is locked first, as by everything that changes jobs.
+            Job.objects.filter(validation__in=awaited, status=JobStatus.VALIDATING).update(
+                version=F("version") + 1, **WAITS_FOR_NODE
+            )
+            if not awaited.update(status=ValidationStatus.WAITING, deadline_at=None, node=None):
+                transaction.set_rollback(True)
+                return False
         validation_start(validation, now)
         return True
     text = f"No node said in time whether it builds, {validation.attempt} times."

@@ -104,7 +104,7 @@ def test_job_that_can_never_run_says_so() -> None:
     for name in POLICIES:
         decision = POLICIES[name](snapshot_make(FOUR, job_make(1, least=6)))
         assert decision.shares == {}
-        assert "needs 6 accelerators of one accepted kind, the cluster has 4" in str(
+        assert "needs 6 accelerators of one accepted kind, nodes that take work have 4" in str(
             decision.reasons[1]
         )
 

@@ -67,10 +67,10 @@ def test_what_stays_on_a_cordoned_node_counts_for_a_limit_of_its_kind(name: str)
 def test_idle_accelerators_of_a_cordoned_node_do_not_count(name: str) -> None:
     job = job_make(1, least=3, most=4)
     cordoned = replace(snapshot_make(TWO_NODES, job), cordoned=frozenset({1}))
-    assert "the cluster has 2" in decide(cordoned, name).reasons[1]
+    assert "nodes that take work have 2" in decide(cordoned, name).reasons[1]
     assert decide(snapshot_make(TWO_NODES, job), name).resizes
     spread = replace(cordoned, jobs=(job, job_make(2, most=2)), held={2: (1, 3)})
-    assert "the cluster has 2" in decide(spread, name).reasons[1]
+    assert "nodes that take work have 2" in decide(spread, name).reasons[1]
 
 
 @every_policy

@@ -39,7 +39,7 @@ def test_a_job_without_another_place_waits_until_the_end(name: str) -> None:
     plan = decide(snapshot, name)
     assert plan.resizes == ()
     assert plan.reasons[7] == (
-        "Waits for 4 accelerators of one accepted kind: the cluster has 2 until "
+        "Waits for 4 accelerators of one accepted kind: nodes that take work have 2 until "
         "2026-03-02 20:00 UTC, when maintenance ends. No other job waits for it."
     )
     start = expected_starts(snapshot, plan, name)[7]
@@ -63,7 +63,7 @@ def test_the_end_that_counts_is_the_first_that_is_enough() -> None:
     assert maintenance_ends(waiting(5, *rows)) == {}
     assert maintenance_ends(waiting(2, *rows)) == {}
     assert maintenance_ends(waiting(3, *rows, kinds="gpu")) == {}
-    assert "the cluster has 2. No other" in decide(waiting(5, *rows), "fifo").reasons[7]
+    assert "nodes that take work have 2. No other" in decide(waiting(5, *rows), "fifo").reasons[7]
 
 
 def test_a_job_that_others_keep_waiting_is_told_of_maintenance() -> None:

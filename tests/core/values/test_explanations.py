@@ -106,15 +106,15 @@ FIELDS = {
 #: Code -> sentence with these values.
 SENTENCES = {
     "cannot_start": (
-        "Cannot start: needs 5 accelerators of one accepted kind, the cluster has 4. "
+        "Cannot start: needs 5 accelerators of one accepted kind, nodes that take work have 4. "
         "No other job waits for it."
     ),
     "cordoned": "Stays on 5 accelerators and is not resized: 2 of them on nodes that take "
     "no new work.",
     "cordon_waits": "Waits for 5 accelerators at once: too few are left beside those of 1 job "
     "on nodes that take no new work, where nothing is resized.",
-    "maintenance_waits": "Waits for 5 accelerators of one accepted kind: the cluster has 4 until "
-    "2026-03-02 20:00 UTC, when maintenance ends. No other job waits for it.",
+    "maintenance_waits": "Waits for 5 accelerators of one accepted kind: nodes that take "
+    "work have 4 until 2026-03-02 20:00 UTC, when maintenance ends. No other job waits for it.",
     "maintenance_note": "arrived earlier 5 accelerators that it accepts take no new work for "
     "maintenance until 2026-03-02 20:00 UTC.",
     "sweep_waits": "Waits for another job of sweep 6 to end: it is behind 1 job, and the "

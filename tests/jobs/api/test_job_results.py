@@ -16,6 +16,7 @@ from jobs.models import EpochReport, Job
 from jobs.selectors.best_metrics import usual_metric
 from jobs.selectors.expected_ends import expected_end_of
 from jobs.services.lifecycle.search_rows import metric_values_write
+from tests.jobs.world import World
 from tests.support.builders import at, job_make, steps_add
 
 Clients = Callable[..., APIClient]
@@ -45,6 +46,21 @@ def test_the_best_value_is_told_and_that_the_last_is_worse(ada: User, client_of:
         "last": 0.7, "is_last_worse": True,
     }  # fmt: skip
     assert client.get(f"/api/v1/jobs/{job.pk}/?fields=best_metric").json() == {"best_metric": best}
+
+
+def test_a_whole_job_costs_eight_queries(
+    ada: User, client_of: Clients, django_assert_num_queries: Callable[..., Any]
+) -> None:
+    """Token, job, metrics, held accelerators, estimates, kinds, files and forks."""
+    world = World(num_nodes=1)
+    job, client = job_make(ada), client_of(ada)
+    world.settle(4)
+    epoch_add(job, 0, {"val_accuracy": 0.5})
+    whole = answer(client, job)
+    assert (whole["status"], whole["kinds_used"]) == ("starting", ["cpu"])
+    assert whole["best_metric"]["step"] == 10
+    with django_assert_num_queries(8):
+        assert answer(client, job)["reproducibility"] == "bitwise"
 
 
 def test_the_metric_of_the_stop_counts_and_its_direction(ada: User, client_of: Clients) -> None:

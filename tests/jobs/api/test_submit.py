@@ -374,6 +374,21 @@ def test_a_key_of_yaml_that_is_given_twice(
     assert response.json()["detail"] == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('{"seed": 1, "name": "a", "seed": 2}', "seed"),
+        ('{"stop": {"limit": 1, "limit": 1}}', "limit"),
+        ('{"settings": {"a": [{"b": 1, "\\u0062": 1}]}}', "b"),
+    ],
+)
+def test_a_key_of_json_that_is_given_twice(ada_client: APIClient, text: str, name: str) -> None:
+    for address in (URL, "/api/v1/jobs/actions/", "/api/v1/sweeps/"):
+        response = ada_client.post(address, text, content_type="application/json")
+        assert response.status_code == 400
+        assert response.json()["detail"] == f"The JSON has '{name}' twice; delete one."
+
+
 def test_a_format_that_is_not_known(ada_client: APIClient) -> None:
     response = ada_client.post(URL, "<a/>", content_type="application/xml")
     assert response.status_code == 415

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 
 from controlplane.core.protocol import wire
 from controlplane.core.protocol.wire import ReportKind, ValidationReport
@@ -26,7 +28,7 @@ from jobs.services.submission.validations import (
     validations_start_waiting,
 )
 from tests.jobs.world import World
-from tests.support.builders import at, job_make, node_make
+from tests.support.builders import at, job_make, node_make, user_make
 
 pytestmark = pytest.mark.django_db
 
@@ -207,10 +209,13 @@ class TestValidations:
         values: dict[str, Any] = {"validation_id": asked.pk, "attempt": asked.attempt, "ok": True}
         return ValidationReport(**{**values, **other})
 
-    def waiting(self) -> Job:
-        job = job_make(status=JobStatus.VALIDATING)
+    def waiting(self, owner: User | None = None) -> Job:
+        job = job_make(owner, status=JobStatus.VALIDATING)
         validation_start(job.validation, at(0))
         return Job.objects.get(id=job.pk)
+
+    def again(self, jobs: Sequence[Job]) -> list[Job]:
+        return [Job.objects.get(id=job.pk) for job in jobs]
 
     def test_the_least_busy_node_is_asked(self) -> None:
         first, _ = node_make()
@@ -237,6 +242,68 @@ class TestValidations:
         over = at(4 * settings.VALIDATION_TIMEOUT_S + TIME_LIMIT_GRACE_S + 1)
         assert validations_expire(over) == {slow.pk}, "time counts from the move"
         assert validation_take(second, told, over)
+
+    def test_one_user_holds_all_nodes_but_one_where_there_are_others(self) -> None:
+        """Ada's code never ends. Of three nodes it holds two; nobody's waits behind it."""
+        nodes = [node_make()[0] for _ in range(3)]
+        ada, bob = user_make("ada"), user_make("bob")
+        loops = [self.waiting(ada) for _ in range(6)]
+        used = [job.validation.node for job in loops]
+        assert used == [nodes[0], nodes[1], nodes[0], nodes[1], None, None]
+        assert validations_spread(at(1)) == set()
+        other = self.waiting(bob)
+        assert other.validation.node == nodes[2]
+        for _ in range(2):
+            validations_start_waiting(at(2))
+            validations_spread(at(2))
+        assert {job.validation.node for job in self.again(loops)} == {*nodes[:2], None}
+        assert validation_take(nodes[2], self.report(other), at(3))
+        assert validations_spread(at(4)) == set()
+        assert self.waiting(bob).validation.node == nodes[2]
+        User.objects.filter(pk=bob.pk).update(is_active=False)
+        assert validations_start_waiting(at(5)) == {job.pk for job in loops[4:]}
+
+    def test_a_move_that_takes_no_node_more_is_allowed(self) -> None:
+        """Ada holds one of two nodes: her second code stays there, bob's behind it moves."""
+        first, _ = node_make()
+        ada, bob = user_make("ada"), user_make("bob")
+        loop, second, behind = self.waiting(ada), self.waiting(ada), self.waiting(bob)
+        assert {job.validation.node for job in (loop, second, behind)} == {first}
+        other, _ = node_make()
+        assert validations_spread(at(1)) == {behind.pk}
+        assert [job.validation.node for job in self.again([loop, second, behind])] == [
+            first,
+            first,
+            other,
+        ]
+
+    def test_a_job_that_waits_for_others_of_its_owner_says_so(self, settings: Any) -> None:
+        first, _ = node_make()
+        ada = user_make("ada")
+        jobs = [self.waiting(ada) for _ in range(4)]
+        assert validations_start_waiting(at(1)) == {job.pk for job in jobs[2:]}
+        (last,) = self.again(jobs[3:])
+        assert (last.status_code, last.version) == ("validations_limit", jobs[3].version + 1)
+        assert "the code of at most 2 jobs is built at a time" in last.status_reason
+        assert validations_start_waiting(at(2)) == set(), "told once"
+        for job in jobs[:2]:
+            validation_take(first, self.report(job), at(3))
+        assert validations_start_waiting(at(4)) == {job.pk for job in jobs[2:]}
+        assert "being built" in self.again(jobs[3:])[0].status_reason
+        over = at(4 * settings.VALIDATION_TIMEOUT_S + TIME_LIMIT_GRACE_S + 5)
+        Node.objects.update(status="lost")
+        assert validations_expire(over) == {job.pk for job in jobs[2:]}
+        assert self.again(jobs[3:])[0].status_code == "no_node", "no longer being built"
+
+    def test_a_job_that_no_node_takes_from_strangers_says_so(self, settings: Any) -> None:
+        settings.USERS_TRUST_EACH_OTHER = False
+        node_make(isolation="none")
+        job = self.waiting(user_make("ada"))
+        user_make("bob")
+        Validation.objects.update(status="waiting", node=None, deadline_at=None)
+        Job.objects.update(status_code="no_node")
+        assert validations_start_waiting(at(1)) == {job.pk}
+        assert "all jobs share a user" in self.again([job])[0].status_reason
 
     @pytest.mark.parametrize(
         "state",

@@ -285,6 +285,11 @@ def test_a_chat_message_reaches_the_service(ada: User, hook: Receiver, settings:
 # --- channels --------------------------------------------------------------------------------
 
 
+def test_the_shown_address_is_one(ada: User, client_of: Clients) -> None:
+    made = client_of(ada).post(URL, {"name": "lab", "address": "http://[2001:db8::1]:8377/secret"})
+    assert made.json()["address"] == "http://[2001:db8::1]:8377/…"
+
+
 def test_addresses_and_keys_are_never_shown_again(ada: User, client_of: Clients) -> None:
     client = client_of(ada)
     secret = "https://hooks.example:8443/services/T0/B1/very-secret?key=also-secret"

@@ -224,3 +224,17 @@ def test_the_choice_reaches_trainers_and_clones(choice: OnNonfinite) -> None:
     again = submission_read(submission_values(on_nonfinite=values["on_nonfinite"]))
     assert again.on_nonfinite is choice
     assert submission_read(submission_values()).on_nonfinite is OnNonfinite.STOP
+
+
+def test_the_loss_of_a_job_is_that_of_the_last_step() -> None:
+    """Reports are of other steps each time: their means differ between equal jobs."""
+    world, job = going_on()
+    steps(world, job, 21, 24, loss=0.5, last_loss=0.3)
+    job.refresh_from_db()
+    assert (job.loss, job.step_reports.get(last_step=24).loss) == (0.3, 0.5)
+    steps(world, job, 25, 28, loss=0.4)
+    job.refresh_from_db()
+    assert job.loss == 0.4, "repeated by a new leader"
+    steps(world, job, 29, 32, loss=None, last_loss=0.2)
+    job.refresh_from_db()
+    assert job.loss == 0.2

@@ -93,7 +93,7 @@ def test_a_job_without_another_place_waits_and_is_told_until_when() -> None:
     advance(world, HOUR)
     waiting = Job.objects.get(pk=job.pk)
     until = at(2 * HOUR).strftime("%Y-%m-%d %H:%M UTC")
-    assert f"the cluster has 2 until {until}" in waiting.policy_reason
+    assert f"nodes that take work have 2 until {until}" in waiting.policy_reason
     assert waiting.expected_start_earliest_at is not None
     assert waiting.expected_start_earliest_at >= at(2 * HOUR - 60.0)
     assert not on(world.nodes[1].node)
