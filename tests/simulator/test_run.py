@@ -78,6 +78,14 @@ def test_finish_time_fairness_counts_who_was_there() -> None:
     assert report.jobs[0].fairness == pytest.approx(140.0 / alone_s)
 
 
+def test_a_job_alone_on_two_kinds_is_not_late() -> None:
+    """There are 2 of each, so 400 examples take 200 s, however large the job's share of all is."""
+    cluster = cluster_make(2, 2, {"p100": 1, "v100": 1})
+    only = simulate(workload(job("a")), cluster, "goodput_fair", costs=FREE).jobs[0]
+    assert only.completion_s == pytest.approx(200.0)
+    assert only.fair_s == pytest.approx(200.0)
+
+
 def test_weights_count_in_fairness() -> None:
     """Both live all the time, b with three times the weight: its share is 3 of 4."""
     jobs = workload(job("a"), job("b", weight=3.0), work=300.0)

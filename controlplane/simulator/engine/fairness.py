@@ -7,8 +7,8 @@ counted by its weight relative to the job's. Above 1 a job would have been bette
 Alone, the job runs on the same system: it has to start once, too, and is never resized. So at best
 rho is below 1 by the gain from more accelerators than its share, and the start is in both times. A
 fractional share is interpolated; below the job's minimum it gets its minimum for that part of the
-time. Of several kinds it gets each for that kind's part of the time. The batch follows the same
-rule as in the simulation, at true speed, packed.
+time. Of several kinds it gets each for that kind's part of the time, and at most all of the kind.
+The batch follows the same rule as in the simulation, at true speed, packed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def alone_s(job: SimulatedJob, cluster: Cluster, share: float) -> float:
     seconds = job.terms.costs.start_s
     for epoch in range(len(ends) - 1):
         rate = sum(
-            number / total * _rate(job, kind, per_node[kind], min(share, total), epoch)
+            number / total * _rate(job, kind, per_node[kind], min(share, number), epoch)
             for kind, number in kinds.items()
         )
         if rate <= 0.0:

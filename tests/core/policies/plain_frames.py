@@ -19,7 +19,7 @@ from controlplane.core.policies.common.fair_fill import (
 )
 from controlplane.core.policies.common.kinds import cannot_start
 from controlplane.core.policies.common.parts import part_of
-from controlplane.core.policies.common.projects import joined
+from controlplane.core.policies.common.quota_states import joined
 from controlplane.core.policies.common.tiers import TierStates, _state_for
 from controlplane.core.policies.common.user_shares import Sharing
 from controlplane.core.scheduling.placement import place

@@ -261,6 +261,32 @@ def test_who_tries_a_kind_stays_until_its_speed_is_known(tried: str, expected: s
     assert decision.shares[1].kind == expected
 
 
+@pytest.mark.parametrize(
+    ("tried", "held", "expected"),
+    [
+        ("a", 0, "b"),  # its code was never on b
+        ("a b", 0, "a"),
+        ("", 0, "a"),  # nobody knows what was tried
+        ("a", 2, "a"),  # another job measures b
+        ("a", 4, "a"),  # no room
+    ],
+)
+def test_new_jobs_start_on_an_idle_kind_that_their_code_was_never_on(
+    tried: str, held: int, expected: str
+) -> None:
+    """A start costs the same on every kind, so short jobs find out, too; b seems half as fast."""
+    kinds = {"a": 1.0, "b": 0.5}
+    new = replace(job_make(1, most=1, at=1000.0), tried_kinds=frozenset(tried.split()))
+    other = replace(new, id=2, max_accelerators=4, running_since=990.0, changed_at=990.0)
+    jobs = [replace(job, kind_speeds=kinds) for job in ((new, other) if held else (new,))]
+    rows = {2: (5, 6, 7, 8)[:held]} if held else {}
+    snapshot = snapshot_make(accelerators_make("a a a a", "b b b b"), *jobs, held=rows, now=1000.0)
+    decision = goodput_fair(snapshot)
+    assert decision.shares[1].kind == expected
+    told = "Tries 1 of 4 b, which are idle, to measure its speed; "
+    assert str(decision.reasons[1]).startswith(told) == (expected == "b")
+
+
 def known(job_id: int, kinds: dict[str, float]) -> Job:
     return replace(job_make(job_id, most=4), kind_speeds=kinds)
 

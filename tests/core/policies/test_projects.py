@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from controlplane.core.cycle import decide, decision_check
 from controlplane.core.policies import DEMANDS, POLICIES, POLICY_STATES, policy_state_decode
-from controlplane.core.policies.common.projects import QuotaStates, joined
+from controlplane.core.policies.common.quota_states import QuotaStates, joined
 from controlplane.core.policies.tiresias import SecondQueue
 from controlplane.core.protocol.codec import encode
 from controlplane.core.values.projects import ProjectQuota

@@ -22,61 +22,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import wraps
-from typing import Any
 
 from controlplane.core.policies.common.fair_fill import progressive_fill
 from controlplane.core.policies.common.parts import Part, Policy, part_decide, part_of
-from controlplane.core.policies.common.quota_choice import Group, accelerators_choose, accepts_any
-from controlplane.core.protocol.codec import decode
+from controlplane.core.policies.common.quota_choice import accelerators_choose, accepts_any
+from controlplane.core.policies.common.quota_groups import (
+    Group,
+    projects_of,
+    users_in_projects,
+)
+from controlplane.core.policies.common.quota_states import (
+    OTHERS,
+    QuotaStates,
+    joined,
+    main_state,
+)
 from controlplane.core.scheduling.pools import capacity_by_kind
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import AcceleratorId, Decision, Job, JobId, Snapshot
-
-#: Key of the jobs that are not set apart, among the states of groups.
-_OTHERS = ""
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaStates:
-    """State of a policy for each group that is set apart, and for all other jobs."""
-
-    by_group: Mapping[str, Any]
-
-    def of(self, jobs: Collection[JobId]) -> Any:
-        """Return one state with all that is known of `jobs`."""
-        states = dict(self.by_group)
-        found = states.pop(_OTHERS, None)
-        for one in states.values():
-            found = joined(found, one, jobs) if found is not None else one
-        return found.of(jobs) if isinstance(found, QuotaStates) else found
-
-
-def joined(state: Any, other: Any, jobs: Collection[JobId]) -> Any:
-    """Return a state of a policy, with what another one, if it is like it, knows of `jobs`."""
-    if isinstance(other, QuotaStates):
-        other = other.of(jobs)
-    if isinstance(state, QuotaStates):
-        main = state.by_group.get(_OTHERS)
-        main = other if main is None else joined(main, other, jobs)
-        return QuotaStates({**state.by_group, _OTHERS: main})
-    if state is None or type(state) is not type(other):
-        return state
-    return state.joined(other, jobs)
-
-
-def quota_state_decode(state: type, stored: Any) -> object:
-    """Decode the state of a policy, for all jobs or by group.
-
-    Raises:
-        ValueError: it is not such a state.
-    """
-    if not (isinstance(stored, Mapping) and isinstance(stored.get("by_group"), Mapping)):
-        decoded: object = decode(state, stored)
-        return decoded
-    rows = stored["by_group"].items()
-    return QuotaStates({str(key): quota_state_decode(state, one) for key, one in rows})
 
 
 def projects_kept(policy: Policy, *, is_rigid: bool) -> Policy:
@@ -85,51 +50,8 @@ def projects_kept(policy: Policy, *, is_rigid: bool) -> Policy:
     Args:
         is_rigid: whether jobs wait for all the accelerators that they can use.
     """
-    by_user = _kept(policy, _users_in_projects, is_rigid=is_rigid)
-    return _kept(by_user, _projects, is_rigid=is_rigid)
-
-
-def _projects(snapshot: Snapshot) -> list[Group]:
-    """List the projects with jobs and with a guarantee or a limit, of a kind or of all kinds."""
-    jobs: dict[int, list[Job]] = {}
-    for job in snapshot.jobs:
-        if job.project is not None and job.project in snapshot.projects:
-            jobs.setdefault(job.project, []).append(job)
-    found = []
-    for project, members in sorted(jobs.items()):
-        quota = snapshot.projects[project]
-        group = Group(
-            str(project),
-            "project",
-            tuple(members),
-            quota.guaranteed_left,
-            quota.limit_left,
-            quota.guaranteed_left_by_kind,
-            quota.limit_left_by_kind,
-        )
-        has_guarantee = group.guaranteed or any(group.guaranteed_by_kind.values())
-        if has_guarantee or group.limit is not None or group.limit_by_kind:
-            found.append(group)
-    return found
-
-
-def _users_in_projects(snapshot: Snapshot) -> list[Group]:
-    """List the users with jobs in projects that limit them."""
-    jobs: dict[tuple[int, int | None], list[Job]] = {}
-    for job in snapshot.jobs:
-        quota = None if job.project is None else snapshot.projects.get(job.project)
-        if job.project is not None and quota is not None and quota.user_limit is not None:
-            jobs.setdefault((job.project, job.user), []).append(job)
-    return [
-        Group(
-            f"{project}.{'' if user is None else user}",
-            "owner in this project",
-            tuple(members),
-            0,
-            snapshot.projects[project].user_limit_left(user),
-        )
-        for (project, user), members in jobs.items()
-    ]
+    by_user = _kept(policy, users_in_projects, is_rigid=is_rigid)
+    return _kept(by_user, projects_of, is_rigid=is_rigid)
 
 
 def _kept(
@@ -139,17 +61,10 @@ def _kept(
     def kept(snapshot: Snapshot) -> Decision:
         groups = groups_of(snapshot)
         if not groups:
-            return policy(replace(snapshot, carried=_main(snapshot)))
+            return policy(replace(snapshot, carried=main_state(snapshot)))
         return _Frame(policy, snapshot, is_rigid=is_rigid).decide(groups)
 
     return kept
-
-
-def _main(snapshot: Snapshot) -> Any:
-    """Return one state for all jobs."""
-    carried = snapshot.carried
-    ids = frozenset(job.id for job in snapshot.jobs)
-    return carried.of(ids) if isinstance(carried, QuotaStates) else carried
 
 
 class _Frame:
@@ -160,7 +75,7 @@ class _Frame:
         self._snapshot = snapshot
         self._is_rigid = is_rigid
         self._capacity = capacity_by_kind(snapshot)
-        self._main = _main(snapshot)
+        self._main = main_state(snapshot)
         self._reasons: dict[JobId, Reason | str] = {}
         self._wanted: dict[str, int] = {}
         self._wanted_by_kind: dict[str, dict[str, int]] = {}
@@ -407,7 +322,7 @@ class _Frame:
         """Return the decision on all jobs, with the state of each group."""
         shares = dict(rest.decision.shares)
         reasons = self._reasons | self._rest_reasons(parts, rest)
-        carried = {_OTHERS: rest.decision.carried}
+        carried = {OTHERS: rest.decision.carried}
         for group in apart:
             part = parts[group.key]
             shares |= part.decision.shares

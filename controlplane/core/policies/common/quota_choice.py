@@ -4,35 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from controlplane.core.policies.common.quota_groups import Group
 from controlplane.core.values.types import Accelerator, AcceleratorId, Job, Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Jobs that share a quota.
-
-    Attributes:
-        key: identifies the group.
-        whose: the quota's owner in sentences.
-        guaranteed: accelerators that the jobs get at once if they can use them.
-        limit: most that they may have together; None: there is no limit.
-        guaranteed_by_kind, limit_by_kind: the same of one kind; a kind that is missing has none.
-    """
-
-    key: str
-    whose: str
-    jobs: tuple[Job, ...]
-    guaranteed: int
-    limit: int | None
-    guaranteed_by_kind: Mapping[str, int] = field(default_factory=dict)
-    limit_by_kind: Mapping[str, int] = field(default_factory=dict)
-
-    def most(self, count: int, kind: str | None = None) -> int:
-        """Return a count, or the limit if that is less: the limit of a kind, or of all kinds."""
-        limit = self.limit if kind is None else self.limit_by_kind.get(kind)
-        return count if limit is None else min(count, limit)
 
 
 def accepts_any(jobs: Iterable[Job], kind: str) -> bool:

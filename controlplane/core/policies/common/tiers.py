@@ -19,7 +19,7 @@ from functools import wraps
 from typing import Any, Protocol, Self
 
 from controlplane.core.policies.common.parts import Policy, part_decide, part_of
-from controlplane.core.policies.common.projects import joined, quota_state_decode
+from controlplane.core.policies.common.quota_states import joined, quota_state_decode
 from controlplane.core.scheduling.pools import capacity_by_kind
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.tiers import TIERS, Tier

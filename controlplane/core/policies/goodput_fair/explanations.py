@@ -184,7 +184,7 @@ def _holding(outcome: Outcome, row: int, job: Job) -> Reason:
     name, given, before = outcome.options.kinds[kind], outcome.given[row], outcome.before[row]
     cause = None
     if before == 0:
-        code = "given"
+        code = "goodput_tries" if outcome.tries[row] else "given"
         if outcome.options.held[row] > 0:
             is_trial = job.tried_kinds and name not in job.tried_kinds
             code = "goodput_measures" if is_trial else "goodput_moves"

@@ -38,6 +38,7 @@ from controlplane.core.policies.goodput_fair.probes import (
     counts_try,
     is_probing,
     is_trying,
+    starts_try,
     trials_begin,
 )
 from controlplane.core.policies.goodput_fair.rate_tables import (
@@ -82,7 +83,7 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
         kinds, valuation, given = _draft(snapshot, market, standing, now, change_s, is_pinned)
     calm = options, valuation.ends_s, standing.since_s, change_s, is_pinned, kinds, given
     trials_begin(*calm)
-    tries = counts_try(*calm)
+    tries = counts_try(*calm) | starts_try(options, snapshot.now, kinds, given)
     shares = _shares(snapshot, options, standing, valuation, change_s, kinds, given)
     given = np.array([shares[j.id].count if j.id in shares else 0 for j in options.jobs])
     outcome = Outcome(snapshot, options, standing, valuation, kinds, given, tries)

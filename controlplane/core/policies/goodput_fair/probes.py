@@ -89,6 +89,38 @@ def trials_begin(
                 break
 
 
+def starts_try(options: Options, now: float, kinds: Counts, given: Counts) -> Mask:
+    """Let jobs that start begin on idle kinds that their code was never on. Mask (M,).
+
+    A start has to be made anyway, so the measurement costs no change, and jobs that are over before
+    a trial pays would never know a kind otherwise. One job of each kind at a time, on the kind that
+    is fastest by the speeds of other jobs.
+
+    Args:
+        kinds, given: the decision, changed in place. Shape (M,).
+    """
+    found = np.zeros(given.size, dtype=bool)
+    held = zip(options.jobs, options.held_kind.tolist(), strict=True)
+    busy = {kind for job, kind in held if kind >= 0 and is_probing(job, options.kinds[kind], now)}
+    idle = [
+        0 if kind in busy else int(capacity - given[kinds == kind].sum())
+        for kind, capacity in enumerate(options.capacity)
+    ]
+    for row in np.flatnonzero((options.held_kind < 0) & (given > 0)).tolist():
+        job = options.jobs[row]
+        new = [
+            (options.rate(row, kind, job.min_accelerators), kind)
+            for kind, name in enumerate(options.kinds)
+            if name not in job.tried_kinds and idle[kind] >= job.min_accelerators
+        ]
+        rate, kind = max(new, default=(0.0, -1))
+        is_known = options.kinds[kinds[row]] in job.tried_kinds
+        if rate > 0.0 and is_known and not job.allow_mixed_kinds:
+            given[row] = min(int(given[row]), idle[kind], int(options.counts[row, kind, -1]))
+            kinds[row], found[row], idle[kind] = kind, True, 0
+    return found
+
+
 def is_trying(jobs: Sequence[Job], held: Counts, since_s: Floats, change_s: Floats) -> Mask:
     """Mask (N,) of jobs that have just got more accelerators than ever before."""
     most = np.array([job.most_accelerators for job in jobs], dtype=np.int64)
