@@ -173,7 +173,7 @@ class TestWhatReplaces:
         job = job_make(min_accelerators=3, max_accelerators=3)
         world.settle(4)
         world.train(job)
-        waiting = job_make(submitted_at=world.now)
+        waiting = job_make(submitted_at=world.now, tier="idle")  # preferred by no policy
         job_cancel(small.pk, world.now, actor="user:x")  # its trainer has not gone yet
         gone = job.allocations.get(slot=slots(newest(job))[-1])
         world.kill(job, gone.slot)
