@@ -147,6 +147,18 @@ def compiled_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
     return [] if compiled is None else list(compiled.metrics)
 
 
+def own_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
+    """List the metrics that a built model or its layers update in their own code."""
+    compiled = model._compile_metrics  # noqa: SLF001
+    left_out = {id(model._loss_tracker), id(compiled)}  # noqa: SLF001
+    losses = {id(variable) for variable in unweighted_trackers(model)}
+    return [
+        metric
+        for metric in model.metrics
+        if id(metric) not in left_out and not losses & {id(v) for v in metric.variables}
+    ]
+
+
 def unweighted_trackers(model: keras.Model) -> list[Any]:
     """List the variables of trackers that Keras updates once per batch with weight 1.
 

@@ -23,6 +23,7 @@ from agents.trainer.model.keras_private import (
     model_call,
     model_layers,
     model_loss,
+    own_metrics,
     sums_scaled,
     unweighted_trackers,
 )
@@ -47,6 +48,8 @@ OUTPUT_FACTORS = (0.25, 1.0)
 #: A state's change from two to four times the examples, relative to that from one to two times: 2
 #: for a sum, about 0.5 for what tends to an average.
 GROWING = 0.9
+#: Least difference of two batches' results, relative to that of their first changes, that is one.
+REPEATED = 0.01
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,7 @@ def splitting_check(
     training = Trial(model, examples, training=True)  # tracing also checks the operations
     _common_state_check(training, first, second)
     _averages_check(training, examples)
+    _extremes_check(training, first, second)
     return warnings
 
 
@@ -287,14 +291,14 @@ def _slice_metrics(trial: Trial, examples: tuple[Any, ...]) -> list[str]:
     both = zip(whole, sums, strict=True)
     states_of = {id(v): pair for v, pair in zip(trial.metrics, both, strict=True)}
     warnings = []
-    for metric in compiled_metrics(trial.model):
+    for metric in [*compiled_metrics(trial.model), *own_metrics(trial.model)]:
         states = zip(*(states_of[id(variable)] for variable in metric.variables), strict=True)
         results = [metric.stateless_result([*map(tf.constant, state)]) for state in states]
         if results and not _is_close(results[0], results[1], trial.model):
             warnings.append(
-                f"the metric {metric.name!r} is computed for each slice and averaged over slices, "
-                "so its value depends on the number of virtual nodes; one that gives a value for "
-                "each example does not"
+                f"the metric {metric.name!r} is computed for each slice and averaged or added up "
+                "over slices, so its value depends on the number of virtual nodes; one that gives "
+                "a value for each example does not"
             )
     return warnings
 
@@ -356,6 +360,39 @@ def _averages_check(trial: Trial, examples: tuple[Any, ...]) -> None:
         step = _distance(value, doubled)
         if step > least and _distance(doubled, fourfold) > GROWING * step:
             raise _not_combinable(variable, "grows with the number of examples in a slice")
+
+
+def _extremes_check(trial: Trial, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
+    """Raise if float state is a running maximum, minimum or the like, of which no mean is one.
+
+    Such state depends on the batches, but neither on their order nor on how often each one came: a
+    moving average depends on how often, what is overwritten with each batch on the order.
+    """
+    variables = trial.changed
+    if not any(_is_float(variable) and not variable.trainable for variable in variables):
+        return
+    before = [np.asarray(variable) for variable in variables]
+    a, b = _state_after(trial, first), _state_after(trial, second)
+    try:
+        _assign(variables, a)
+        aa, ab = _state_after(trial, first), _state_after(trial, second)
+        _assign(variables, b)
+        ba = _state_after(trial, first)
+    finally:
+        _assign(variables, before)
+    for row, variable in enumerate(variables):
+        change, difference = _distance(before[row], a[row]), _distance(a[row], b[row])
+        least = _least_difference(trial.model, before[row], a[row])
+        if not _is_float(variable) or variable.trainable or min(change, difference) <= least:
+            continue
+        is_repeated = _distance(a[row], aa[row]) <= REPEATED * change
+        if is_repeated and _distance(ab[row], ba[row]) <= REPEATED * difference:
+            raise _not_combinable(variable, "is an extreme over the examples, as a maximum")
+
+
+def _assign(variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
 
 
 def _state_after(trial: Trial, examples: tuple[Any, ...], seed: int = 0) -> list[np.ndarray]:

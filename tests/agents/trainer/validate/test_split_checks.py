@@ -127,12 +127,26 @@ NO_AVERAGES = {
     "sum": (lambda old, x: old + ops.sum(x, 0), "grows with the number"),
     "average of sums": (lambda old, x: 0.9 * old + 0.1 * ops.sum(x, 0), "grows with the number"),
     "last example": (lambda old, x: 0.0 * old + x[-1], "depends on the order"),
+    "maximum": (lambda old, x: ops.maximum(old, ops.max(x, 0)), "is an extreme"),
+    "minimum": (lambda old, x: ops.minimum(old, ops.min(x, 0)), "is an extreme"),
+    "largest length": (
+        lambda old, x: ops.maximum(old, ops.max(ops.norm(x, axis=-1))),
+        "is an extreme",
+    ),
+    "seen": (
+        lambda old, x: ops.maximum(old, ops.cast(ops.any(x > 1.8, 0), "float32")),
+        "is an extreme",
+    ),
 }
 AVERAGES = {
     "steps": lambda old, x: old + 1.0,
     "mean": lambda old, x: 0.9 * old + 0.1 * ops.mean(x, 0),
     "variance": unbiased_variance,
     "length": lambda old, x: 0.9 * old + 0.1 * ops.mean(ops.norm(x, axis=-1)),
+    "slow mean": lambda old, x: 0.9999 * old + 0.0001 * ops.mean(x, 0),
+    "mean of the last batch": lambda old, x: 0.0 * old + ops.mean(x, 0),
+    "flag": lambda old, x: ops.maximum(old, 1.0),
+    "power iteration": lambda old, x: ops.normalize(old + 1.0),
 }
 VECTORS = RANDOM.normal(size=(48, 4)).astype("float32")
 
@@ -162,6 +176,37 @@ def test_a_queue_of_examples_is_refused() -> None:
 @pytest.mark.parametrize("name", AVERAGES)
 def test_float_state_that_is_an_average_is_accepted(name: str) -> None:
     assert splitting_check(*model_with_state(OwnState(AVERAGES[name]))) == []
+
+
+def test_checks_leave_the_state_as_it_was() -> None:
+    model, examples = model_with_state(OwnState(AVERAGES["mean"]))
+    splitting_check(model, examples)
+    assert not np.any(model.layers[0].state.numpy())
+
+
+class Tracked(keras.layers.Layer):
+    """Gives a metric of its own what `measure` computes from the examples [n, 4]."""
+
+    def __init__(self, metric: keras.metrics.Metric, measure: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.metric = metric
+        self.measure = measure
+
+    def call(self, inputs: Any) -> Any:
+        self.metric.update_state(self.measure(inputs))
+        return inputs
+
+
+def test_a_layers_sum_over_batches_is_warned_of() -> None:
+    of_batch = Tracked(keras.metrics.Sum(name="added"), ops.mean)
+    (warning,) = splitting_check(*model_with_state(of_batch))
+    assert "the metric 'added' is computed for each slice and averaged or added up" in warning
+
+
+@pytest.mark.parametrize("metric", [keras.metrics.Sum, keras.metrics.Mean])
+def test_a_layers_metric_of_each_example_is_not_warned_of(metric: Any) -> None:
+    of_each = Tracked(metric(name="tracked"), lambda x: ops.mean(x**2, axis=-1))
+    assert splitting_check(*model_with_state(of_each)) == []
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_float16", "float64"])
