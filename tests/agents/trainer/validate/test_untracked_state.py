@@ -122,7 +122,7 @@ def model_with(*layers: keras.layers.Layer, loss: Any = "mse", metrics: Any = ()
     return model
 
 
-#: What holds the state -> a model with it, and what the refusal names.
+#: Holder of untracked state -> function that makes a model with it, pattern of the refusal.
 UNTRACKED = {
     "variable of a layer": (lambda: model_with(Counting()), "counting.*AssignAddVariableOp"),
     "table": (lambda: model_with(InATable()), "LookupTableInsert"),
