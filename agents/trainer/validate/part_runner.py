@@ -1,0 +1,171 @@
+"""Runs of a built model on batches of any size that leave the model as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from agents.trainer.model.keras_private import (
+    TrainingScope,
+    metrics_update,
+    model_call,
+    model_loss,
+    sums_scaled,
+)
+from agents.trainer.model.state import ModelState
+from agents.trainer.model.stateful_ops import (
+    enclosed_state_refused,
+    refuse_process_operations,
+    refuse_untracked_variables,
+)
+
+Tensor = Any
+#: Relative differences attributed to rounding, for single and for half precision.
+TOLERANCE = 1e-4
+HALF_TOLERANCE = 3e-2
+ABSOLUTE_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Results of running a batch: the loss, new values of metrics and of changed state."""
+
+    loss: float
+    metrics: list[np.ndarray]
+    state: list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Inputs of a run besides the batch.
+
+    Attributes:
+        factor: on summed losses.
+        metrics: values of the metrics' variables.
+        outputs: a factor on the model's outputs for each example; None leaves them as they are.
+    """
+
+    factor: float
+    metrics: list[np.ndarray]
+    seed: int = 0
+    outputs: np.ndarray | None = None
+
+
+class PartRunner:
+    """Runs a built model on batches of any size without changing its state."""
+
+    def __init__(self, model: keras.Model, sample: tuple[Any, ...], training: bool) -> None:
+        """Trace the model for examples like `sample`.
+
+        Raises:
+            JobCodeError: the traced function has effects or operations bound to a process.
+        """
+        self.model = model
+        self.is_masked = False
+        self.metrics = list(model.metrics_variables)
+        state = ModelState(model)
+        self.random_states = state.seeds
+        self.trainable = state.trainable
+        self.changed: list[Any] = []
+        self._weights = [*state.trainable, *state.fixed]
+        self._sample = sample
+        self._training = training
+        signature = [
+            [_spec(leaf) for leaf in keras.tree.flatten(sample)],
+            tf.TensorSpec([], tf.float32),
+            [tf.TensorSpec(v.shape, v.dtype) for v in self.metrics],
+            tf.TensorSpec([], tf.int64),
+            tf.TensorSpec([None], tf.float32),
+        ]
+        self._function = tf.function(self._run, autograph=False).get_concrete_function(*signature)
+        refuse_process_operations(self._function.graph)
+
+    def __call__(self, examples: tuple[Any, ...], conditions: Conditions) -> Outcome:
+        """Run a batch."""
+        outputs = conditions.outputs
+        outputs = np.ones(length(examples)) if outputs is None else outputs
+        loss, metrics, changed = self._function(
+            [tf.convert_to_tensor(leaf) for leaf in keras.tree.flatten(examples)],
+            tf.constant(conditions.factor, tf.float32),
+            [
+                tf.constant(value, variable.dtype)
+                for value, variable in zip(conditions.metrics, self.metrics, strict=True)
+            ],
+            tf.constant(conditions.seed, tf.int64),
+            tf.constant(outputs, tf.float32),
+        )
+        return Outcome(
+            float(loss), [value.numpy() for value in metrics], [value.numpy() for value in changed]
+        )
+
+    def _run(
+        self,
+        leaves: list[Tensor],
+        factor: Tensor,
+        metrics: list[Tensor],
+        seed: Tensor,
+        outputs: Tensor,
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        packed = keras.tree.pack_sequence_as(self._sample, leaves)
+        batch = (*packed, None, None)[:3]
+        count = tf.cast(tf.shape(leaves[0])[0], tf.float32)
+        # All variables are mapped, because the scope has no values of unmapped variables.
+        mapping = [(variable, tf.convert_to_tensor(variable.value)) for variable in self._weights]
+        mapping.extend(zip(self.metrics, metrics, strict=True))
+        for number, state in enumerate(self.random_states):
+            mapping.append((state, tf.cast([seed, number], state.dtype)))
+        scope = TrainingScope(mapping, collect_losses=True)
+        with scope, enclosed_state_refused(scope):
+            predictions = model_call(self.model, batch[0], training=self._training)
+            self.is_masked = any(_has_mask(leaf) for leaf in keras.tree.flatten(predictions))
+            if not self._training:
+                predictions = keras.tree.map_structure(
+                    lambda leaf: _scaled(leaf, outputs), predictions
+                )
+            with sums_scaled(self.model, factor):
+                loss = model_loss(self.model, batch, predictions, training=self._training)
+            metrics_update(self.model, batch, predictions, loss, count)
+            ends = {id(variable): scope.get_current_value(variable) for variable, _ in mapping}
+        refuse_untracked_variables(scope.untracked)
+        given = {id(variable): value for variable, value in mapping}
+        self.changed = [v for v in self._weights if ends[id(v)] is not given[id(v)]]
+        grown = [tf.convert_to_tensor(ends[id(v)]) for v in self.metrics]
+        changed = [tf.convert_to_tensor(ends[id(v)]) for v in self.changed]
+        return tf.cast(tf.reduce_sum(loss), tf.float32), grown, changed
+
+
+def _has_mask(tensor: Any) -> bool:
+    """Return whether Keras attached a mask, which its losses apply, to a model's output."""
+    return getattr(tensor, "_keras_mask", None) is not None
+
+
+def rounding_tolerance(model: keras.Model) -> float:
+    return HALF_TOLERANCE if "16" in str(model.compute_dtype) else TOLERANCE
+
+
+def length(examples: tuple[Any, ...]) -> int:
+    return len(keras.tree.flatten(examples)[0])
+
+
+def rows(examples: tuple[Any, ...], low: int, high: int) -> tuple[Any, ...]:
+    part: tuple[Any, ...] = keras.tree.map_structure(lambda leaf: leaf[low:high], examples)
+    return part
+
+
+def _scaled(output: Tensor, factors: Tensor) -> Tensor:
+    """Multiply a float output of a batch by a factor for each example."""
+    if not tf.as_dtype(output.dtype).is_floating:
+        return output
+    ones = tf.ones([tf.rank(output) - 1], tf.int32)
+    shaped = tf.reshape(factors, tf.concat([tf.shape(factors), ones], 0))
+    scaled = output * tf.cast(shaped, output.dtype)
+    scaled.set_shape(output.shape)
+    return scaled
+
+
+def _spec(leaf: Any) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)

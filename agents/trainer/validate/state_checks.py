@@ -1,0 +1,192 @@
+"""Dynamic checks of the state that a model changes: virtual nodes' states must combine.
+
+Each virtual node changes its state by a slice of the batch, and the float states are averaged by
+the number of examples. Whether that is right is decided by running the model on chosen batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.model.keras_private import model_layers
+from agents.trainer.validate.part_runner import (
+    ABSOLUTE_TOLERANCE,
+    Conditions,
+    PartRunner,
+    length,
+    rounding_tolerance,
+    rows,
+)
+
+#: Examples of the first batch that is repeated, at most.
+REPEATED_EXAMPLES = 16
+#: A state's change from two to four times the examples, relative to that from one to two times: 2
+#: for a sum, about 0.5 for what tends to an average.
+GROWING = 0.9
+#: Least difference of two batches' results, relative to that of their first changes, that is one.
+REPEATED = 0.01
+
+
+def state_check(
+    runner: PartRunner,
+    examples: tuple[Any, ...],
+    first: tuple[Any, ...],
+    second: tuple[Any, ...],
+) -> None:
+    """Check that what a training step changes besides the trained weights can be averaged.
+
+    Args:
+        runner: of the model as it trains.
+        examples: a batch; `first` and `second` are its parts.
+
+    Raises:
+        JobCodeError: `weight_assigned` or `state_not_combinable`.
+    """
+    _common_state_check(runner, first, second)
+    _averages_check(runner, examples)
+    _extremes_check(runner, first, second)
+
+
+def _common_state_check(
+    runner: PartRunner, first: tuple[Any, ...], second: tuple[Any, ...]
+) -> None:
+    """Raise if weights or whole-number state change by what depends on the examples of a slice."""
+    if not runner.changed:
+        return
+    states = (_state_after(runner, examples) for examples in (first, second))
+    for variable, one, other in zip(runner.changed, *states, strict=True):
+        if any(variable is weight for weight in runner.trainable):
+            least = _least_difference(runner.model, np.asarray(variable), one)
+            if _distance(one, other) > least:
+                raise _weight_assigned(runner.model, variable)
+        elif not _is_float(variable) and not np.array_equal(one, other):
+            raise _not_combinable(
+                variable,
+                "depends on the examples of a slice; whole-number state cannot be averaged",
+            )
+
+
+def _weight_assigned(model: keras.Model, variable: Any) -> JobCodeError:
+    owners = [
+        type(layer).__name__
+        for layer in model_layers(model)
+        if not isinstance(layer, keras.Model)
+        and any(each is variable for each in layer.trainable_variables)
+    ]
+    return JobCodeError(
+        "weight_assigned",
+        "code.build",
+        f"the trainable weight {variable.path!r} ({', '.join(owners)}) is assigned by the model's "
+        "own call, to a value that depends on the examples of a slice. Compute such a value in "
+        "build, or use a weight with trainable=False for what a layer assigns",
+    )
+
+
+def _averages_check(runner: PartRunner, examples: tuple[Any, ...]) -> None:
+    """Raise if float state is no average over the examples, as virtual nodes' states are averaged.
+
+    An average stays the same if every example comes twice, or last first. What depends a little on
+    the number of examples, as an unbiased variance, changes less and less. State that is drawn at
+    random cannot be compared.
+    """
+    if not any(_is_float(variable) for variable in runner.changed):
+        return
+    few = rows(examples, 0, min(REPEATED_EXAMPLES, max(2, length(examples) // 4)))
+    once, reversed_, twice, four = (
+        _state_after(runner, _joined(few, times)) for times in (1, -1, 2, 4)
+    )
+    drawn = _state_after(runner, few, seed=1) if runner.random_states else once
+    states = zip(runner.changed, once, drawn, reversed_, twice, four, strict=True)
+    for variable, value, other, turned, doubled, fourfold in states:
+        least = _least_difference(runner.model, np.asarray(variable), value)
+        if not _is_float(variable) or _distance(value, other) > least:
+            continue
+        if _distance(value, turned) > least:
+            raise _not_combinable(variable, "depends on the order of the examples")
+        step = _distance(value, doubled)
+        if step > least and _distance(doubled, fourfold) > GROWING * step:
+            raise _not_combinable(variable, "grows with the number of examples in a slice")
+
+
+def _extremes_check(runner: PartRunner, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
+    """Raise if float state is a running maximum, minimum or the like, of which no mean is one.
+
+    Such state depends on the batches, but neither on their order nor on how often each one came: a
+    moving average depends on how often, what is overwritten with each batch on the order.
+    """
+    variables = runner.changed
+    if not any(_is_float(variable) and not variable.trainable for variable in variables):
+        return
+    before = [np.asarray(variable) for variable in variables]
+    a, b = _state_after(runner, first), _state_after(runner, second)
+    try:
+        _assign(variables, a)
+        aa, ab = _state_after(runner, first), _state_after(runner, second)
+        _assign(variables, b)
+        ba = _state_after(runner, first)
+    finally:
+        _assign(variables, before)
+    for row, variable in enumerate(variables):
+        change, difference = _distance(before[row], a[row]), _distance(a[row], b[row])
+        least = _least_difference(runner.model, before[row], a[row])
+        if not _is_float(variable) or variable.trainable or min(change, difference) <= least:
+            continue
+        is_repeated = _distance(a[row], aa[row]) <= REPEATED * change
+        if is_repeated and _distance(ab[row], ba[row]) <= REPEATED * difference:
+            raise _not_combinable(variable, "is an extreme over the examples, as a maximum")
+
+
+def _assign(variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+def _state_after(runner: PartRunner, examples: tuple[Any, ...], seed: int = 0) -> list[np.ndarray]:
+    """Return the changed state after a batch."""
+    return runner(
+        examples, Conditions(1.0, [np.zeros(v.shape) for v in runner.metrics], seed)
+    ).state
+
+
+def _joined(examples: tuple[Any, ...], times: int) -> tuple[Any, ...]:
+    """Repeat a batch; -1 reverses it."""
+    joined: tuple[Any, ...] = keras.tree.map_structure(
+        lambda leaf: leaf[::-1] if times < 0 else np.concatenate([leaf] * times), examples
+    )
+    return joined
+
+
+def _least_difference(model: keras.Model, before: np.ndarray, after: np.ndarray) -> float:
+    """Return the least distance between states that is not attributed to rounding."""
+    tolerance = rounding_tolerance(model)
+    rounding = tolerance * _length_of(after) + ABSOLUTE_TOLERANCE * np.sqrt(after.size)
+    least: float = max(rounding, 10 * tolerance * _distance(before, after))
+    return least
+
+
+def _distance(one: np.ndarray, other: np.ndarray) -> float:
+    return _length_of(one.astype("float64") - other.astype("float64"))
+
+
+def _length_of(value: np.ndarray) -> float:
+    return float(np.linalg.norm(value.astype("float64")))
+
+
+def _is_float(variable: Any) -> bool:
+    return bool(tf.as_dtype(variable.dtype).is_floating)
+
+
+def _not_combinable(variable: Any, why: str) -> JobCodeError:
+    return JobCodeError(
+        "state_not_combinable",
+        "code.build",
+        f"the state {variable.path!r} of type {variable.dtype} {why}; virtual nodes see a slice of "
+        "the batch each, and can only average their states. Use a float state that is a mean over "
+        "the examples, or count steps only",
+    )
