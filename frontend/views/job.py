@@ -38,7 +38,7 @@ from jobs.selectors.log_lines import LEVEL_FILTERS
 from jobs.selectors.readings import idle_held
 from jobs.selectors.reproducibility import kinds_used, reproducibility_of
 from jobs.selectors.retention import files_expire_at
-from jobs.selectors.selection import selection_counts
+from jobs.selectors.selection import examples_chosen, selection_counts
 from jobs.selectors.tuning import tuned_of, values_text
 from jobs.selectors.usage import accelerator_seconds
 from jobs.services.lifecycle.audit import read_audit
@@ -128,6 +128,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "log_slots": logs.log_slots(found),
             "log_levels": LEVEL_FILTERS,
             "selected": selection_counts(found),
+            "examples": [] if found.run_selection is None else examples_chosen(found),
             "tuned": tuned_of(found),
             "accelerator_s": accelerator_seconds([found], timezone.now())[found.pk],
             "trial_values": values_text(found.fork.get("values", {})),

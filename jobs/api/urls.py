@@ -45,6 +45,11 @@ urlpatterns = [
     path("jobs/<int:job_id>/metrics/", data.JobMetrics.as_view(), name="job-metrics"),
     path("jobs/<int:job_id>/logs/", data.JobLogs.as_view(), name="job-logs"),
     path("jobs/<int:job_id>/code/", data.JobCode.as_view(), name="job-code"),
+    path(
+        "jobs/<int:job_id>/examples/<int:place>/image/",
+        data.JobExampleImage.as_view(),
+        name="job-example-image",
+    ),
     path("jobs/<int:job_id>/files/", data.JobFiles.as_view(), name="job-files"),
     path("jobs/<int:job_id>/files/<str:name>/", data.JobFile.as_view(), name="job-file"),
     path("saved-filters/", saved_filters.SavedFilterList.as_view(), name="saved-filter-list"),

@@ -28,6 +28,7 @@ from jobs.models.notifications import (
     NotificationChannel,
     NotificationDelivery,
 )
+from jobs.models.previews import ExamplePreview
 from jobs.models.profiles import StepTimeProfile
 from jobs.models.projects import AcceleratorPrice, Project, ProjectMembership, ProjectRole
 from jobs.models.replays import LIVE_REPLAY_STATUSES, Replay, ReplayStatus
@@ -53,6 +54,7 @@ __all__ = [
     "EnrolmentToken",
     "EpochReport",
     "Event",
+    "ExamplePreview",
     "ExternalIdentity",
     "Generation",
     "IdempotencyKey",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet, Sum
 
 from controlplane.core.protocol.selection import EndReason, SelectionEnd
 from controlplane.core.selection.cost import (
@@ -67,6 +67,33 @@ def selection_counts(job: Job) -> SelectionCounts | None:
         measured_speed_up=measured_speed_up(_totals(reports.filter(selecting))),
         backward_per_forward=None if measured is None else measured.backward_per_forward,
     )
+
+
+@dataclass(frozen=True)
+class ChosenExample:
+    """One of the examples chosen most often.
+
+    Attributes:
+        place: in the training data.
+        times: number of times that it was chosen.
+        label: as text; "" if it is no class, number or text, or not known yet.
+    """
+
+    place: int
+    times: int
+    label: str
+    has_image: bool
+
+
+def examples_chosen(job: Job) -> list[ChosenExample]:
+    """List the examples that a job has chosen most often."""
+    has_image = ExpressionWrapper(Q(image__isnull=False), output_field=BooleanField())
+    rows = job.example_previews.annotate(has_image=has_image)
+    previews = {row[0]: row[1:] for row in rows.values_list("place", "label", "has_image")}
+    return [
+        ChosenExample(place, times, *previews.get(place, ("", False)))
+        for place, times in job.most_chosen
+    ]
 
 
 def epoch_cost(job: Job) -> float:

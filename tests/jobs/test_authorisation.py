@@ -19,7 +19,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from pytest_django import DjangoDbBlocker, Settings
 from rest_framework.test import APIClient
 
-from jobs.models import Job, Project, ProjectMembership, Sweep
+from jobs.models import ExamplePreview, Job, Project, ProjectMembership, Sweep
 from jobs.services.cluster.api_tokens import JOB_SCOPES, SCOPES
 from jobs.services.lifecycle.artifacts import artifact_store
 from tests.support.builders import (
@@ -161,6 +161,7 @@ class Cast:
         data = b"x"
         digest = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
         artifact_store(self.job, "model.keras", 1, io.BytesIO(data), digest, at(0))
+        ExamplePreview.objects.create(job=self.job, place=7, image=data)
         self.node, agent_token = node_make()
         other = user_make("other")
         admin = user_make("boss", is_staff=True)
@@ -193,6 +194,7 @@ class Cast:
     def path(self, route: str) -> str:
         return "/" + (
             route.replace("<int:job_id>", str(self.job.pk))
+            .replace("<int:place>", "7")
             .replace("<int:validation_id>", str(self.validation.pk))
             .replace("<int:node_id>", str(self.node.pk))
             .replace("<int:filter_id>", "999999")

@@ -29,6 +29,7 @@ STEPS = {
     "nonfinite": None,
     "noise": {"sqr": 1.0, "var": 1.0},
 }
+PICTURE = {"height": 1, "width": 2, "channels": 1, "pixels": "AP8="}
 #: A report of each kind that is accepted.
 SOUND: dict[ReportKind, dict[str, Any]] = {
     ReportKind.PHASE: {"phase": "training"},
@@ -42,6 +43,7 @@ SOUND: dict[ReportKind, dict[str, Any]] = {
         "logs": {"loss": 0.5},
         "nonfinite": [],
         "most_chosen": [[7, 3]],
+        "previews": [{"place": 7, "label": "3", "picture": PICTURE}],
     },
     ReportKind.SELECTION_ENDED: {"epoch": 3, "step": 20, "reason": "guard", "ratio": 1.1},
     ReportKind.TRIAL: {

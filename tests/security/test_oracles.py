@@ -162,6 +162,7 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
     "logs": ("get", "/api/v1/jobs/{n}/logs/?cursor=0", None),
     "code": ("get", "/api/v1/jobs/{n}/code/", None),
     "file": ("get", "/api/v1/jobs/{n}/files/checkpoint.npz/", None),
+    "image": ("get", "/api/v1/jobs/{n}/examples/7/image/", None),
     "delete": ("delete", "/api/v1/jobs/{n}/files/", None),
     "page": ("get", "/jobs/{n}/", None),
     "page of figures": ("get", "/jobs/{n}/figures/", None),

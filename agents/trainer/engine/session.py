@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from agents.trainer.collectives.groups import training_group
 from agents.trainer.contract.failures import TrainerError
@@ -334,8 +335,6 @@ class MembershipSession:
         line = epoch_line(row, self.data.course.stop, self._num_working, now)
         with suppress(OSError):  # a full disk, or user code that closed its output
             os.write(1, f"{line}\n".encode())
-        selection = self.data.selection
-        most_chosen = [] if selection is None else selection.most_chosen(MOST_CHOSEN_LIMIT)
         self._reports.write(
             ReportKind.EPOCH,
             {
@@ -343,6 +342,17 @@ class MembershipSession:
                 "step": row.step,
                 "logs": json_numbers(row.logs),
                 "nonfinite": encode(metrics_nonfinite(history)),
-                "most_chosen": most_chosen,
+                **self._most_chosen(),
             },
         )
+
+    def _most_chosen(self) -> dict[str, Any]:
+        """Return what an epoch's report says of the examples that a selection chooses most."""
+        selection = self.data.selection
+        if selection is None:
+            return {}
+        assert isinstance(self._feeder, SelectingFeeder), "a job that selects has such a feeder"
+        most_chosen = selection.most_chosen(MOST_CHOSEN_LIMIT)
+        places = [place for place, _ in most_chosen]
+        previews = self._work.previews.new(places, self._feeder.examples)
+        return {"most_chosen": most_chosen, "previews": previews}

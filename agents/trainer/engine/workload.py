@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.model.tunables import tunables_of
 from agents.trainer.predict.job import SOURCE_FILE
+from agents.trainer.selection.previews import PreviewReports
 from agents.trainer.selection.state import selection_of
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.functions import StepFunctions, example_specs
@@ -39,7 +40,7 @@ SAMPLE_SIZE = 2
 
 @dataclass(frozen=True)
 class Workload:
-    """A built job; `tuner` of one that tunes itself."""
+    """A built job; `tuner` of one that tunes itself, `previews` of one that selects."""
 
     model: keras.Model
     state: ModelState
@@ -49,6 +50,7 @@ class Workload:
     build_s: float
     is_trained: bool = True
     tuner: Tuner | None = None
+    previews: PreviewReports = field(default_factory=PreviewReports)
 
     def trace(self) -> StepFunctions:
         """Trace training and validation steps.

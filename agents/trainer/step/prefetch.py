@@ -356,6 +356,11 @@ class SelectingFeeder:
                 self._ahead = _Ahead(coming, _key(following), self._reading)
             yield waiting.pop(0)
 
+    def examples(self, indices: np.ndarray) -> tuple[Any, ...]:
+        """Read training examples, as `ExampleSource.fetch`, beside what is fetched ahead."""
+        with self._reading:
+            return self._data.train.fetch(indices)
+
     def stop(self) -> None:
         """Discard what is fetched ahead; waits for it like `Feeder.stop`."""
         if self._ahead is not None:

@@ -7,6 +7,7 @@ other optional values become None. Names that are not listed here are left out.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import math
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controlplane.core.protocol.plain_text import plain_text, plain_values
-from controlplane.core.protocol.selection import MOST_CHOSEN_LIMIT
+from controlplane.core.protocol.selection import LABEL_LENGTH, MOST_CHOSEN_LIMIT, PICTURE_SIDE
 from controlplane.core.protocol.tuning import NUM_POINTS
 from controlplane.core.protocol.wire import ReportKind, TrainerReport, ValidationReport
 
@@ -169,6 +170,24 @@ def _example_count(value: Any) -> list[int]:
     return [_examples(item) for item in value]
 
 
+def _picture(value: Any) -> dict[str, Any]:
+    """Read a picture of at most `PICTURE_SIDE` rows and columns."""
+    side = whole(1, PICTURE_SIDE + 1)
+    read = fields(height=side, width=side, channels=whole(1, 4), pixels=_pixels)(value)
+    sizes = (read.get(name, 0) for name in ("height", "width", "channels"))
+    num_bytes = len(base64.b64decode(read.get("pixels", ""), validate=True))
+    if num_bytes != math.prod(sizes) or read.get("channels") == 2:
+        raise ValueError("is no picture of one or three bytes a pixel")
+    return read
+
+
+def _pixels(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > 4 * PICTURE_SIDE**2:
+        raise ValueError(f"is no text of {4 * PICTURE_SIDE**2} characters at most")
+    return value
+
+
+_preview = fields(place=_examples, label=text(LABEL_LENGTH), picture=optional(_picture))
 _upload_errors = optional(mapped(_line))
 
 _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
@@ -205,6 +224,7 @@ _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
         "logs": mapped(_value),
         "nonfinite": optional(listed(_nonfinite)),
         "most_chosen": optional(listed(_example_count, MOST_CHOSEN_LIMIT)),
+        "previews": optional(listed(_preview, MOST_CHOSEN_LIMIT)),
     },
     ReportKind.CHECKPOINTED: {
         "step": _step,

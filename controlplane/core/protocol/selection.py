@@ -14,6 +14,9 @@ CONTROL_RANGE = (3, 1000)
 EPOCH_LIMIT = 100_000_000
 #: Examples that are reported as chosen most often.
 MOST_CHOSEN_LIMIT = 20
+#: Longest label and side of the picture, in pixels, of their previews.
+LABEL_LENGTH = 60
+PICTURE_SIDE = 32
 
 
 class SelectionMethod(StrEnum):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from django.http import StreamingHttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 from django.utils import timezone
+from django.utils.cache import patch_cache_control
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
@@ -44,6 +45,8 @@ from jobs.services.lifecycle.retention import files_delete
 
 _TENURES_LIMIT = 5_000
 _SEARCH_LIMIT = 200
+#: Seconds for which a browser may keep a picture of a job's data, which do not change.
+_PICTURE_AGE_S = 3600
 
 
 class JobEvents(generics.ListAPIView):
@@ -239,6 +242,22 @@ class JobFile(APIView):
         return file_response(
             plain(request), artifact.file, name=artifact.name, sha256=artifact.sha256
         )
+
+
+class JobExampleImage(APIView):
+    """A picture of an example that a job's selection chooses often."""
+
+    @extend_schema(responses={(200, "image/png"): OpenApiTypes.BINARY})
+    def get(self, request: Request, job_id: int, place: int) -> HttpResponse:
+        """Get a picture of an example, at most 32 pixels wide and high."""
+        job = job_exists(request, job_id)
+        preview = job.example_previews.exclude(image=None).filter(place=place).first()
+        if preview is None:
+            raise NotFoundError(f"This job has no picture of example {place}.")
+        read_audit(request.user, job, "examples")
+        response = HttpResponse(bytes(preview.image), content_type="image/png")
+        patch_cache_control(response, private=True, max_age=_PICTURE_AGE_S)
+        return response
 
 
 class JobCode(APIView):

@@ -30,7 +30,7 @@ from jobs.selectors.forecast import forecast_of
 from jobs.selectors.forks import LISTED_FORKS, forks_listed
 from jobs.selectors.reproducibility import Reproducibility, kinds_used, reproducibility_of
 from jobs.selectors.retention import files_expire_at
-from jobs.selectors.selection import selection_counts
+from jobs.selectors.selection import examples_chosen, selection_counts
 from jobs.selectors.tuning import tuned_of
 from jobs.selectors.usage import accelerator_seconds
 from jobs.submission import PRIORITY_RANGE, SUBMISSION_COLUMNS
@@ -183,8 +183,9 @@ class JobSerializer(JobSummarySerializer):
     selected = serializers.SerializerMethodField(
         help_text="Examples of the epochs that select: candidates, analysed, trained, and the "
         "share trained on; how many times faster than plain epochs these are, as predicted and as "
-        "measured; why selection ended early; the examples chosen most often; null without a "
-        "selection."
+        "measured; why selection ended early; the examples chosen most often, with their place in "
+        'the data, label ("" if it has none that is short) and whether there is an image of it; '
+        "null without a selection."
     )
     tuned = serializers.SerializerMethodField(
         help_text="Trials of its tuning, at most 400 and the newest: values, steps, losses, speed, "
@@ -306,7 +307,7 @@ class JobSerializer(JobSummarySerializer):
         return dataclasses.asdict(counts) | {
             "share": counts.share,
             "ended": ended,
-            "most_chosen": job.most_chosen,
+            "most_chosen": [dataclasses.asdict(example) for example in examples_chosen(job)],
         }
 
     def get_tuned(self, job: Job) -> dict[str, Any] | None:

@@ -48,6 +48,7 @@ def files_delete(job_id: int, now: datetime.datetime, *, actor: str, why: str = 
         files: list[FieldFile] = [job.code, *(row.file for row in job.artifacts.all())]
         Artifact.objects.filter(job=job).delete()
         LogChunk.objects.filter(job=job).delete()
+        job.example_previews.all().delete()
         job.update_columns(files_deleted_at=now, code="", code_bytes=0, version=job.version + 1)
         text = f"Its files are deleted{why}"
         event_add("files_deleted", text, now=now, job=job, actor=actor)

@@ -19,6 +19,7 @@ from jobs.services.lifecycle.transitions import status_change
 from jobs.services.reports.nonfinite import loss_note, metrics_note
 from jobs.services.reports.plausibility import is_learned_from, steps_refuse
 from jobs.services.reports.profiles import speeds_take
+from jobs.services.reports.selection import most_chosen_take
 
 _SPEED_SMOOTHING = 0.3
 
@@ -159,6 +160,6 @@ def epoch_take(context: ReportContext, _allocation: Allocation, report: TrainerR
         )
         metric_values_write(context.job, number, logs)
     if number + 1 >= context.job.epoch:
-        most_chosen = report.data.get("most_chosen") or []
-        context.job.update_columns(epoch=number + 1, metrics=logs, most_chosen=most_chosen)
+        context.job.update_columns(epoch=number + 1, metrics=logs)
+        most_chosen_take(context.job, report.data)
         metrics_note(context, logs, step, report.data.get("nonfinite"))

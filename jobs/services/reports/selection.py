@@ -1,7 +1,8 @@
-"""Reports that a job stops selecting its examples."""
+"""Reports of a job that selects its examples: which it chose most often, and that it stops."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,10 +11,45 @@ from django.db.models import F
 from controlplane.core.protocol.codec import decode, encode
 from controlplane.core.protocol.selection import EndReason, SelectionEnd
 from controlplane.core.protocol.wire import TrainerReport
-from jobs.models import Allocation, Job, StepReport
+from jobs.models import Allocation, ExamplePreview, Job, StepReport
 from jobs.selectors.selection import selection_end_text
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.report_context import ReportContext
+from jobs.services.reports.png import png_encode
+
+
+def most_chosen_take(job: Job, data: Mapping[str, Any]) -> None:
+    """Keep the examples chosen most often of an epoch's report, and the previews of these alone."""
+    if job.selection_spec is None:
+        return
+    most_chosen = data.get("most_chosen") or []
+    job.update_columns(most_chosen=most_chosen)
+    places = {place for place, _ in most_chosen}
+    previews = [
+        ExamplePreview(
+            job=job,
+            place=preview["place"],
+            label=preview.get("label", ""),
+            image=_png(preview.get("picture")),
+        )
+        for preview in {one.get("place"): one for one in data.get("previews") or []}.values()
+        if preview.get("place") in places
+    ]
+    job.example_previews.exclude(place__in=places).delete()
+    ExamplePreview.objects.bulk_create(
+        previews,
+        update_conflicts=True,
+        unique_fields=("job", "place"),
+        update_fields=("label", "image"),
+    )
+
+
+def _png(picture: Mapping[str, Any] | None) -> bytes | None:
+    """Encode a reported picture."""
+    if picture is None:
+        return None
+    pixels = base64.b64decode(picture["pixels"])
+    return png_encode(picture["height"], picture["width"], picture["channels"], pixels)
 
 
 def selection_end_take(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pytest
+from django.test import Client
 
 from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Event, Job, StepReport
 from jobs.selectors.cluster import _measured_speeds, remaining_examples, remaining_work
 from jobs.selectors.estimates.batch_sizes import epoch_examples
-from jobs.selectors.selection import selection_counts
+from jobs.selectors.selection import examples_chosen, selection_counts
 from jobs.services.reports.batches import batch_take
+from jobs.services.reports.png import png_encode
 from tests.jobs.losses import event, fresh, training
 from tests.jobs.world import World
 from tests.support.builders import job_make
@@ -166,6 +169,71 @@ def test_the_examples_chosen_most_often_are_those_of_the_newest_epoch() -> None:
         played.say(trainer, ReportKind.EPOCH, **more)
     batch_take(played.node, played.batch(), world.now)
     assert fresh(job).most_chosen == [[7, 3], [1, 2]]
+
+
+def preview(place: int, label: str, *, width: int = 2, pixels: bytes = b"\0\xff") -> dict[str, Any]:
+    text = base64.b64encode(pixels).decode()
+    picture = {"height": 1, "width": width, "channels": 1, "pixels": text}
+    return {"place": place, "label": label, "picture": picture}
+
+
+def say_chosen(world: World, job: Job, chosen: list[list[int]], *previews: Any) -> None:
+    played, trainer = world.leader_of(job)
+    more = {"epoch": 5, "step": 90, "logs": {}, "most_chosen": chosen, "previews": [*previews]}
+    played.say(trainer, ReportKind.EPOCH, **more)
+    batch_take(played.node, played.batch(), world.now)
+
+
+def test_previews_of_the_examples_chosen_most_often_are_kept_until_others_are() -> None:
+    world, job = selecting()
+    say_chosen(world, job, [[7, 3], [1, 2]], preview(7, "cat"), preview(1, "a\0b"))
+    say_chosen(world, job, [[7, 5], [2, 5]], {"place": 2, "label": "dog", "picture": None})
+    found = examples_chosen(fresh(job))
+    assert [(one.place, one.times, one.label, one.has_image) for one in found] == [
+        (7, 5, "cat", True),
+        (2, 5, "dog", False),
+    ]
+    assert job.example_previews.count() == 2
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        preview(8, "not among those chosen"),
+        preview(7, "", width=3),
+        preview(7, "", width=33, pixels=bytes(33)),
+        preview(7, "", width=0, pixels=b""),
+        {"place": 7, "picture": {"height": 1, "width": 1, "channels": 2, "pixels": "AAA="}},
+        {"place": 7, "picture": {"height": 1, "width": 1, "channels": 1, "pixels": "<svg>"}},
+        {"place": 7, "picture": {"height": 1, "width": 1, "channels": 1}},
+        {"place": "7", "picture": None},
+        {"label": "of no place"},
+        "text",
+    ],
+)
+def test_a_preview_that_is_none_has_no_image_and_stops_nothing(odd: Any) -> None:
+    world, job = selecting()
+    say_chosen(world, job, [[7, 3]], odd)
+    assert [one.has_image for one in examples_chosen(fresh(job))] == [False]
+    assert not job.example_previews.exclude(image=None)
+
+
+def test_a_job_that_selects_nothing_keeps_no_preview() -> None:
+    world, job = training(1, stop_kind="epochs", stop_limit=10)
+    say_chosen(world, job, [[7, 3]], preview(7, "cat"))
+    assert not job.example_previews.exists()
+
+
+def test_an_image_is_served_as_it_was_reported(client: Client) -> None:
+    world, job = selecting()
+    say_chosen(world, job, [[7, 3]], preview(7, "cat"))
+    client.force_login(job.owner)
+    answer = client.get(f"/api/v1/jobs/{job.pk}/examples/7/image/")
+    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "image/png")
+    assert answer.content == png_encode(1, 2, 1, b"\0\xff")
+    assert client.get(f"/api/v1/jobs/{job.pk}/examples/8/image/").status_code == 404
+    shown = client.get(f"/api/v1/jobs/{job.pk}/").json()["selected"]["most_chosen"]
+    assert shown == [{"place": 7, "times": 3, "label": "cat", "has_image": True}]
 
 
 def test_passes_after_the_last_step_count() -> None:

@@ -11,7 +11,7 @@ from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.engine.workload import workload_build
 from agents.trainer.local.local_cluster import LocalJob, LocalJobError
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
-from controlplane.core.protocol.wire import StopCondition, StopKind, TrainingSpec
+from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind, TrainingSpec
 from tests.agents.trainer.dying_trainer import Ending, dying_program
 from tests.agents.trainer.local_jobs import (
     PLAIN_JOB,
@@ -77,6 +77,10 @@ def check_counts(job: LocalJob, spec: TrainingSpec, num_steps: int) -> None:
     trained = sum(data["examples"] for data in reports) - num_plain * NUM_EXAMPLES
     assert trained == spec.global_batch_size * (num_steps - 6 * num_plain)
     assert 0.2 < trained / (NUM_EXAMPLES * len(selecting)) < 0.6  # 0.45 is expected
+    for trainer in job.trainers.values():
+        epochs = [report.data for report in trainer.reports if report.kind is ReportKind.EPOCH]
+        chosen = {place for data in epochs for place, _ in data["most_chosen"]}
+        assert {one["place"] for data in epochs for one in data["previews"]} == chosen
 
 
 def test_until_it_selects_a_job_trains_as_without_a_selection(tmp_path: Path) -> None:
