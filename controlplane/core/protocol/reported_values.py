@@ -173,7 +173,8 @@ def _example_count(value: Any) -> list[int]:
 def _picture(value: Any) -> dict[str, Any]:
     """Read a picture of at most `PICTURE_SIDE` rows and columns."""
     side = whole(1, PICTURE_SIDE + 1)
-    read = fields(height=side, width=side, channels=whole(1, 4), pixels=_pixels)(value)
+    reader = fields(height=side, width=side, channels=whole(1, 4), pixels=_pixels)
+    read: dict[str, Any] = reader(value)
     sizes = (read.get(name, 0) for name in ("height", "width", "channels"))
     num_bytes = len(base64.b64decode(read.get("pixels", ""), validate=True))
     if num_bytes != math.prod(sizes) or read.get("channels") == 2:
