@@ -251,8 +251,8 @@ class JobExampleImage(APIView):
     def get(self, request: Request, job_id: int, place: int) -> HttpResponse:
         """Get a picture of an example, at most 32 pixels wide and high."""
         job = job_exists(request, job_id)
-        preview = job.example_previews.exclude(image=None).filter(place=place).first()
-        if preview is None:
+        preview = job.example_previews.filter(place=place).first()
+        if preview is None or preview.image is None:
             raise NotFoundError(f"This job has no picture of example {place}.")
         read_audit(request.user, job, "examples")
         response = HttpResponse(bytes(preview.image), content_type="image/png")
