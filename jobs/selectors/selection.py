@@ -88,7 +88,8 @@ class ChosenExample:
 def examples_chosen(job: Job) -> list[ChosenExample]:
     """List the examples that a job has chosen most often."""
     has_image = ExpressionWrapper(Q(image__isnull=False), output_field=BooleanField())
-    rows = job.example_previews.annotate(has_image=has_image)
+    places = [place for place, _ in job.most_chosen]
+    rows = job.example_previews.filter(place__in=places).annotate(has_image=has_image)
     previews = {row[0]: row[1:] for row in rows.values_list("place", "label", "has_image")}
     return [
         ChosenExample(place, times, *previews.get(place, ("", False)))

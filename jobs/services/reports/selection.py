@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import F
 
 from controlplane.core.protocol.codec import decode, encode
-from controlplane.core.protocol.selection import EndReason, SelectionEnd
+from controlplane.core.protocol.selection import MOST_CHOSEN_LIMIT, EndReason, SelectionEnd
 from controlplane.core.protocol.wire import TrainerReport
 from jobs.models import Allocation, ExamplePreview, Job, StepReport
 from jobs.selectors.selection import selection_end_text
@@ -17,9 +17,15 @@ from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.report_context import ReportContext
 from jobs.services.reports.png import png_encode
 
+#: Previews of a job.
+PREVIEWS_KEPT = 5 * MOST_CHOSEN_LIMIT
+
 
 def most_chosen_take(job: Job, data: Mapping[str, Any]) -> None:
-    """Keep the examples chosen most often of an epoch's report, and the previews of these alone."""
+    """Keep the examples chosen most often of an epoch's report, and their previews.
+
+    Earlier previews are kept for pages that are open, up to `PREVIEWS_KEPT`.
+    """
     if job.selection_spec is None:
         return
     most_chosen = data.get("most_chosen") or []
@@ -35,7 +41,9 @@ def most_chosen_take(job: Job, data: Mapping[str, Any]) -> None:
         for preview in {one.get("place"): one for one in data.get("previews") or []}.values()
         if preview.get("place") in places
     ]
-    job.example_previews.exclude(place__in=places).delete()
+    others = job.example_previews.exclude(place__in=places).order_by("-pk")
+    old = others.values_list("pk", flat=True)[PREVIEWS_KEPT - len(places) :]
+    ExamplePreview.objects.filter(pk__in=list(old)).delete()
     ExamplePreview.objects.bulk_create(
         previews,
         update_conflicts=True,

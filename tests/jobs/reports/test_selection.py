@@ -184,7 +184,7 @@ def say_chosen(world: World, job: Job, chosen: list[list[int]], *previews: Any) 
     batch_take(played.node, played.batch(), world.now)
 
 
-def test_previews_of_the_examples_chosen_most_often_are_kept_until_others_are() -> None:
+def test_previews_of_the_examples_chosen_most_often_are_kept() -> None:
     world, job = selecting()
     say_chosen(world, job, [[7, 3], [1, 2]], preview(7, "cat"), preview(1, "a\0b"))
     say_chosen(world, job, [[7, 5], [2, 5]], {"place": 2, "label": "dog", "picture": None})
@@ -193,7 +193,14 @@ def test_previews_of_the_examples_chosen_most_often_are_kept_until_others_are() 
         (7, 5, "cat", True),
         (2, 5, "dog", False),
     ]
-    assert job.example_previews.count() == 2
+
+
+def test_a_limited_number_of_earlier_previews_is_kept() -> None:
+    world, job = selecting()
+    for start in range(0, 200, 20):
+        places = range(start, start + 20)
+        say_chosen(world, job, [[n, 1] for n in places], *(preview(n, "cat") for n in places))
+    assert sorted(job.example_previews.values_list("place", flat=True)) == [*range(100, 200)]
 
 
 @pytest.mark.parametrize(
