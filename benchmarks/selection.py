@@ -43,7 +43,8 @@ CASES = {
     for case in (
         *(Case("redundant", flipped, 10) for flipped in (0.0, 0.01, 0.1, 0.2)),
         *(Case("digits", flipped, 30) for flipped in (0.0, 0.01, 0.1, 0.2)),
-        Case("text", 0.0, 15),
+        # Its error stays above a half, so 1.2 times the last one is reached in the first epochs.
+        Case("text", 0.0, 15, target_ratio=1.02),
     )
 }
 #: Cases of the goals: examples that repeat each other, and ones that do not.

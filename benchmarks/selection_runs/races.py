@@ -1,6 +1,6 @@
 """Races to a fixed test error: plain training, random selection, and selection by losses.
 
-The error of a case is `TARGET_RATIO` times the one that plain training ends with: the mean of its
+The error of a case is `target_ratio` times the one that plain training ends with: the mean of its
 last `LAST_EPOCHS` epochs, median over the seeds. Costs are in examples of plain training, computed
 from counted examples and measured costs per example, so other load on the machine does not count.
 """
@@ -19,7 +19,6 @@ from benchmarks.selection_runs.runs import Reached, run
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind
 
-TARGET_RATIO = 1.2
 LAST_EPOCHS = 3
 #: Epochs of an arm that selects, over those of plain training, at most.
 MOST_EPOCHS = 2
@@ -46,11 +45,12 @@ BY_LOSSES = ("selective", "stale_2", "stale_3")
 
 @dataclass(frozen=True)
 class Case:
-    """Data of a race, and the epochs of plain training."""
+    """Data of a race, the epochs of plain training, and the error over its last one to reach."""
 
     data: str
     flipped: float
     num_epochs: int
+    target_ratio: float = 1.2
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ def race(case: Case, costs: Costs, seeds: Sequence[int]) -> dict[str, Result]:
     """Run all arms of a case; prints a row for each."""
     plain = [_run(case, seed) for seed in seeds]
     finals = [1.0 - statistics.fmean(r.accuracy for r in rows[-LAST_EPOCHS:]) for rows in plain]
-    target = 1.0 - TARGET_RATIO * statistics.median(finals)
+    target = 1.0 - case.target_ratio * statistics.median(finals)
     print(f"{case.name}: plain ends at an error of {statistics.median(finals):.4f}")
     found = {"plain": [reached(rows, target) for rows in plain]}
     for arm, selection in ARMS.items():
