@@ -25,6 +25,7 @@ from controlplane.core.protocol.wire import (
     Task,
 )
 from controlplane.core.tuning.batch_sizes import batch_size_conflict
+from controlplane.core.tuning.selection_beta import selection_beta_conflict
 from controlplane.core.values.tiers import Tier
 
 VIRTUAL_NODES_LIMIT = 4096
@@ -231,6 +232,8 @@ def _tuning_conflicts(
     is_parallel = values.get("tuning_parallel") is True
     if conflict := _batch_size_conflict(values, is_parallel=is_parallel):
         yield "tuning_space", f"{conflict}."
+    if conflict := _selection_beta_conflict(values, is_parallel=is_parallel):
+        yield "tuning_space", f"{conflict}."
     if is_parallel and values.get("selection_method", SelectionMethod.NONE) != SelectionMethod.NONE:
         yield (
             "tuning_parallel",
@@ -261,5 +264,18 @@ def _batch_size_conflict(values: Mapping[str, Any], *, is_parallel: bool) -> str
         number,
         stop_kind,
         selects=values.get("selection_method", SelectionMethod.NONE) != SelectionMethod.NONE,
+        is_parallel=is_parallel,
+    )
+
+
+def _selection_beta_conflict(values: Mapping[str, Any], *, is_parallel: bool) -> str | None:
+    stop_kind = values.get("stop_kind")
+    if TunableName.SELECTION_BETA not in values["tuning_space"] or stop_kind is None:
+        return None
+    return selection_beta_conflict(
+        values.get("selection_method", SelectionMethod.NONE),
+        stop_kind,
+        has_end=values.get("selection_end") is not None,
+        has_controls=values.get("selection_control_every") is not None,
         is_parallel=is_parallel,
     )

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from controlplane.core.protocol.selection import CONTROL_RANGE, SelectionMethod, SelectionSpec
+from controlplane.core.protocol.selection import (
+    BETA_RANGE,
+    CONTROL_RANGE,
+    SelectionMethod,
+    SelectionSpec,
+)
 from controlplane.core.protocol.tuning import TunableName, TunableRange, TuningSpec
 from controlplane.core.protocol.wire import OnNonfinite, TrainingSpec
 from controlplane.core.values.lifecycle import ValidationStatus
@@ -53,6 +58,8 @@ def _tried_tuning(tuning: TuningSpec | None) -> TuningSpec | None:
     if tuning is None:
         return None
     space = dict.fromkeys(tuning.names, TunableRange(low=0.0, high=0.5))
+    if tuning.tunes_selection:
+        space[TunableName.SELECTION_BETA] = TunableRange(low=BETA_RANGE[0], high=BETA_RANGE[1])
     if tuning.batch_size is not None:  # the data has to have as many examples
         space[TunableName.BATCH_SIZE] = tuning.batch_size
     if tuning.parallel:

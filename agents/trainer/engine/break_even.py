@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from agents.trainer.model.progress import Activity, Progress
+from agents.trainer.model.progress import NO_GUARD, Activity, Progress
 from controlplane.core.protocol.selection import SelectionSpec
 from controlplane.core.selection.cost import ExampleTimes
 from controlplane.core.selection.guard import NOT_MEASURED, EpochFall, Verdict, control_verdict
@@ -20,11 +20,23 @@ class BreakEven:
         times: measured by the leader and not sent to all trainers yet.
     """
 
-    def __init__(self, spec: SelectionSpec, generation: int, *, is_leader: bool) -> None:
-        """Begin a membership, whose first pass and first step are not measured."""
+    def __init__(
+        self,
+        spec: SelectionSpec,
+        generation: int,
+        *,
+        is_leader: bool,
+        tunes_selection: bool = False,
+    ) -> None:
+        """Begin a membership, whose first pass and first step are not measured.
+
+        Args:
+            tunes_selection: trials choose other shares, so the evidence begins anew after them.
+        """
         self._spec = spec
         self._generation = generation
         self._is_leader = is_leader
+        self._tunes_selection = tunes_selection
         self._begun: set[Activity] = set()
         self.times = NOT_MEASURED
 
@@ -42,12 +54,14 @@ class BreakEven:
             progress: the cursor before it is moved past the batch.
             chosen: of a pass that has computed losses; None: another batch.
         """
+        if self._is_leader:
+            self.times = self._times_of(progress.activity, seconds / num_examples)
+        if self._tunes_selection and progress.is_trying:
+            return replace(progress, guard=NO_GUARD)
         candidates = 0 if chosen is None else num_examples
         guard = progress.guard.after_batch(
             self._spec, self._generation, sent, candidates=candidates, chosen=chosen or 0
         )
-        if self._is_leader:
-            self.times = self._times_of(progress.activity, seconds / num_examples)
         return replace(progress, guard=guard)
 
     def _times_of(self, activity: Activity, example_s: float) -> ExampleTimes:

@@ -95,7 +95,10 @@ class MembershipSession:
         self._break_even: BreakEven | None = None
         if selection is not None and selection.needs_losses:
             self._break_even = BreakEven(
-                selection, membership.generation, is_leader=self._is_leader
+                selection,
+                membership.generation,
+                is_leader=self._is_leader,
+                tunes_selection=self.data.course.tunes_selection,
             )
         self._goes_on = spec.on_nonfinite is OnNonfinite.CONTINUE or not work.is_trained
 
@@ -152,6 +155,8 @@ class MembershipSession:
             progress = replace(progress, losses=losses)
         if outcome.is_refused and not progress.is_trying:
             return self.judged(progress)
+        if course.takes_queued(progress) and self.data.selection is not None:
+            self.data.selection.dequeue(num_examples)  # before its branch may be parked
         if is_train and self._work.tuner is not None:
             before = progress.tuning
             progress = self._work.tuner.after_step(
@@ -164,11 +169,10 @@ class MembershipSession:
             if course.takes_queued(progress) and (found := self._break_even.verdict(progress)):
                 progress = self._end_selection(progress, found)
                 self._report_selection_end(progress)
-        if course.takes_queued(progress) and self.data.selection is not None:
-            self.data.selection.dequeue(num_examples)
         progress = course.after_batch(progress, seconds)
         if is_train and self._work.tuner is not None:
             progress = replace(progress, train_batch_size=self._work.tuner.batch_size)
+            progress = self._with_queue(progress)
         if is_train:
             seconds += passed.seconds
             done = self._step_done(progress, num_examples, seconds, outcome, batch_size, passed)
@@ -187,13 +191,21 @@ class MembershipSession:
         """
         selection, course = self.data.selection, self.data.course
         assert selection is not None, "only a job with selection has passes"
-        choice = selection.choose(progress.epoch, batch.indices, outcome.losses)
-        epoch = progress.epoch
+        tunables, epoch = self._work.state.tunables, progress.epoch
+        beta = None if tunables is None else tunables.selection_beta
+        choice = selection.choose(epoch, batch.indices, outcome.losses, beta)
         if self._break_even is not None and outcome.losses is not None:
             progress = self._break_even.after_batch(
                 progress, outcome.times, len(batch.indices), seconds, choice.num
             )
         progress = course.after_pass(progress, choice.num, seconds, choice.losses)
+        if course.tunes_selection and self._work.tuner is not None:
+            before = progress.tuning
+            progress = self._work.tuner.after_pass(
+                progress, outcome.losses, len(batch.indices), outcome.proposal
+            )
+            self._report_trials(progress, trials_turned(before, progress.tuning))
+            progress = self._with_queue(progress)
         is_empty = course.is_activity_over(progress) and course.is_empty(progress)
         if is_empty and progress.empty_epochs + 1 >= EMPTY_EPOCHS_LIMIT:
             raise TrainerError(
@@ -202,6 +214,13 @@ class MembershipSession:
                 "smaller selection.beta or selection.loss_cap, or train without selection",
             )
         return self._after_activity(progress, epoch, is_train=True)
+
+    def _with_queue(self, progress: Progress) -> Progress:
+        """Take the queue of the present branch, if branches differ in theirs."""
+        course, selection = self.data.course, self.data.selection
+        if not course.tunes_selection or selection is None:
+            return progress
+        return course.with_queue(progress, selection.num_queued)
 
     def _after_activity(self, progress: Progress, epoch: int, is_train: bool) -> Progress:
         """If the activity's last batch is done, collect and reset its metrics and move on."""

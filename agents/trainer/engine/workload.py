@@ -196,6 +196,7 @@ def _course(
             spec.global_batch_size,
             spec.stop,
             selection=selection,
+            tunes_selection=spec.tuning is not None and spec.tuning.tunes_selection,
         )
     except ValueError as error:
         raise JobCodeError("spec", "spec", str(error)) from error

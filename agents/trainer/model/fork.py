@@ -90,7 +90,7 @@ def fork_read(path: Path, state: ModelState, spec: TrainingSpec) -> Progress:
     others = _same(saved.others, here[2])
     goes_on = fork.keeps_order and others is not None and saved.data == state.data_fingerprint
     if spec.tuning is not None and spec.selection is not None:
-        goes_on = False  # its first epoch is one of a search, which selects nothing
+        goes_on = False  # its first epoch is one of a search, from its first batch on
     progress = _progress(saved, spec, goes_on=goes_on)
     if goes_on and others is not None:
         pairs += others
@@ -145,7 +145,7 @@ def _progress(saved: _Saved, spec: TrainingSpec, *, goes_on: bool) -> Progress:
     selects = (
         spec.selection is not None
         and spec.selection.selects(progress.epoch)
-        and spec.tuning is None  # a search is due
+        and (spec.tuning is None or spec.tuning.tunes_selection)  # else a search is due
     )
     return replace(
         progress,

@@ -202,6 +202,7 @@ class TrainingSchedule:
         batch_size: examples per batch.
         train_batch_size: examples per training batch, if it differs.
         selection: selects the training examples of some epochs; None: all are trained on.
+        tunes_selection: trials of the job differ in their selection, so epochs with trials select.
     """
 
     num_train: int
@@ -210,6 +211,7 @@ class TrainingSchedule:
     stop: StopCondition
     train_batch_size: int | None = None
     selection: SelectionSpec | None = None
+    tunes_selection: bool = False
 
     def __post_init__(self) -> None:
         if self.num_train < 1:
@@ -248,14 +250,26 @@ class TrainingSchedule:
     def selects(self, progress: Progress) -> bool:
         """Return whether the epoch at the cursor trains on chosen examples alone.
 
-        One with trials of a tuned job does not: their losses would depend on what is chosen.
+        One with trials that are told by the losses of their steps does not: these would depend on
+        what is chosen.
         """
-        if progress.tuning is not None and progress.tuning.is_searching:
+        is_searching = progress.tuning is not None and progress.tuning.is_searching
+        if is_searching and not self.tunes_selection:
             return False
         end = progress.selection_end
         if self.selection is None or (end is not None and progress.epoch >= end.epoch):
             return False
         return self.selection.selects(progress.epoch)
+
+    def computes_losses(self, progress: Progress) -> bool:
+        """Return whether the selection passes of the epoch at the cursor compute losses.
+
+        Those of an epoch with trials do, which are told by them.
+        """
+        if self.selection is None:
+            return False
+        is_tried = progress.tuning is None or progress.tuning.is_searching
+        return (self.tunes_selection and is_tried) or self.selection.forwards(progress.epoch)
 
     def is_empty(self, progress: Progress) -> bool:
         """Return whether the epoch at the cursor, at its end, has selected nothing."""
@@ -286,7 +300,7 @@ class TrainingSchedule:
         """Move past a selection pass that has chosen some of its candidates."""
         assert self.selection is not None, "only a job with selection has passes"
         low, high = self.bounds(progress)
-        analysed = high - low if self.selection.forwards(progress.epoch) else 0
+        analysed = high - low if self.computes_losses(progress) else 0
         passed = progress.passed
         return self._turned(
             replace(
@@ -305,6 +319,12 @@ class TrainingSchedule:
                 training_s=progress.training_s + seconds,
             )
         )
+
+    def with_queue(self, progress: Progress, queued: int) -> Progress:
+        """Take the length of the present branch's queue, in a job that tunes its selection."""
+        progress = replace(progress, queued=queued)
+        is_moved = progress.activity is not Activity.VALIDATE and self.selects(progress)
+        return self._turned(progress) if is_moved else progress
 
     def _turned(self, progress: Progress) -> Progress:
         """Train next, within an epoch that selects, if a batch is queued; otherwise select."""

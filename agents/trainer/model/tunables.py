@@ -1,8 +1,9 @@
 """Values of a job that may change between two steps without tracing its functions again.
 
 They stand in variables that the traced update reads. These are part of the job's state, so that a
-branch has its own values, which move at a resize and are kept in checkpoints. The batch size stands
-there too, though no traced function reads it: all of them take any number of examples.
+branch has its own values, which move at a resize and are kept in checkpoints. The batch size and
+the exponent of a selection stand there too, though no traced function reads them: all of them take
+any number of examples, and examples are chosen outside of them.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from agents.trainer.model.keras_private import (
     learning_rates_scaled,
     plain_optimizers,
 )
+from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.tuning import TunableName, TuningSpec
 from controlplane.core.protocol.wire import Task, TrainingSpec
 from controlplane.core.tuning.batch_sizes import batch_size_conflict
+from controlplane.core.tuning.selection_beta import selection_beta_conflict
 
 #: Optimizers whose `beta_1` is their momentum.
 _ADAM_FAMILY = (
@@ -45,9 +48,13 @@ class Tunables:
     """
 
     def __init__(
-        self, optimizer: keras.optimizers.Optimizer, names: Sequence[str], batch_size: int
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        names: Sequence[str],
+        batch_size: int,
+        selection_beta: float = 1.0,
     ) -> None:
-        """Begin with the values that the model was compiled with, and the submitted batch size.
+        """Begin with the values that the model was compiled with, and with submitted ones.
 
         Raises:
             ValueError: the optimizer does not have one of the tunables; names it and the fix.
@@ -55,6 +62,10 @@ class Tunables:
         self.names = tuple(names)
         self._optimizer = optimizer
         self._batch_size = batch_size
+        self._submitted = {
+            TunableName.BATCH_SIZE: float(batch_size),
+            TunableName.SELECTION_BETA: selection_beta,
+        }
         self._plain = plain_optimizers(optimizer)
         values = [self._compiled(TunableName(name)) for name in self.names]
         with tf.device("CPU:0"):
@@ -80,6 +91,11 @@ class Tunables:
         """Present examples of a training step; None if they are the submitted ones."""
         size = int(self.values.get(TunableName.BATCH_SIZE, self._batch_size))
         return None if size == self._batch_size else size
+
+    @property
+    def selection_beta(self) -> float | None:
+        """Present exponent of the selection; None if it is not tuned."""
+        return self.values.get(TunableName.SELECTION_BETA)
 
     def assign(self, values: Mapping[str, float]) -> None:
         """Use other values from the next step on."""
@@ -112,9 +128,9 @@ class Tunables:
         ]
 
     def _compiled(self, name: TunableName) -> float:
-        """Return the value that the model was compiled with; the first of several optimizers'."""
-        if name is TunableName.BATCH_SIZE:
-            return float(self._batch_size)
+        """Return the submitted value, or that of the compiled optimizers; the first of several."""
+        if name in self._submitted:
+            return self._submitted[name]
         found = [_READERS[name](each) for each in self._plain if name in _READERS]
         if len(set(found)) > 1:
             raise ValueError(
@@ -139,7 +155,9 @@ def tunables_of(model: keras.Model, spec: TrainingSpec) -> Tunables | None:
         return None
     try:
         _check_batch_size(spec, spec.tuning)
-        return Tunables(model.optimizer, spec.tuning.names, spec.global_batch_size)
+        _check_selection_beta(spec, spec.tuning)
+        beta = 1.0 if spec.selection is None else spec.selection.beta
+        return Tunables(model.optimizer, spec.tuning.names, spec.global_batch_size, beta)
     except ValueError as error:
         raise JobCodeError("not_tunable", "tuning.space", str(error)) from error
 
@@ -152,6 +170,21 @@ def _check_batch_size(spec: TrainingSpec, tuning: TuningSpec) -> None:
         spec.num_virtual_nodes,
         spec.stop.kind,
         selects=spec.selection is not None,
+        is_parallel=tuning.parallel,
+    )
+    if conflict is not None:
+        raise ValueError(conflict)
+
+
+def _check_selection_beta(spec: TrainingSpec, tuning: TuningSpec) -> None:
+    if not tuning.tunes_selection:
+        return
+    selection = spec.selection or SelectionSpec(method=SelectionMethod.NONE)
+    conflict = selection_beta_conflict(
+        selection.method,
+        spec.stop.kind,
+        has_end=selection.end is not None,
+        has_controls=selection.control_every is not None,
         is_parallel=tuning.parallel,
     )
     if conflict is not None:

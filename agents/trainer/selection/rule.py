@@ -40,6 +40,15 @@ def ranked_losses(losses: np.ndarray) -> np.ndarray:
     return values
 
 
+def mean_loss(losses: np.ndarray) -> float:
+    """Return the mean of losses, whether chosen or not; infinite if one of them is not finite.
+
+    The sum is rounded once, so the mean does not depend on the processor.
+    """
+    values = ranked_losses(losses)
+    return math.fsum(values) / len(values) if np.isfinite(values).all() else math.inf
+
+
 def history_with(history: np.ndarray, losses: np.ndarray) -> np.ndarray:
     """Append `losses` to a history of fixed length (NaN: no loss yet); the oldest drop out."""
     joined: np.ndarray = np.concatenate([history, losses])[-len(history) :]

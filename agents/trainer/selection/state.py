@@ -73,12 +73,19 @@ class Selection:
                 self._seen = _variable("last_epochs", np.full(num_examples, -1, np.int32))
                 self.variables += [self._last, self._seen]
 
-    def choose(self, epoch: int, indices: np.ndarray, losses: np.ndarray | None) -> Choice:
+    def choose(
+        self,
+        epoch: int,
+        indices: np.ndarray,
+        losses: np.ndarray | None,
+        beta: float | None = None,
+    ) -> Choice:
         """Choose among candidates and queue the chosen ones.
 
         Args:
             indices: int64 [n], places of the candidates in the data.
             losses: [n]; None in an epoch that computes none.
+            beta: exponent of the chance; None: the spec's.
         """
         draws = self._draws(epoch)[indices]
         if self.spec.method is SelectionMethod.RANDOM or self.spec.is_control(epoch):
@@ -86,7 +93,8 @@ class Selection:
             values = np.full(len(indices), np.nan, np.float32)
         else:
             values = self._values(epoch, indices, losses)
-            chosen = is_chosen(draws, self._chances(values))
+            exponent = self.spec.beta if beta is None else beta
+            chosen = is_chosen(draws, self._chances(values, exponent))
         self._enqueue(indices[chosen])
         num = int(np.count_nonzero(chosen))
         tf.raw_ops.ResourceScatterAdd(
@@ -101,6 +109,11 @@ class Selection:
         counts = _read(self._counts)
         places = np.argsort(-counts, kind="stable")[:limit]
         return [(int(place), int(counts[place])) for place in places if counts[place]]
+
+    @property
+    def num_queued(self) -> int:
+        """Number of queued examples."""
+        return int(np.count_nonzero(_read(self._queue) != FREE))
 
     def queued(self, num_examples: int) -> np.ndarray:
         """Return the places of the examples queued first: int64 [num_examples]."""
@@ -128,14 +141,14 @@ class Selection:
             self._remember(epoch, indices, values)
         return values
 
-    def _chances(self, values: np.ndarray) -> np.ndarray:
+    def _chances(self, values: np.ndarray, beta: float) -> np.ndarray:
         """Rank the candidates among the newest losses, their own included."""
         known = ~np.isnan(values)
         history = history_with(_read(self._history), values[known])
         _write(self._history, history)
         found = np.ones(len(values))  # an example without a loss is chosen
         if known.any():
-            found[known] = chances(history, values[known], self.spec.beta, self.spec.loss_cap)
+            found[known] = chances(history, values[known], beta, self.spec.loss_cap)
         return found
 
     def _remember(self, epoch: int, indices: np.ndarray, values: np.ndarray) -> None:
@@ -149,8 +162,7 @@ class Selection:
             )
 
     def _enqueue(self, indices: np.ndarray) -> None:
-        queue = _read(self._queue)
-        first = int(np.count_nonzero(queue != FREE))
+        queue, first = _read(self._queue), self.num_queued
         queue[first : first + len(indices)] = indices
         _write(self._queue, queue)
 

@@ -121,16 +121,13 @@ class JobData:
     def batch_of(self, planner: Planner, indices: np.ndarray, progress: Progress) -> LocalBatch:
         """Plan one trainer's part of a batch of the examples at `indices`; see `local_batch`."""
         plan = planner.plan(len(indices))
-        only_chooses = progress.activity is Activity.SELECT and not self._computes_losses(progress)
+        is_pass = progress.activity is Activity.SELECT
+        only_chooses = is_pass and not self.course.computes_losses(progress)
         fewest = self._fewest_passes(planner, progress)
         pieces = () if only_chooses else self._pieces(plan, fewest)
         fetched = self._pieces_fetch(plan, pieces, indices, progress)
         across = tf.convert_to_tensor(plan.across)
         return LocalBatch(progress.place, plan, fetched, len(pieces), across, indices)
-
-    def _computes_losses(self, progress: Progress) -> bool:
-        selection = self.course.selection
-        return selection is not None and selection.forwards(progress.epoch)
 
     def _pieces(self, plan: BatchPlan, fewest_passes: int) -> tuple[PiecePlan, ...]:
         lengths = [int(length) for length in plan.program[:, 1]]

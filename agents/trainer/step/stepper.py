@@ -225,7 +225,10 @@ class Stepper:
         self._busy.start()
         losses = np.asarray(vector)[: batch.plan.num_examples]
         times = self._times(notes)
-        return StepOutcome(float("nan"), notes.is_agreed, {}, losses=losses, times=times)
+        proposal = notes.from_leader[2:]
+        return StepOutcome(
+            float("nan"), notes.is_agreed, {}, losses=losses, times=times, proposal=proposal
+        )
 
     def _times(self, notes: StepMetadata) -> ExampleTimes:
         return ExampleTimes(*notes.from_leader[:2]) if self._selects else NOT_MEASURED

@@ -1,26 +1,37 @@
 """Tuning of a job in one trainer: follows its searches with branches of the training state.
 
-The leader's proposal travels with every training step; the losses are those of the step. So all
-trainers change their branches after the same steps, to the same values.
+The leader's proposal travels with every training step and selection pass; the losses are theirs.
+So all trainers change their branches after the same ones, to the same values.
 
 The cursor of a job only moves forward: trials do not go back to data that others have seen, and
 their steps count. A trial may have a batch size of its own: the cursor has it, beside the branch.
-Metric variables are not part of a branch: an epoch's metrics are those of all
-its steps. Nor does a branch select: an epoch with trials trains on every example, so the variables
-of a selection are the same in all branches.
+Metric variables are not part of a branch: an epoch's metrics are those of all its steps. A branch
+has a selection of its own if the exponent of the selection is tuned. Otherwise an epoch with trials
+trains on every example, so the variables of a selection are the same in all branches.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
 from agents.trainer.model.state import ModelState
+from agents.trainer.selection.rule import mean_loss
 from agents.trainer.tuning.proposals import Proposals
-from controlplane.core.protocol.tuning import TuningSpec
+from controlplane.core.protocol.tuning import STEP_PASSES, TuningSpec
 from controlplane.core.protocol.wire import StopKind
-from controlplane.core.tuning.course import Plan, TuningCourse, course_begin, course_step
+from controlplane.core.selection.cost import ExampleTimes, relative_cost
+from controlplane.core.tuning.course import (
+    Plan,
+    TuningCourse,
+    course_begin,
+    course_pass,
+    course_step,
+)
 from controlplane.core.tuning.search import ROOT, Turn
 
 
@@ -48,9 +59,15 @@ class Tuner:
         self._course = course
 
     def begin(self, progress: Progress) -> Progress:
-        """Begin a search before the training step at the cursor, if one is due."""
+        """Begin a search before the batch at the cursor, if one is due.
+
+        It begins with a training step; if the selection is tuned, with an epoch that selects.
+        """
         tuning = progress.tuning or TuningCourse()
-        if not tuning.is_due or progress.activity is not Activity.TRAIN or progress.is_over:
+        if progress.tuning is None:
+            progress = replace(progress, tuning=tuning)
+        first = Activity.SELECT if self.spec.tunes_selection else Activity.TRAIN
+        if not tuning.is_due or progress.activity is not first or progress.is_over:
             return progress
         tuning = course_begin(tuning, self.spec, self._tunables.values, self._plan(progress))
         if tuning.active is not None:
@@ -72,7 +89,27 @@ class Tuner:
         assert before is not None, "`begin` is called before each step"
         proposal = dict(zip(self.spec.names, note, strict=True))
         tuning, turn = course_step(before, self.spec, loss, proposal, num_examples)
+        return self._taken(progress, tuning, turn)
+
+    def after_pass(
+        self,
+        progress: Progress,
+        losses: np.ndarray | None,
+        num_candidates: int,
+        note: Sequence[float],
+    ) -> Progress:
+        """Take a selection pass, of a job that tunes its selection, like a training step."""
+        before = progress.tuning
+        assert before is not None, "`begin` is called before each pass"
+        loss = None if losses is None else mean_loss(losses)
+        proposal = dict(zip(self.spec.names, note, strict=True)) if note else {}
+        tuning, turn = course_pass(before, self.spec, loss, proposal, num_candidates)
+        return self._taken(progress, tuning, turn)
+
+    def _taken(self, progress: Progress, tuning: TuningCourse, turn: Turn | None) -> Progress:
+        before = progress.tuning
         if turn is not None:
+            assert before is not None, "a search has begun"
             assert before.active is not None, "only a search changes branches"
             self._turn(turn, before.active.running)
         return replace(progress, tuning=tuning)
@@ -104,6 +141,8 @@ class Tuner:
             branches.free(ROOT)
 
     def _plan(self, progress: Progress) -> Plan:
+        if self.spec.tunes_selection:
+            return self._selecting_plan(progress)
         per_epoch = self._course.num_batches(Activity.TRAIN)
         limit = self._course.stop.limit
         total, size = self._course.num_planned_steps, self._course.batch_size
@@ -112,3 +151,23 @@ class Tuner:
         else:
             left = (limit - progress.epoch) * per_epoch - -(-progress.examples // size)
         return Plan(total=total, left=left, per_epoch=per_epoch, step_examples=size)
+
+    def _selecting_plan(self, progress: Progress) -> Plan:
+        """Count selection passes, too; of the epochs left these alone.
+
+        Trials may choose very little, and the job may not end in the middle of a search.
+        """
+        selection, limit = self._course.selection, self._course.stop.limit
+        assert selection is not None, "its exponent is tuned"
+        per_epoch = self._course.num_batches(Activity.TRAIN)
+        share = selection.expected_share
+        cost = relative_cost(selection, ExampleTimes(1.0, STEP_PASSES), share)
+        num_selecting = selection.num_selecting(range(limit))
+        return Plan(
+            total=math.floor(per_epoch * (limit - num_selecting + num_selecting * cost)),
+            left=(limit - progress.epoch)
+            * self._course.num_train
+            // (STEP_PASSES * self._course.batch_size),
+            per_epoch=max(1, math.floor(per_epoch * (1.0 / STEP_PASSES + share))),
+            step_examples=self._course.batch_size,
+        )

@@ -27,6 +27,11 @@ class SelectionMethod(StrEnum):
     STALE_SELECTIVE_BACKPROP = "stale_selective_backprop"
     RANDOM = "random"
 
+    @property
+    def needs_losses(self) -> bool:
+        """Return whether examples are chosen by their losses."""
+        return self in (self.SELECTIVE_BACKPROP, self.STALE_SELECTIVE_BACKPROP)
+
 
 class EndReason(StrEnum):
     """Why a job stops selecting before the end that its submission gives."""
@@ -108,8 +113,7 @@ class SelectionSpec:
     @property
     def needs_losses(self) -> bool:
         """Return whether examples are chosen by their losses."""
-        by_losses = (SelectionMethod.SELECTIVE_BACKPROP, SelectionMethod.STALE_SELECTIVE_BACKPROP)
-        return self.method in by_losses
+        return self.method.needs_losses
 
     def forwards(self, epoch: int) -> bool:
         """Return whether an epoch that selects computes the losses of its candidates."""

@@ -7,8 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from controlplane.core.protocol.selection import BETA_RANGE
+
 #: Means that summarise the losses of a trial.
 NUM_POINTS = 10
+#: Work of training on an example, in forward passes: its own, and a backward pass of twice as much
+#: (Kaplan et al. 2020, arXiv 2001.08361, section 2.1).
+STEP_PASSES = 3
 TRIALS_RANGE = (2, 200)
 SHARE_RANGE = (0.01, 0.9)
 MAX_BRANCHES_RANGE = (2, 16)
@@ -27,6 +32,7 @@ class TunableName(StrEnum):
     MOMENTUM = "momentum"  # or beta_1 of optimizers of Adam's family
     WEIGHT_DECAY = "weight_decay"
     BATCH_SIZE = "batch_size"  # examples of a training step
+    SELECTION_BETA = "selection_beta"  # exponent of the chance to be chosen
 
 
 #: Bounds of a tunable's search range, both included; 0 only without `log`.
@@ -36,6 +42,7 @@ BOUNDS: Mapping[TunableName, tuple[float, float]] = {
     TunableName.MOMENTUM: (0.0, 0.9999),
     TunableName.WEIGHT_DECAY: (0.0, 10.0),
     TunableName.BATCH_SIZE: (1.0, 1e7),
+    TunableName.SELECTION_BETA: BETA_RANGE,
 }
 
 
@@ -125,6 +132,11 @@ class TuningSpec:
     def batch_size(self) -> TunableRange | None:
         """The range of the batch size; None if it is fixed."""
         return self.space.get(TunableName.BATCH_SIZE)
+
+    @property
+    def tunes_selection(self) -> bool:
+        """Return whether trials differ in the exponent of their selection."""
+        return TunableName.SELECTION_BETA in self.space
 
     @property
     def largest_batch_size(self) -> int:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from controlplane.core.protocol.tuning import TuningSpec
+from controlplane.core.protocol.tuning import STEP_PASSES, TuningSpec
 from controlplane.core.tuning.convergence import NUM_POINTS
 from controlplane.core.tuning.plateau import Plateau
 from controlplane.core.tuning.search import (
@@ -39,7 +39,8 @@ class TuningCourse:
         is_due: a search begins before the next training step.
         plateau: the objective of the epochs in which nothing was tried.
         tuned_steps: steps of the searches that have ended.
-        losses: of the newest steps outside of searches, at most `NUM_POINTS`.
+        losses: of the newest steps outside of searches, at most `NUM_POINTS`; if a selection is
+            tuned, of the newest passes.
         has_tried: a search ran or was due in the epoch under way.
     """
 
@@ -81,6 +82,8 @@ class TuningCourse:
 class Plan:
     """Size of a job in steps of its own batch size: planned ones, those left, those of an epoch.
 
+    If a selection is tuned its passes are counted, too, in the steps that are as much work.
+
     Attributes:
         step_examples: its own batch size.
     """
@@ -100,7 +103,7 @@ def course_begin(
     old = course.search
     share = math.floor(spec.max_share * plan.total) - course.tuned_steps
     # A tenth of a trial holds the largest batch; the last step of a trial may go as far beyond it.
-    largest = -(-spec.largest_batch_size // plan.step_examples)
+    largest = -(-spec.largest_batch_size // plan.step_examples) + spec.tunes_selection
     shortest = NUM_POINTS * max(1, largest)
     bounds = SearchBounds(
         limit=max(plan.per_epoch, SHORTEST_LIMIT * shortest),
@@ -108,7 +111,7 @@ def course_begin(
         max_steps=min(share, plan.left) - largest,
         shortest=shortest,
         trial_steps=shortest if old is None else shorter_trial_steps(old),
-        step_examples=plan.step_examples if spec.batch_size is not None else 0,
+        step_work=_step_work(spec, plan.step_examples),
     )
     first = 1 if old is None else old.trials[-1].number + 1
     number = 1 if old is None else old.number + 1
@@ -128,24 +131,55 @@ def course_step(
 ) -> tuple[TuningCourse, Turn | None]:
     """Take the loss of a training step; returns what changes after it, if anything.
 
+    Trials that differ in their selection are told by the losses of their passes; that of a step is
+    one of chosen examples, and only ends a trial if it is not finite.
+
     Args:
         loss: nan or infinite if the running trial has diverged.
         proposal: values of the next trial, should one begin after this step.
     """
-    if course.active is None:
-        known = (*course.losses, loss) if math.isfinite(loss) else course.losses
-        return replace(course, losses=known[-NUM_POINTS:]), None
-    search, turn = search_step(course.active, spec, loss, proposal, num_examples)
-    course = replace(course, search=search)
-    if turn is None or turn.end is None:
-        return course, turn
-    return _ended(course, search, turn.end), turn
+    search = course.active
+    if not spec.tunes_selection:
+        if search is None:
+            return _with_known(course, loss), None
+        return _searched(course, *search_step(search, spec, loss, proposal, num_examples))
+    if search is None:
+        return course, None
+    if math.isfinite(loss):
+        assert search.trial.loss is not None, "a trial begins with a pass"
+        loss = search.trial.loss
+    return _searched(course, *search_step(search, spec, loss, proposal, num_examples * STEP_PASSES))
+
+
+def course_pass(
+    course: TuningCourse,
+    spec: TuningSpec,
+    loss: float | None,
+    proposal: Mapping[str, float],
+    num_candidates: int,
+) -> tuple[TuningCourse, Turn | None]:
+    """Take a selection pass of a job that tunes its selection; returns what changes after it.
+
+    Args:
+        loss: mean of all candidates, which does not depend on those that are chosen; None if it
+            was not computed, which it is in a search.
+        proposal: values of the next trial, should one begin after this pass.
+    """
+    search = course.active
+    if search is None:
+        return replace(course, losses=()) if loss is None else _with_known(course, loss), None
+    assert loss is not None, "a pass of a search computes losses"
+    return _searched(
+        course, *search_step(search, spec, loss, proposal, num_candidates, is_pass=True)
+    )
 
 
 def course_epoch(course: TuningCourse, spec: TuningSpec, logs: Mapping[str, float]) -> TuningCourse:
     """Take the logs of an epoch; those of epochs with trials say nothing about a plateau."""
     if course.has_tried:
         return replace(course, has_tried=course.active is not None)
+    if course.is_due:  # it waits for an epoch that selects
+        return course
     value = logs.get(spec.objective, math.nan)
     plateau = course.plateau.after_epoch(value, higher_is_better=spec.higher_is_better)
     return replace(course, plateau=plateau, is_due=spec.retune and plateau.is_due)
@@ -170,6 +204,27 @@ def trials_turned(before: TuningCourse | None, after: TuningCourse | None) -> tu
         or old.end != trial.end
         or (is_turn and old != trial)
     )
+
+
+def _step_work(spec: TuningSpec, step_examples: int) -> int:
+    """Return the work of a step of the job's own batch size; 0 if steps are counted."""
+    if spec.tunes_selection:
+        return STEP_PASSES * step_examples
+    return 0 if spec.batch_size is None else step_examples
+
+
+def _with_known(course: TuningCourse, loss: float) -> TuningCourse:
+    known = (*course.losses, loss) if math.isfinite(loss) else course.losses
+    return replace(course, losses=known[-NUM_POINTS:])
+
+
+def _searched(
+    course: TuningCourse, search: Search, turn: Turn | None
+) -> tuple[TuningCourse, Turn | None]:
+    course = replace(course, search=search)
+    if turn is None or turn.end is None:
+        return course, turn
+    return _ended(course, search, turn.end), turn
 
 
 def _ended(course: TuningCourse, search: Search, end: SearchEnd) -> TuningCourse:

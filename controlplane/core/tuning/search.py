@@ -4,8 +4,10 @@ A search starts from one state of the job, its *root*, which is branch 0. A tria
 trains from the root under values of its own; its number is its branch's. The search ends with the
 branch of one trial, from which the job goes on, or with the root.
 
-Trials of different batch sizes are compared after equally many examples. Their time is counted in
-examples then, and a step of a trial's time is as many of them as the job's own batch has.
+Trials whose steps differ in work are compared after equal work. Their time is counted in it then,
+and a step of a trial's time is the work of a step of the job's own batch size. If batch sizes are
+tuned the work is the number of examples. If the exponent of a selection is tuned it is counted in
+forward passes of an example, as trials differ in the passes before each step.
 
 The rules are MLtuner's (arXiv 1803.07445): the trial time doubles until a trial converges; after
 that, every new trial runs that long. Time is counted in steps, not seconds, so that a search has
@@ -67,22 +69,24 @@ class Trial:
         search: number of its search, from 1.
         values: tunable -> value.
         steps: steps trained so far.
-        examples: examples of these steps.
+        work: of these steps and, if a selection is tuned, of its passes.
         sums: sums of the losses over equal parts of the trial time; the last one may be partial.
-            In a search that counts examples, of the loss of each example's step.
+            In a search that counts work, weighted by it.
         points: means of the parts that were over when it was last judged.
+        loss: mean loss of all candidates of its newest selection pass, if a selection is tuned.
     """
 
     number: int
     search: int
     values: dict[str, float]
     steps: int = 0
-    examples: int = 0
+    work: int = 0
     sums: tuple[float, ...] = ()
     points: tuple[float, ...] = ()
     verdict: Verdict | None = None
     speed: float = 0.0
     end: TrialEnd | None = None
+    loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ class Search:
         max_steps: most steps of all trials together.
         shortest: least trial time, a multiple of `NUM_POINTS`.
         trial_steps: present trial time, `shortest` times a power of 2.
-        step_examples: examples that count as a step, if batch sizes are tuned; 0: steps do.
+        step_work: work that counts as a step; 0: steps are counted, which are all alike.
         start_loss: loss at the root; None until the first step of the first trial, at whose
             start the parameters are the root's.
         is_growing: no trial has converged yet.
@@ -115,7 +119,7 @@ class Search:
     running: int
     shortest: int = NUM_POINTS
     trial_steps: int = NUM_POINTS
-    step_examples: int = 0
+    step_work: int = 0
     start_loss: float | None = None
     is_growing: bool = True
     waiting: tuple[int, ...] = ()
@@ -137,19 +141,19 @@ class Search:
 
     @property
     def num_steps(self) -> int:
-        """Steps of all trials so far; their examples' worth if batch sizes are tuned."""
-        if self.step_examples:
-            return -(-sum(trial.examples for trial in self.trials) // self.step_examples)
+        """Steps of all trials so far; their work's worth if work is counted."""
+        if self.step_work:
+            return -(-sum(trial.work for trial in self.trials) // self.step_work)
         return sum(trial.steps for trial in self.trials)
 
     @property
     def part_work(self) -> int:
-        """Steps, or examples if batch sizes are tuned, of a tenth of the trial time."""
-        return self.trial_steps // NUM_POINTS * (self.step_examples or 1)
+        """Steps, or work if it is counted, of a tenth of the trial time."""
+        return self.trial_steps // NUM_POINTS * (self.step_work or 1)
 
     def work_of(self, trial: Trial) -> int:
-        """Return the steps of a trial, or its examples if batch sizes are tuned."""
-        return trial.examples if self.step_examples else trial.steps
+        """Return the steps of a trial, or its work if that is counted."""
+        return trial.work if self.step_work else trial.steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +185,7 @@ class SearchBounds:
     max_steps: int
     shortest: int = NUM_POINTS
     trial_steps: int = NUM_POINTS
-    step_examples: int = 0
+    step_work: int = 0
 
 
 def search_begin(
@@ -211,7 +215,7 @@ def search_begin(
         running=first_trial,
         shortest=bounds.shortest,
         trial_steps=max(steps, bounds.shortest),
-        step_examples=bounds.step_examples,
+        step_work=bounds.step_work,
         start_loss=start_loss,
     )
 
@@ -226,17 +230,20 @@ def search_step(
     spec: TuningSpec,
     loss: float,
     proposal: Mapping[str, float],
-    num_examples: int = 1,
+    work: int = 1,
+    *,
+    is_pass: bool = False,
 ) -> tuple[Search, Turn | None]:
     """Take the loss of a step of the running trial; returns what changes after it, if anything.
 
     Args:
         loss: nan or infinite if the trial has diverged.
         proposal: values of the next trial, should one begin after this step.
-        num_examples: of the step, at most `shortest / NUM_POINTS` steps' worth.
+        work: of the step, at most `shortest / NUM_POINTS` steps' worth.
+        is_pass: a selection pass, whose loss the steps up to the next pass have.
     """
     before = search.work_of(search.trial) // search.part_work
-    search = _with_loss(search, loss, num_examples)
+    search = _with_loss(search, loss, work, is_pass=is_pass)
     assert search.start_loss is not None, "the first step sets it"
     trial, length = search.trial, search.part_work
     num_points = search.work_of(trial) // length
@@ -256,14 +263,16 @@ def search_step(
     return advance(search, after, spec, proposal)
 
 
-def _with_loss(search: Search, loss: float, num_examples: int) -> Search:
-    """Add a step to the running trial; its loss counts in the parts that its examples lie in."""
+def _with_loss(search: Search, loss: float, work: int, *, is_pass: bool) -> Search:
+    """Add a step or a pass to the running trial; its loss counts in the parts of its work."""
     trial, length = search.trial, search.part_work
     value = loss if math.isfinite(loss) else 0.0  # the trial ends with this step
     if search.start_loss is None:
         search = replace(search, start_loss=value)
     sums, done = list(trial.sums), search.work_of(trial)
-    trial = replace(trial, steps=trial.steps + 1, examples=trial.examples + num_examples)
+    trial = replace(trial, steps=trial.steps + (not is_pass), work=trial.work + work)
+    if is_pass:
+        trial = replace(trial, loss=value)
     while (left := search.work_of(trial) - done) > 0:
         part, place = divmod(done, length)
         if part == len(sums):

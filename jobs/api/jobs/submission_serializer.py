@@ -314,7 +314,8 @@ class SubmissionSerializer(serializers.Serializer):
         label="Search space",
         help_text="A JSON object with a range for each value to tune: learning_rate or "
         "learning_rate_scale (a factor, for schedules), momentum, weight_decay, batch_size "
-        "(multiples of the virtual nodes; with log each twice the one before). Example: "
+        "(multiples of the virtual nodes; with log each twice the one before), selection_beta "
+        "(of a selection by losses). Example: "
         '{"learning_rate": {"low": 0.00001, "high": 1, "log": true}}. Empty: no tuning.',
     )
     tuning_max_trials = WholeField(

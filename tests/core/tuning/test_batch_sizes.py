@@ -86,7 +86,7 @@ def test_a_wrong_range_is_refused_by_name(low: float, high: float, message: str)
 
 
 def begun(size: int, **bounds: int) -> Search:
-    limits = {"limit": 1000, "max_trials": 3, "max_steps": 1000, "step_examples": 40, **bounds}
+    limits = {"limit": 1000, "max_trials": 3, "max_steps": 1000, "step_work": 40, **bounds}
     search = search_begin(1, 1, {"batch_size": size}, SearchBounds(**limits), None)
     assert search is not None
     return search
@@ -101,7 +101,7 @@ def test_trials_of_other_sizes_are_compared_by_examples() -> None:
         proposal = {"batch_size": sizes[len(search.trials) % 3]}
         search, _ = search_step(search, SPEC, 5.0 - 0.02 * trial.steps, proposal, size)
         search = decode(Search, json.loads(json.dumps(encode(search))))
-    assert [(trial.steps, trial.examples) for trial in search.trials] == [
+    assert [(trial.steps, trial.work) for trial in search.trials] == [
         (10, 400),
         (20, 400),
         (40, 400),

@@ -38,6 +38,7 @@ FULL = TuningSpec(
     higher_is_better=True,
 )
 SIZED = TuningSpec(space={"batch_size": TunableRange(low=16.0, high=64.0)})
+EXPONENT = TuningSpec(space={"selection_beta": TunableRange(low=0.2, high=5.0)})
 
 
 def _refused(tuning: Any, **more: Any) -> dict[str, list[str]]:
@@ -73,14 +74,15 @@ def test_a_tuning_reaches_the_trainer_and_a_clone(kind: str, ada: User, client_o
     assert clone.data["tuning"] == {**read["tuning"], "max_trials": 5}
 
 
-@pytest.mark.parametrize("name", ["beta", "selection_beta", "selection.beta"])
-def test_the_exponent_of_a_selection_is_refused_with_what_to_do_instead(name: str) -> None:
+@pytest.mark.parametrize("name", ["beta", "selection.beta", "history"])
+def test_what_is_no_tunable_is_refused_with_those_that_are(name: str) -> None:
     selection = {"method": "selective_backprop", "start": 1}
     space = {**SPACE, name: {"low": 0.5, "high": 3}}
     errors = _refused({"space": space}, selection=selection)
     assert list(errors) == ["tuning_space"]
     (message,) = errors["tuning_space"]
     assert message.startswith(f"tuning.space.{name} is no tunable; choose from learning_rate, ")
+    assert "selection_beta" in message
     assert "compare other values by forks of one state, each with its own" in message
 
 
@@ -214,6 +216,43 @@ def test_what_a_tuned_batch_size_cannot_have_is_refused_with_the_fix(
     assert message in caught.value.fields["tuning_space"][0]
 
 
+BETA = {"selection_beta": {"low": 0.2, "high": 5, "log": True}}
+SELECTION = {"method": "selective_backprop", "start": 1}
+
+
+def test_a_tuned_exponent_reaches_the_job_beside_its_selection() -> None:
+    submission = submission_read(
+        submission_values(stop=EPOCHS, tuning={"space": BETA}, selection=SELECTION)
+    )
+    job = Job(**_columns(submission), selection=submission.selection)
+    assert job.tuning_spec is not None
+    assert job.tuning_spec.tunes_selection
+    assert job.tuning_spec.space == {"selection_beta": TunableRange(low=0.2, high=5.0, log=True)}
+    assert job.selection_spec is not None
+
+
+@pytest.mark.parametrize(
+    ("tuning", "selection", "more", "message"),
+    [
+        ({}, {"method": "none"}, {}, "give selection.method selective_backprop"),
+        ({}, {**SELECTION, "method": "random"}, {}, "give selection.method selective_backprop"),
+        ({}, {**SELECTION, "end": 4}, {}, "with selection.end"),
+        ({}, {**SELECTION, "control_every": 3}, {}, "with selection.control_every"),
+        ({}, SELECTION, {"stop": {"kind": "steps", "limit": 100}}, "stop after epochs"),
+        ({"space": {"selection_beta": {"low": 0.0, "high": 5}}}, SELECTION, {}, "at least 0.1"),
+        ({"space": BETA | BATCH}, SELECTION, {}, "leave out batch_size, or selection"),
+    ],
+)
+def test_what_a_tuned_exponent_cannot_have_is_refused_with_the_fix(
+    tuning: dict[str, Any], selection: dict[str, Any], more: dict[str, Any], message: str
+) -> None:
+    given = {"stop": EPOCHS, "tuning": {"space": BETA, **tuning}, "selection": selection, **more}
+    with pytest.raises(InvalidInputError) as caught:
+        submission_read(submission_values(num_virtual_nodes=8, **given))
+    assert list(caught.value.fields) == ["tuning_space"]
+    assert message in caught.value.fields["tuning_space"][0]
+
+
 def test_what_cannot_be_tuned_is_refused() -> None:
     adapting = _refused(GIVEN, batch_size_min=32, batch_size_max=64)
     assert "leave out tuning, or batch_size_min" in adapting["tuning_space"][0]
@@ -234,6 +273,7 @@ def test_what_cannot_be_tuned_is_refused() -> None:
         (encode(FULL), encode(FULL) | {"objective": "val_loss"}, False),
         (encode(SIZED), encode(SIZED) | {"max_trials": 3}, True),
         (encode(SIZED), encode(SIZED) | {"space": BATCH}, False),
+        (encode(EXPONENT), encode(EXPONENT) | {"max_trials": 3}, True),
         (encode(FULL), encode(FULL) | {"space": {"momentum": {"low": 0.0, "high": 0.5}}}, False),
     ],
 )

@@ -19,6 +19,8 @@ from controlplane.core.selection.guard import (
     WINDOWS,
     BreakEvenGuard,
 )
+from controlplane.core.tuning.course import TuningCourse
+from controlplane.core.tuning.search import SearchBounds, search_begin
 
 SPEC = SelectionSpec(method=Method.SELECTIVE_BACKPROP)
 
@@ -80,6 +82,20 @@ def test_a_decision_is_made_once_and_only_with_the_guard_on() -> None:
     end = SelectionEnd(epoch=3, step=9, reason=EndReason.GUARD, ratio=1.4)
     trainers.progress = [replace(row, selection_end=end) for row in trainers.progress]
     assert trainers.verdicts() == [None, None]
+
+
+def test_searches_of_the_selection_are_no_evidence() -> None:
+    """A guard that has seen enough begins anew, and ends no search."""
+    trainers = Trainers(SPEC)
+    trainers.membership(WINDOWS * WINDOW_PASSES, leader=0, seconds=1.0)
+    search = search_begin(1, 1, {"selection_beta": 1.0}, SearchBounds(100, 3, 100), None)
+    trying = [
+        replace(row, tuning=TuningCourse(search=search, is_due=False)) for row in trainers.progress
+    ]
+    for tunes_selection, guard in ((True, NO_GUARD), (False, trainers.progress[0].guard)):
+        part = BreakEven(SPEC, 1, is_leader=False, tunes_selection=tunes_selection)
+        found = part.after_batch(trying[0], NOT_MEASURED, 20, 1.0)
+        assert found.guard == guard
 
 
 def test_control_epochs_are_compared_with_the_first_step_of_an_epoch() -> None:

@@ -70,6 +70,39 @@ def test_epochs_with_trials_train_on_everything() -> None:
     assert first.activity is Activity.TRAIN
 
 
+def test_epochs_with_trials_of_the_selection_select_and_compute_losses() -> None:
+    """Of the stale method, which computes losses in the epochs 1, 3, 5."""
+    stale = SelectionSpec(method=SelectionMethod.STALE_SELECTIVE_BACKPROP, stale_every=2)
+    stop = StopCondition(kind=StopKind.EPOCHS, limit=9)
+    course = TrainingSchedule(7, 0, 3, stop, selection=stale, tunes_selection=True)
+    for tuning, computes in (
+        (TuningCourse(is_due=False), False),
+        (TuningCourse(is_due=True), True),
+        (TuningCourse(is_due=False, has_tried=True), True),
+        (None, True),
+    ):
+        progress = course.with_tuning(Progress(step=9, epoch=4), tuning)
+        assert progress.activity is Activity.SELECT
+        assert course.computes_losses(progress) is computes
+        passed = course.after_pass(progress, 1, seconds=1.0).passed
+        assert passed == SelectionPasses(3, 3 if computes else 0)
+    first = course.with_tuning(Progress(), TuningCourse())
+    assert first.activity is Activity.TRAIN, "the first epoch trains on everything"
+
+
+@pytest.mark.parametrize(("queued", "activity"), [(2, Activity.SELECT), (3, Activity.TRAIN)])
+def test_another_branch_has_another_queue(queued: int, activity: Activity) -> None:
+    stop = StopCondition(kind=StopKind.EPOCHS, limit=9)
+    selection = SelectionSpec(method=METHOD)
+    course = TrainingSchedule(7, 3, 3, stop, selection=selection, tunes_selection=True)
+    for before in (Activity.SELECT, Activity.TRAIN):
+        progress = Progress(epoch=1, activity=before, examples=3, queued=5)
+        moved = course.with_queue(progress, queued)
+        assert (moved.queued, moved.activity, moved.examples) == (queued, activity, 3)
+    validating = Progress(epoch=1, activity=Activity.VALIDATE)
+    assert course.with_queue(validating, queued).activity is Activity.VALIDATE
+
+
 def test_steps_are_planned_with_the_expected_share() -> None:
     """Epochs of 3 steps: 2 plain ones, 4 that choose a quarter, 1 plain one."""
     stop = StopCondition(kind=StopKind.EPOCHS, limit=7)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from agents.trainer.selection.rule import chances, draws_of_epoch
+from agents.trainer.model.branches import Branches
+from agents.trainer.selection.rule import chances, draws_of_epoch, mean_loss
 from agents.trainer.selection.state import FREE, Selection
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 
@@ -37,6 +39,41 @@ def test_chosen_examples_queue_up_in_order() -> None:
     assert selection.queued(2).tolist() == expected[:2]
     selection.dequeue(2)
     assert _queue(selection) == expected[2:]
+
+
+def test_another_exponent_chooses_by_the_same_draws_and_a_branch_leaves_no_trace() -> None:
+    selection = _selection(SelectionMethod.STALE_SELECTIVE_BACKPROP)
+    branches = Branches(
+        lambda: [tf.convert_to_tensor(each.value) for each in selection.variables],
+        lambda values: (
+            [each.assign(value) for each, value in zip(selection.variables, values, strict=True)]
+            and None
+        ),
+    )
+    indices = np.arange(8)
+    losses = np.linspace(0.1, 0.8, 8, dtype=np.float32)
+    selection.choose(1, indices, losses)  # scattered writes: later ones are made in place
+    selection.dequeue(selection.num_queued)
+    branches.fork(0)
+    root = [each.numpy().copy() for each in selection.variables]
+    chosen = {}
+    for beta in (0.1, 10.0, 0.1):
+        choice = selection.choose(1, indices + 8, losses, beta)
+        assert selection.num_queued == choice.num
+        chosen[beta] = _queue(selection)
+        branches.switch(0)
+        assert selection.num_queued == 0
+        for each, value in zip(selection.variables, root, strict=True):
+            assert each.numpy().tobytes() == value.tobytes()
+    assert set(chosen[10.0]) < set(chosen[0.1])
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [([0.5, 1.5], 1.0), ([1e-45, 2.0], 1.0), ([1.0, np.nan], np.inf), ([-np.inf, np.inf], np.inf)],
+)
+def test_the_mean_loss_is_that_of_all_candidates(losses: list[float], expected: float) -> None:
+    assert mean_loss(np.array(losses, np.float32)) == expected
 
 
 def test_choices_are_counted_by_example() -> None:

@@ -41,12 +41,21 @@ BATCH_TUNING = replace(
     },
     max_share=0.9,
 )
-EITHER = pytest.mark.parametrize("tuning", [TUNING, BATCH_TUNING], ids=["rates", "batch sizes"])
+#: Each trial has a selection of its own.
+BETA_TUNING = replace(
+    TUNING, space={"selection_beta": TunableRange(low=0.2, high=5.0, log=True)}, max_share=0.9
+)
+SELECTION = SelectionSpec(
+    method=SelectionMethod.STALE_SELECTIVE_BACKPROP, stale_every=2, guard=False, history=64
+)
+EITHER = pytest.mark.parametrize(
+    "tuning", [TUNING, BATCH_TUNING, BETA_TUNING], ids=["rates", "batch sizes", "beta"]
+)
 #: Trials that differ in batch size differ in their rates, too.
 EITHER_NIGHTLY = pytest.mark.parametrize(
     "tuning",
-    [pytest.param(TUNING, marks=pytest.mark.nightly), BATCH_TUNING],
-    ids=["rates", "batch sizes"],
+    [pytest.param(TUNING, marks=pytest.mark.nightly), BATCH_TUNING, BETA_TUNING],
+    ids=["rates", "batch sizes", "beta"],
 )
 
 
@@ -54,6 +63,8 @@ def tuned_spec(num_epochs: int = 100, **more: Any) -> TrainingSpec:
     """Make a spec with 2 steps an epoch, half of which trials may take."""
     stop = StopCondition(kind=StopKind.EPOCHS, limit=num_epochs)
     values = {"tuning": TUNING, "stop": stop, "global_batch_size": 51}
+    if more.get("tuning") is BETA_TUNING:  # enough passes for a trial in an epoch
+        values |= {"selection": SELECTION, "global_batch_size": 20}
     return training_spec(**(values | more))
 
 
@@ -65,8 +76,10 @@ def undisturbed(folder: Path, spec: TrainingSpec) -> tuple[dict[str, Any], dict[
         result, trials = job.wait_finished(), trials_of(job)
         (trainer,) = job.trainers.values()
         rows = [row.data for row in trainer.reports if row.kind is ReportKind.STEPS]
-    assert sum(row["examples"] for row in rows) == 101 * spec.stop.limit
-    sizes = [trial["values"].get("batch_size", 51) for trial in trials.values()]
+    if spec.selection is None:
+        assert sum(row["examples"] for row in rows) == 101 * spec.stop.limit
+    own = spec.global_batch_size
+    sizes = [trial["values"].get("batch_size", own) for trial in trials.values()]
     assert {row["batch_size"] for row in rows} == set(sizes), "the steps tell their batch sizes"
     for row in rows:
         most = (row["last_step"] - row["first_step"] + 1) * row["batch_size"]
@@ -138,8 +151,9 @@ def test_a_tuned_job_resized_in_mid_trial_ends_with_the_undisturbed_bits(
         check_same(resized(job, sizes, every=0), expected)
     assert trials_of(job) == trials
     assert len(trials) > 2, "nothing was tuned"
-    sizes = {trial["values"].get("batch_size") for trial in trials.values()}
-    assert (len(sizes) > 2) == (tuning is BATCH_TUNING)
+    if tuning is not TUNING:
+        (name,) = {"batch_size", "selection_beta"} & tuning.space.keys()
+        assert len({trial["values"][name] for trial in trials.values()}) >= 2
 
 
 @pytest.mark.nightly

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from agents.trainer.validate.run import validation_run
+from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.tuning import TunableRange, TuningSpec
 from controlplane.core.protocol.wire import (
     StopCondition,
@@ -99,6 +100,24 @@ def test_what_is_tuned_must_be_there(
     if refused is not None:
         assert (report.code, report.field) == refused[:2]
         assert refused[2] in report.message
+
+
+@pytest.mark.parametrize("method", SelectionMethod)
+def test_a_tuned_exponent_needs_a_selection_by_losses(
+    method: SelectionMethod, tmp_path: Path
+) -> None:
+    span = TunableRange(low=0.2, high=5.0)
+    report = validated(
+        tmp_path,
+        returning("compiled(net(), 'sgd')"),
+        tuning=TuningSpec(space={"selection_beta": span}, objective="loss"),
+        selection=SelectionSpec(method=method),
+        stop=StopCondition(kind=StopKind.EPOCHS, limit=3),
+    )
+    assert report.ok is method.needs_losses, report
+    if not report.ok:
+        assert (report.code, report.field) == ("not_tunable", "tuning.space")
+        assert "give selection.method selective_backprop" in report.message
 
 
 @pytest.mark.parametrize(
