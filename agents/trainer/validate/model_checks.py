@@ -72,6 +72,12 @@ def built_model_check(model: keras.Model, smallest_slice: int) -> list[str]:
             raise _refusal(
                 "string_variable", f"the variable {variable.path} holds text; keep numbers only"
             )
+        if "complex" in str(variable.dtype):
+            raise _refusal(
+                "complex_variable",
+                f"the variable {variable.path} holds complex numbers, and gradients are added as "
+                "real ones; keep its real and its imaginary part as two weights",
+            )
     _refuse_reductions(model)
     _refuse_vectors(model)
     warnings = []
