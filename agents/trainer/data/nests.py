@@ -27,10 +27,10 @@ def parts_arrays(item: Any, path: str, min_rank: int = 1) -> tuple[Any, ...]:
     Raises:
         JobCodeError: the item has other parts, or a part holds values other than numbers.
     """
-    arrays = tuple(
-        nested_arrays(part, f"{path}.{name}", min_rank)
-        for part, name in zip(parts_split(item, path), PART_NAMES, strict=False)
-    )
+    arrays: tuple[Any, ...] = ()
+    for part, name in zip(parts_split(item, path), PART_NAMES, strict=False):
+        given = _ones_for_none(part, arrays[1], min_rank) if name == "sample_weight" else part
+        arrays += (nested_arrays(given, f"{path}.{name}", min_rank),)
     return weights_spread(arrays, path) if len(arrays) == len(PART_NAMES) else arrays
 
 
@@ -56,6 +56,18 @@ def parts_split(item: Any, path: str) -> tuple[Any, ...]:
             "into a list: [(x0, y0), (x1, y1)]",
         )
     return parts
+
+
+def _ones_for_none(weight: Any, y: Any, min_rank: int) -> Any:
+    """Replace None, which stands for an output without weights, by weights of 1."""
+    if weight is None and isinstance(y, np.ndarray):
+        return np.ones(y.shape[:min_rank], keras.config.floatx())
+    if isinstance(weight, Mapping) and isinstance(y, dict):
+        return {key: _ones_for_none(each, y.get(key), min_rank) for key, each in weight.items()}
+    if isinstance(weight, (tuple, list)) and isinstance(y, tuple) and len(weight) == len(y):
+        pairs = zip(weight, y, strict=True)
+        return tuple(_ones_for_none(each, output, min_rank) for each, output in pairs)
+    return weight
 
 
 def nested_arrays(value: Any, path: str, min_rank: int = 1) -> Any:
@@ -96,9 +108,12 @@ def number_array(value: Any, path: str) -> np.ndarray:
     """
     is_plain = isinstance(value, (int, float, complex, str, bytes, np.generic, tuple, list))
     if not is_plain and not hasattr(value, "__array__"):
-        hint = "turn it into a dense NumPy array in build"
+        hint = f"turn it into a dense NumPy array in build{_dense_call(value)}"
         if value is None:
-            hint = "it may stand only at the end of (x, y, None); instead of weights, give ones"
+            hint = (
+                "it may stand only at the end of (x, y, None) and for the weights of one output; "
+                "leave an optional input that is not given out of the model"
+            )
         name = "None" if value is None else type(value).__name__
         raise JobCodeError("data_type", path, f"{name} is not an array; {hint}")
     try:
@@ -117,6 +132,17 @@ def number_array(value: Any, path: str) -> np.ndarray:
     )
 
 
+def _dense_call(value: Any) -> str:
+    """Name the call that makes an array of a sparse or ragged object, if it is a known one."""
+    if hasattr(value, "toarray"):  # SciPy's sparse matrices
+        return ": .toarray()"
+    calls = {
+        "SparseTensor": ": tf.sparse.to_dense(...).numpy()",
+        "RaggedTensor": ": .to_tensor().numpy(), and mask the padding (Embedding(mask_zero=True))",
+    }
+    return calls.get(type(value).__name__, "")
+
+
 def _type_hint(dtype: np.dtype) -> str:
     if dtype.names:
         return "give its fields as a dict: {name: data[name] for name in data.dtype.names}"
@@ -125,6 +151,8 @@ def _type_hint(dtype: np.dtype) -> str:
         return text
     if dtype.kind == "O":
         return f"pad or crop rows of different lengths to one, and {text}"
+    if dtype.kind == "c":
+        return "give the real and the imaginary part as two arrays, x.real and x.imag"
     return "turn them into numbers in build"
 
 
@@ -177,7 +205,7 @@ def weights_spread(parts: tuple[Any, ...], path: str) -> tuple[Any, ...]:
             "data_structure",
             f"{path}.sample_weight",
             f"there are weights for {_places(places)}, but outputs {_places(outputs)}; give one "
-            "array for all, or one for each output, of ones where there are none",
+            "array for all, or one for each output, None where there are none",
         )
     return x, y, weight
 
@@ -197,12 +225,14 @@ def refuse_unlike(
     path: str,
     num_axes: int = 0,
     is_typed: bool = True,
+    hint: str = "",
 ) -> None:
     """Check that the parts of an item match the parts of the first item.
 
     Args:
         num_axes: number of leading dimensions that may differ: 0 for examples, 1 for batches.
         is_typed: also require that the first item's types can hold this item's values.
+        hint: how to give arrays one shape.
 
     Raises:
         JobCodeError: the parts, their structure, shapes or types do not match.
@@ -216,7 +246,7 @@ def refuse_unlike(
         )
     for value, wanted_value, name in zip(item, first, PART_NAMES, strict=False):
         for leaf, wanted_leaf, place in _leaf_pairs(value, wanted_value, f"{path}.{name}"):
-            _refuse_unlike_leaf(leaf, wanted_leaf, place, num_axes, is_typed)
+            _refuse_unlike_leaf(leaf, wanted_leaf, place, num_axes, is_typed, hint)
 
 
 def _leaf_pairs(value: Any, first: Any, path: str) -> Iterator[tuple[Any, Any, str]]:
@@ -231,14 +261,16 @@ def _leaf_pairs(value: Any, first: Any, path: str) -> Iterator[tuple[Any, Any, s
         yield value, first, path
 
 
-def _refuse_unlike_leaf(value: Any, first: Any, path: str, num_axes: int, is_typed: bool) -> None:
+def _refuse_unlike_leaf(
+    value: Any, first: Any, path: str, num_axes: int, is_typed: bool, hint: str
+) -> None:
     is_array = isinstance(value, np.ndarray) and isinstance(first, np.ndarray)
     if not is_array or value.shape[num_axes:] != first.shape[num_axes:]:
         raise JobCodeError(
             "data_shape" if is_array else "data_structure",
             path,
             f"is {_described(value, num_axes)}, but {_described(first, num_axes)} in the first "
-            "item; give every item the same structure, padded or cropped to one shape",
+            f"item; give every item the same structure, padded or cropped to one shape{hint}",
         )
     if is_typed and first.dtype.kind != "f" and not np.can_cast(value.dtype, first.dtype, "safe"):
         raise JobCodeError(

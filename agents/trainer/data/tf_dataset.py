@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError, user_code
 from agents.trainer.data.arrays import same_values
-from agents.trainer.data.nests import common_length, parts_arrays
+from agents.trainer.data.nests import common_length, parts_arrays, refuse_unlike
 
 #: Most bytes of arrays that a data set may hold.
 MATERIALISED_LIMIT_BYTES = 2 * 1024**3
@@ -24,6 +24,9 @@ MATERIALISED_LIMIT_BYTES = 2 * 1024**3
 MATERIALISED_LIMIT_BATCHES = 1_000_000
 #: Number of batches that are read twice, to check that two passes agree.
 COMPARED_BATCHES = 4
+WIDTH_HINT = (
+    ": .padded_batch(n, padded_shapes) or .to_tensor(shape=...) with the longest length, not None"
+)
 BATCH_HINT = "if the tf.data.Dataset gives single examples, add .batch(n) as for fit"
 
 
@@ -42,14 +45,9 @@ def dataset_read(dataset: tf.data.Dataset, field: str, code_dir: Path) -> tuple[
         batches = _read_all(dataset, field)
     if not batches:
         raise JobCodeError("empty_data", field, "there are no batches in the data")
-    try:
-        joined: tuple[Any, ...] = keras.tree.map_structure(
-            lambda *leaves: np.concatenate(leaves), *batches
-        )
-    except ValueError as error:
-        raise JobCodeError(
-            "data_shape", field, f"batches differ in shape ({error}); pad them to one shape"
-        ) from error
+    joined: tuple[Any, ...] = keras.tree.map_structure(
+        lambda *leaves: np.concatenate(leaves), *batches
+    )
     return joined
 
 
@@ -101,6 +99,8 @@ def _read_all(dataset: tf.data.Dataset, field: str) -> list[tuple[Any, ...]]:
         path = f"{field}[{number}]"
         parts = parts_arrays(element, path)
         common_length(parts, path, BATCH_HINT)
+        if batches:
+            refuse_unlike(parts, batches[0], path, num_axes=1, is_typed=False, hint=WIDTH_HINT)
         num_bytes += sum(leaf.nbytes for leaf in keras.tree.flatten(parts))
         if num_bytes > MATERIALISED_LIMIT_BYTES or number >= MATERIALISED_LIMIT_BATCHES:
             raise JobCodeError(

@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -194,7 +195,7 @@ def _check_arguments(arguments: Any) -> None:
             )
     class_weight = arguments.get("class_weight", {})
     is_valid = isinstance(class_weight, Mapping) and all(
-        isinstance(key, int) and isinstance(value, (int, float))
+        isinstance(key, Integral) and isinstance(value, Real)  # NumPy's, too
         for key, value in class_weight.items()
     )
     if not is_valid:

@@ -67,11 +67,6 @@ def built_model_check(model: keras.Model, smallest_slice: int) -> list[str]:
             "nothing_to_train",
             "the model has no trainable weights; set trainable = True on a layer before compile",
         )
-    for variable in model_variables(model):
-        if "string" in str(variable.dtype):
-            raise _refusal(
-                "string_variable", f"the variable {variable.path} holds text; keep numbers only"
-            )
     _refuse_reductions(model)
     _refuse_vectors(model)
     warnings = []
@@ -80,6 +75,25 @@ def built_model_check(model: keras.Model, smallest_slice: int) -> list[str]:
         if isinstance(layer, keras.layers.BatchNormalization) and smallest_slice < 2:
             warnings.append(SMALL_SLICES)
     return list(dict.fromkeys(warnings))
+
+
+def variables_check(model: keras.Model) -> None:
+    """Check the types of a built model's variables.
+
+    Raises:
+        JobCodeError: a variable holds what cannot be added up as real numbers.
+    """
+    for variable in model_variables(model):
+        if "string" in str(variable.dtype):
+            raise _refusal(
+                "string_variable", f"the variable {variable.path} holds text; keep numbers only"
+            )
+        if "complex" in str(variable.dtype):
+            raise _refusal(
+                "complex_variable",
+                f"the variable {variable.path} holds complex numbers, and gradients are added as "
+                "real ones; keep its real and its imaginary part as two weights",
+            )
 
 
 def model_variables(model: keras.Model) -> list[Any]:

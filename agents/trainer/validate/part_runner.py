@@ -56,7 +56,12 @@ class Conditions:
 
 
 class PartRunner:
-    """Runs a built model on batches of any size without changing its state."""
+    """Runs a built model on batches of any size without changing its state.
+
+    Attributes:
+        is_random: the model draws random numbers from the job's state.
+        changed: the variables that a run changes, besides metrics and states of generators.
+    """
 
     def __init__(self, model: keras.Model, sample: tuple[Any, ...], training: bool) -> None:
         """Trace the model for examples like `sample`.
@@ -66,14 +71,15 @@ class PartRunner:
         """
         self.model = model
         self.is_masked = False
+        self.is_random = False
         self.metrics = list(model.metrics_variables)
         state = ModelState(model)
-        self.random_states = state.seeds
+        self._random_states = state.seeds
         self.trainable = state.trainable
         self.changed: list[Any] = []
         self._weights = [*state.trainable, *state.fixed]
         self._sample = sample
-        self._training = training
+        self.is_training = training
         signature = [
             [_spec(leaf) for leaf in keras.tree.flatten(sample)],
             tf.TensorSpec([], tf.float32),
@@ -116,23 +122,24 @@ class PartRunner:
         # All variables are mapped, because the scope has no values of unmapped variables.
         mapping = [(variable, tf.convert_to_tensor(variable.value)) for variable in self._weights]
         mapping.extend(zip(self.metrics, metrics, strict=True))
-        for number, state in enumerate(self.random_states):
+        for number, state in enumerate(self._random_states):
             mapping.append((state, tf.cast([seed, number], state.dtype)))
         scope = TrainingScope(mapping, collect_losses=True)
         with scope, enclosed_state_refused(scope):
-            predictions = model_call(self.model, batch[0], training=self._training)
+            predictions = model_call(self.model, batch[0], training=self.is_training)
             self.is_masked = any(_has_mask(leaf) for leaf in keras.tree.flatten(predictions))
-            if not self._training:
+            if not self.is_training:
                 predictions = keras.tree.map_structure(
                     lambda leaf: _scaled(leaf, outputs), predictions
                 )
             with sums_scaled(self.model, factor):
-                loss = model_loss(self.model, batch, predictions, training=self._training)
+                loss = model_loss(self.model, batch, predictions, training=self.is_training)
             metrics_update(self.model, batch, predictions, loss, count)
             ends = {id(variable): scope.get_current_value(variable) for variable, _ in mapping}
         refuse_untracked_variables(scope.untracked)
         given = {id(variable): value for variable, value in mapping}
         self.changed = [v for v in self._weights if ends[id(v)] is not given[id(v)]]
+        self.is_random = any(ends[id(v)] is not given[id(v)] for v in self._random_states)
         grown = [tf.convert_to_tensor(ends[id(v)]) for v in self.metrics]
         changed = [tf.convert_to_tensor(ends[id(v)]) for v in self.changed]
         return tf.cast(tf.reduce_sum(loss), tf.float32), grown, changed

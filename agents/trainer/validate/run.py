@@ -28,7 +28,12 @@ from agents.trainer.model.keras_private import model_build
 from agents.trainer.model.state import ModelState
 from agents.trainer.model.tunables import tunables_of
 from agents.trainer.validate.job_file import JobCodeError, LoadedJob, job_load
-from agents.trainer.validate.model_checks import built_model_check, metric_names, model_check
+from agents.trainer.validate.model_checks import (
+    built_model_check,
+    metric_names,
+    model_check,
+    variables_check,
+)
 from agents.trainer.validate.model_summary import model_facts, model_summary
 from agents.trainer.validate.split_checks import splitting_check
 from agents.trainer.validate.trial_prediction import prediction_try
@@ -146,6 +151,7 @@ def loaded_job_check(
         findings.facts["summary"] = model_summary(job.model)
     with user_code(code_dir, "code.build", "building the model for the first examples", sample):
         model_build(job.model, sample)
+    variables_check(job.model)  # first: the summary of complex ones fails
     findings.facts |= model_facts(job.model)
     findings.warnings += built_model_check(job.model, min(sizes))
     _check_stop(spec, job)

@@ -6,7 +6,7 @@ parts. The checks do not change the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -20,6 +20,7 @@ from agents.trainer.model.keras_private import (
     own_metrics,
     unweighted_trackers,
 )
+from agents.trainer.validate.loss_checks import in_pairs, loss_check, training_loss_check
 from agents.trainer.validate.model_checks import loss_reductions
 from agents.trainer.validate.part_runner import (
     ABSOLUTE_TOLERANCE,
@@ -30,12 +31,6 @@ from agents.trainer.validate.part_runner import (
     rows,
 )
 from agents.trainer.validate.state_checks import state_check
-
-#: Examples of a batch that is compared with its pairs. Small parts differ more than large ones.
-PAIRED_EXAMPLES = 16
-#: Least and largest factor on the outputs of these examples. A model that was never trained gives
-#: much the same for all, so that even a Dice of the whole batch is nearly the mean of its parts'.
-OUTPUT_FACTORS = (0.25, 1.0)
 
 
 def splitting_check(
@@ -57,11 +52,12 @@ def splitting_check(
     first, second = rows(examples, 0, cut), rows(examples, cut, num_examples)
     inference = _inference_runner(model, examples, has_validation)
     _mask_check(inference)
-    warnings = _loss_check(inference, examples, (first, second))
+    warnings = loss_check(inference, examples, (first, second))
     _metrics_check(inference, first, second)
     warnings += _slice_metrics(inference, examples)
     training = PartRunner(model, examples, training=True)  # tracing also checks the operations
     state_check(training, examples, first, second)
+    training_loss_check(training, examples, (first, second))
     return warnings
 
 
@@ -94,41 +90,6 @@ def _mask_check(runner: PartRunner) -> None:
         )
 
 
-def _loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any]) -> list[str]:
-    """Compare the losses of batches with the engine's weighted means of their parts' losses."""
-    zeros = [np.zeros(v.shape) for v in runner.metrics]
-
-    def loss_of(examples: Any, share: float, outputs: Any = None, seed: int = 0) -> float:
-        return share * runner(examples, Conditions(1.0 / share, zeros, seed, outputs)).loss
-
-    expected = loss_of(whole, 1.0)
-    if not np.isfinite(expected):
-        return [f"the loss of the first examples is {expected}; look at the data and the loss"]
-    if runner.random_states and loss_of(whole, 1.0, seed=1) != expected:
-        return ["the model draws random numbers in inference too; its loss could not be checked"]
-    few, *pairs = _in_pairs(whole)
-    for batch, slices in (((whole, None), [(part, None) for part in parts]), (few, pairs)):
-        expected = loss_of(batch[0], 1.0, batch[1])
-        size = length(batch[0])
-        combined = sum(loss_of(part, length(part) / size, outputs) for part, outputs in slices)
-        if not _is_close(expected, combined, runner.model):
-            raise _not_additive(runner.model, expected, combined)
-    return []
-
-
-def _not_additive(model: keras.Model, expected: float, combined: float) -> JobCodeError:
-    return JobCodeError(
-        "loss_not_additive",
-        "code.build",
-        f"the loss of a batch ({expected:.6g}) is not the mean over its parts ({combined:.6g}), "
-        "so virtual nodes would train something else. The losses are "
-        f"{', '.join(loss_reductions(model)) or 'those of add_loss()'}. Causes: a loss that "
-        "compares examples with each other or adds them up before it divides (use one that is "
-        "computed for each example, as Dice(axis=-1) is), or an add_loss() that sums over the "
-        "batch (use a mean)",
-    )
-
-
 def _metrics_check(runner: PartRunner, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
     """Compare metric state after two consecutive batches with the sum of both from zero.
 
@@ -156,17 +117,20 @@ def _metrics_check(runner: PartRunner, first: tuple[Any, ...], second: tuple[Any
 def _slice_metrics(runner: PartRunner, examples: tuple[Any, ...]) -> list[str]:
     """Warn of metrics whose value for a batch is not that of its parts, such as a mean of Dices."""
     zeros = [np.zeros(v.shape) for v in runner.metrics]
-    whole, *apart = [
-        runner(batch, Conditions(1.0, zeros, outputs=outputs)).metrics
-        for batch, outputs in _in_pairs(examples)
+    few, *pairs = in_pairs(examples)
+    whole, again, *apart = [
+        runner(batch, Conditions(1.0, zeros, seed, outputs)).metrics
+        for (batch, outputs), seed in [(few, 0), (few, 1), *((pair, 0) for pair in pairs)]
     ]
     sums = [sum(values) for values in zip(*apart, strict=True)]
-    both = zip(whole, sums, strict=True)
-    states_of = {id(v): pair for v, pair in zip(runner.metrics, both, strict=True)}
+    states = zip(whole, sums, again, strict=True)
+    states_of = {id(v): each for v, each in zip(runner.metrics, states, strict=True)}
     warnings = []
     for metric in [*compiled_metrics(runner.model), *own_metrics(runner.model)]:
-        states = zip(*(states_of[id(variable)] for variable in metric.variables), strict=True)
-        results = [metric.stateless_result([*map(tf.constant, state)]) for state in states]
+        by_way = zip(*(states_of[id(variable)] for variable in metric.variables), strict=True)
+        results = [metric.stateless_result([*map(tf.constant, state)]) for state in by_way]
+        if results and not np.array_equal(results[0], results[2], equal_nan=True):
+            continue  # drawn at random
         if results and not _is_close(results[0], results[1], runner.model):
             warnings.append(
                 f"the metric {metric.name!r} is computed for each slice and averaged or added up "
@@ -180,17 +144,6 @@ def _is_close(expected: Any, actual: Any, model: keras.Model) -> bool:
     compare: Callable[..., bool] = np.allclose
     tolerance = rounding_tolerance(model)
     return compare(actual, expected, rtol=tolerance, atol=ABSOLUTE_TOLERANCE, equal_nan=True)
-
-
-def _in_pairs(examples: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.ndarray]]:
-    """Return the first `PAIRED_EXAMPLES` of a batch, then the pairs of them.
-
-    Each with factors on its outputs. The last pair of an odd number is a single example.
-    """
-    size = min(PAIRED_EXAMPLES, length(examples))
-    factors = np.linspace(*OUTPUT_FACTORS, size)
-    bounds = [(0, size), *((low, min(low + 2, size)) for low in range(0, size, 2))]
-    return [(rows(examples, low, high), factors[low:high]) for low, high in bounds]
 
 
 def _owner(model: keras.Model, variable: Any) -> str:

@@ -101,7 +101,7 @@ def _averages_check(runner: PartRunner, examples: tuple[Any, ...]) -> None:
     once, reversed_, twice, four = (
         _state_after(runner, _joined(few, times)) for times in (1, -1, 2, 4)
     )
-    drawn = _state_after(runner, few, seed=1) if runner.random_states else once
+    drawn = _state_after(runner, few, seed=1) if runner.is_random else once
     states = zip(runner.changed, once, drawn, reversed_, twice, four, strict=True)
     for variable, value, other, turned, doubled, fourfold in states:
         least = _least_difference(runner.model, np.asarray(variable), value)

@@ -139,10 +139,11 @@ def steps_try(
     warnings = []
     if reason:
         warnings.append(f"a slice of {largest} examples was not tried here: {reason}")
-    if not np.all(np.isfinite(losses)):
+    if broken := [loss for loss in losses if not np.isfinite(loss)]:
         warnings.append(
-            f"the loss of the first steps is {losses}; look at the learning rate and the data"
-            " (unless on_nonfinite is continue, the job stops at such a step)"
+            f"the loss of {len(broken)} of {len(losses)} first steps is {broken[0]}; look at the "
+            "learning rate and the data (unless on_nonfinite is continue, the job stops at such a "
+            "step)"
         )
     last = trials[-1]
     facts: dict[str, Any] = {

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy.sparse import csr_matrix
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.data.sources import source_open
@@ -149,13 +150,15 @@ REFUSALS: dict[str, tuple[Any, str, str, str]] = {
     "text alone": (["cat", "dog"], "data_type", "[0].x", "turn text into numbers"),
     "a text": ("cat", "data_type", "[0].x", "turn text into numbers"),
     "bytes": ([(b"cat", 1)] * 4, "data_type", "[0].x", "turn text into numbers"),
-    "no weight of an output": (
-        [(1, (2, 3), (1.0, None))] * 4,
+    "no weight of no output": (
+        [(1, (2, 3), (1.0, (None,)))] * 4,
         "data_type",
-        "[0].sample_weight[1]",
-        "None is not an array; .*ones",
+        "[0].sample_weight[1][0]",
+        "for the weights of one output",
     ),
-    "complex numbers": ([1j, 2j], "data_type", "[0].x", "complex128"),
+    "no input": ([((1, None), 2)] * 4, "data_type", "[0].x[1]", "leave an optional input .* out"),
+    "complex numbers": ([1j, 2j], "data_type", "[0].x", r"complex128 .*x\.real and x\.imag"),
+    "sparse matrix": ((csr_matrix(X), Y), "data_type", ".x", r"in build: \.toarray\(\)"),
     "huge numbers": ([(1, 2**70)] * 4, "data_type", "[0].y", "object"),
     "structured array": (STRUCTURED, "data_type", ".x", r"name: data\[name\]"),
     "ragged array": (RAGGED_ROWS, "data_type", ".x", "pad or crop rows"),

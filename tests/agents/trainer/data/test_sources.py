@@ -121,6 +121,26 @@ def test_one_array_of_weights_counts_for_every_output() -> None:
     assert {name: array.tolist() for name, array in weight.items()} == {"a": [3.0], "b": [3.0]}
 
 
+A, B = np.ones((3, 2)), np.zeros(3, "int32")
+WEIGHTS_OF_A = np.array([2.0, 3.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (A, {"a": A, "b": B}, {"a": WEIGHTS_OF_A, "b": None}),
+        (A, (A, B), [WEIGHTS_OF_A, None]),
+        [(A[0], (A[0], B[0]), (weight, None)) for weight in WEIGHTS_OF_A],
+        tf.data.Dataset.from_tensors((A, {"a": A, "b": B}, {"a": WEIGHTS_OF_A, "b": None})),
+    ],
+    ids=["dict", "list", "examples", "tf.data"],
+)
+def test_an_output_without_weights_has_weights_of_one(data: Any) -> None:
+    weights = keras.tree.flatten(whole(opened(data))[2])
+    assert [weight.tolist() for weight in weights] == [[2.0, 3.0, 4.0], [1.0, 1.0, 1.0]]
+    assert {weight.dtype for weight in weights} == {np.dtype("float32")}
+
+
 @pytest.mark.parametrize(
     ("data", "code", "field"),
     [
@@ -344,6 +364,11 @@ def in_rows_of_one(x: tf.Tensor, _: tf.Tensor) -> tf.RaggedTensor:
     return tf.RaggedTensor.from_row_lengths(x, [1, 1])
 
 
+def of_lengths(*lengths: int) -> tf.data.Dataset:
+    """Make rows of these lengths, padded by two to the longer one."""
+    return tf.data.Dataset.from_tensor_slices([*lengths]).map(tf.range).padded_batch(2)
+
+
 def as_text(x: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return x, tf.as_string(x)
 
@@ -374,6 +399,8 @@ def test_other_tf_data_sets_are_refused_by_name(make: Any, code: str) -> None:
             "add .batch(n)",
         ),
         (lambda: numbers(4).batch(2).map(in_rows_of_one), ".to_tensor()"),
+        (lambda: of_lengths(1, 2, 3, 4), "shape (4,), but an array of shape (2,) in the first"),
+        (lambda: of_lengths(1, 2, 3, 4), ".padded_batch(n, padded_shapes)"),
     ],
 )
 def test_a_refused_tf_data_set_is_told_the_fix(make: Any, fix: str) -> None:

@@ -101,10 +101,11 @@ def build(settings):
     assert len(loaded(tmp_path, body).train) == 4
 
 
-def test_class_weight_stands_in_a_fourth_element(tmp_path: Path) -> None:
-    body = """
+@pytest.mark.parametrize("weights", ["{1: 4.0}", "{np.int64(1): np.float32(4)}"])
+def test_class_weight_stands_in_a_fourth_element(weights: str, tmp_path: Path) -> None:
+    body = f"""
 def build(settings):
-    return compiled(), (X, np.array([0, 1, 0, 1, 0, 1])), None, {"class_weight": {1: 4.0}}
+    return compiled(), (X, np.array([0, 1, 0, 1, 0, 1])), None, {{"class_weight": {weights}}}
 """
     job = loaded(tmp_path, MODEL + body)
     assert job.train.has_sample_weight

@@ -198,6 +198,17 @@ REFUSED_MODELS = {
     "nothing_to_train": returning(
         "compiled(keras.Sequential([keras.Input((4,)), layers.ReLU()]), loss='mse')", "(X, X)"
     ),
+    "complex_variable": returning(
+        "compiled(net(Wave()))",
+        before="""
+        class Wave(layers.Layer):
+            def build(self, shape):
+                self.phase = self.add_weight(shape=(4,), dtype="complex64", initializer="ones")
+
+            def call(self, inputs):
+                return ops.real(ops.cast(inputs, "complex64") * self.phase)
+        """,
+    ),
     "loss_reduction": returning(
         "compiled(net(), loss=keras.losses.BinaryCrossentropy(reduction='mean_with_sample_weight'))"
     ),

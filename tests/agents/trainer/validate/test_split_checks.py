@@ -63,10 +63,23 @@ OF_A_BATCH = (dice, jaccard, correlation, explained, root_mean_square, balanced)
 OF_EACH = (scalar_mean, dice_of_each, keras.losses.binary_focal_crossentropy)
 
 
-def model_of(loss: Any, metrics: Any = ()) -> tuple[keras.Model, tuple[Any, ...]]:
+class Noise(keras.layers.Layer):
+    """Multiplies by random numbers, in inference too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seed = keras.random.SeedGenerator(3)
+
+    def call(self, inputs: Any) -> Any:
+        return inputs * keras.random.uniform(ops.shape(inputs), 0.98, 1.0, seed=self.seed)
+
+
+def model_of(
+    loss: Any, metrics: Any = (), last: tuple[keras.layers.Layer, ...] = ()
+) -> tuple[keras.Model, tuple[Any, ...]]:
     """Build a model of pixels; returns it with examples."""
     keras.utils.set_random_seed(1)
-    layers = [keras.Input((12, 12, 1)), keras.layers.Conv2D(1, 1, activation="sigmoid")]
+    layers = [keras.Input((12, 12, 1)), keras.layers.Conv2D(1, 1, activation="sigmoid"), *last]
     model = keras.Sequential(layers)
     model.compile("sgd", loss, metrics=list(metrics))
     examples = (IMAGES, MASKS)
@@ -74,16 +87,92 @@ def model_of(loss: Any, metrics: Any = ()) -> tuple[keras.Model, tuple[Any, ...]
     return model, examples
 
 
+@pytest.mark.parametrize("last", [(), (Noise,)], ids=["fixed", "random"])
 @pytest.mark.parametrize("loss", OF_A_BATCH)
-def test_a_loss_of_a_whole_batch_is_refused(loss: Function) -> None:
+def test_a_loss_of_a_whole_batch_is_refused(loss: Function, last: tuple[Any, ...]) -> None:
     with pytest.raises(JobCodeError, match="not the mean over its parts") as caught:
-        splitting_check(*model_of(loss))
+        splitting_check(*model_of(loss, last=tuple(layer() for layer in last)))
     assert caught.value.code == "loss_not_additive"
 
 
+@pytest.mark.parametrize("last", [(), (Noise,)], ids=["fixed", "random"])
 @pytest.mark.parametrize("loss", OF_EACH)
-def test_a_loss_of_each_example_is_accepted(loss: Function) -> None:
-    assert splitting_check(*model_of(loss)) == []
+def test_a_loss_of_each_example_is_accepted(loss: Function, last: tuple[Any, ...]) -> None:
+    model, examples = model_of(loss, ["mae"], tuple(layer() for layer in last))
+    assert splitting_check(model, examples) == []
+
+
+class InTraining(keras.Model):
+    """Has a linear layer, and what `change` and `extra` make of its examples in training alone."""
+
+    def __init__(self, change: Any = None, extra: Any = None) -> None:
+        super().__init__()
+        self.linear = keras.layers.Dense(4)
+        self.change = change
+        self.extra = extra
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        outputs = self.linear(inputs)
+        if isinstance(self.change, keras.layers.Layer):
+            return self.change(outputs, training=training)
+        return self.change(outputs) if training and self.change else outputs
+
+    def compute_loss(
+        self, x: Any, y: Any, y_pred: Any, sample_weight: Any, training: bool = True
+    ) -> Any:
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        return loss + self.extra(y_pred) if training and self.extra else loss
+
+
+def contrast(outputs: Any) -> Any:
+    """Tell every example from all others of the batch, as SimCLR does."""
+    unit = ops.normalize(outputs)
+    alike = ops.log_softmax(ops.matmul(unit, ops.transpose(unit)))
+    return -ops.mean(ops.diagonal(alike))
+
+
+MIXING: dict[str, Callable[[], dict[str, Any]]] = {
+    "contrast": lambda: {"extra": contrast},
+    "spread": lambda: {"extra": lambda outputs: ops.mean(ops.std(outputs, axis=0))},
+    "neighbours": lambda: {"change": lambda outputs: outputs + ops.roll(outputs, 1, axis=0)},
+    "centred": lambda: {"change": lambda outputs: outputs - ops.mean(outputs, axis=0)},
+    "one seed": lambda: {
+        "change": lambda outputs: outputs * keras.random.uniform(ops.shape(outputs), seed=3)
+    },
+}
+SEPARATE: dict[str, Callable[[], dict[str, Any]]] = {
+    "mean": lambda: {"extra": lambda outputs: ops.mean(outputs**2)},
+    "dropout": lambda: {"change": keras.layers.Dropout(0.5, seed=1)},
+    "noise": lambda: {
+        "change": keras.layers.GaussianNoise(1.0, seed=1),
+        "extra": lambda y: ops.mean(y**2),
+    },
+    "batch normalisation": lambda: {"change": keras.layers.BatchNormalization()},
+}
+
+
+def trained_only(name: str, cases: Any) -> tuple[keras.Model, tuple[Any, ...]]:
+    model = InTraining(**cases[name]())
+    model.compile("sgd", "mse")
+    model_build(model, (VECTORS, VECTORS))
+    return model, (VECTORS, VECTORS)
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_what_mixes_examples_in_training_alone_is_refused(name: str) -> None:
+    with pytest.raises(JobCodeError, match=r", in training\) is not the mean") as caught:
+        splitting_check(*trained_only(name, MIXING))
+    assert caught.value.code == "loss_not_additive"
+
+
+@pytest.mark.parametrize("name", SEPARATE)
+def test_what_changes_each_example_in_training_alone_is_accepted(name: str) -> None:
+    assert splitting_check(*trained_only(name, SEPARATE)) == []
+
+
+def test_layers_of_keras_that_mix_examples_are_accepted() -> None:
+    model, examples = model_of("mse", last=(keras.layers.MixUp(seed=1),))
+    assert splitting_check(model, examples) == []
 
 
 def test_a_metric_of_a_whole_batch_is_warned_of_by_name() -> None:

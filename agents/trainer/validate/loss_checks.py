@@ -1,0 +1,139 @@
+"""Dynamic checks of a model's loss: that of a batch must be the mean of its parts'.
+
+In inference the outputs are scaled for each example, so that a model that was never trained shows
+the difference. In training the model and `compute_loss` may do what they do nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.model.keras_private import model_layers
+from agents.trainer.validate.model_checks import loss_reductions
+from agents.trainer.validate.part_runner import (
+    ABSOLUTE_TOLERANCE,
+    Conditions,
+    PartRunner,
+    length,
+    rounding_tolerance,
+    rows,
+)
+
+Batch = tuple[tuple[Any, ...], np.ndarray | None]
+#: Examples of a batch that is compared with its pairs. Small parts differ more than large ones.
+PAIRED_EXAMPLES = 16
+#: Least and largest factor on the outputs of these examples. A model that was never trained gives
+#: much the same for all, so that even a Dice of the whole batch is nearly the mean of its parts'.
+OUTPUT_FACTORS = (0.25, 1.0)
+#: Draws over which losses with random numbers are averaged.
+DRAWS = 12
+#: Difference of such averages, in standard errors, that is not chance: one in a million for
+#: normally distributed losses.
+STANDARD_ERRORS = 10.0
+#: Margin, relative to the loss, above which the report says that it was large.
+LARGE_MARGIN = 0.01
+#: Layers of Keras that mix the examples of a batch in training and keep no state.
+MIXING_LAYERS = (keras.layers.MixUp, keras.layers.CutMix)
+
+
+def loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any]) -> list[str]:
+    """Compare losses of batches with the engine's weighted means of their parts' losses.
+
+    Raises:
+        JobCodeError: `loss_not_additive`.
+    """
+    expected = runner(whole, Conditions(1.0, _zeros(runner))).loss
+    if not np.isfinite(expected):
+        return [f"the loss of the first examples is {expected}; look at the data and the loss"]
+    few, *pairs = in_pairs(whole)
+    largest = 0.0
+    for batch, slices in (((whole, None), [(part, None) for part in parts]), (few, pairs)):
+        losses = _losses(runner, batch, slices)
+        if not np.isfinite(losses).all():  # which draw overflows is left to chance
+            continue
+        expected, combined = losses.mean(axis=0)
+        margin = _margin(losses, runner.model)
+        if abs(expected - combined) > margin:
+            raise _not_additive(runner, expected, combined)
+        largest = max(largest, margin / (abs(combined) + ABSOLUTE_TOLERANCE))
+    if not runner.is_random or largest <= LARGE_MARGIN:
+        return []
+    return [
+        "the model draws random numbers in inference too, so whether its loss is the mean of its "
+        f"examples' was tried to within {largest:.0%} only"
+    ]
+
+
+def training_loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any]) -> None:
+    """Compare losses as the model trains, unless it may depend on who shares a slice.
+
+    Batch normalisation, which changes state, may: virtual nodes normalise over their slices.
+
+    Raises:
+        JobCodeError: `loss_not_additive`.
+    """
+    is_mixing = any(isinstance(layer, MIXING_LAYERS) for layer in model_layers(runner.model))
+    if not runner.changed and not is_mixing:
+        loss_check(runner, whole, parts)
+
+
+def in_pairs(examples: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.ndarray]]:
+    """Return the first `PAIRED_EXAMPLES` of a batch, then the pairs of them.
+
+    Each with factors on its outputs. The last pair of an odd number is a single example.
+    """
+    size = min(PAIRED_EXAMPLES, length(examples))
+    factors = np.linspace(*OUTPUT_FACTORS, size)
+    bounds = [(0, size), *((low, min(low + 2, size)) for low in range(0, size, 2))]
+    return [(rows(examples, low, high), factors[low:high]) for low, high in bounds]
+
+
+def _losses(runner: PartRunner, batch: Batch, slices: Sequence[Batch]) -> np.ndarray:
+    """Return a batch's loss and the weighted mean of its slices': [draws, 2].
+
+    Every slice draws random numbers of its own, as virtual nodes do.
+    """
+    size, zeros = length(batch[0]), _zeros(runner)
+    found = []
+    for draw in range(DRAWS if runner.is_random else 1):
+        losses = []
+        for number, (examples, outputs) in enumerate([batch, *slices]):
+            share = length(examples) / size
+            seed = draw * (1 + len(slices)) + number
+            losses.append(
+                share * runner(examples, Conditions(1.0 / share, zeros, seed, outputs)).loss
+            )
+        found.append((losses[0], sum(losses[1:])))
+    return np.array(found)
+
+
+def _margin(losses: np.ndarray, model: keras.Model) -> float:
+    """Return how much the means of both columns may differ by rounding and by chance."""
+    margin = ABSOLUTE_TOLERANCE + rounding_tolerance(model) * abs(losses[:, 1].mean())
+    if len(losses) > 1:
+        spread = np.std(losses[:, 0] - losses[:, 1], ddof=1)
+        margin += STANDARD_ERRORS * spread / np.sqrt(len(losses))
+    return float(margin)
+
+
+def _zeros(runner: PartRunner) -> list[np.ndarray]:
+    return [np.zeros(variable.shape) for variable in runner.metrics]
+
+
+def _not_additive(runner: PartRunner, expected: float, combined: float) -> JobCodeError:
+    names = ", ".join(loss_reductions(runner.model)) or "those of add_loss() or compute_loss()"
+    return JobCodeError(
+        "loss_not_additive",
+        "code.build",
+        f"the loss of a batch ({expected:.6g}{', in training' * runner.is_training}) is not the "
+        f"mean over its parts ({combined:.6g}), so virtual nodes would train something else. The "
+        f"losses are {names}. Causes: a loss or a layer that compares examples with each other or "
+        "adds them up before it divides (use one that is computed for each example, as "
+        "Dice(axis=-1) is), an add_loss() that sums over the batch (use a mean), or random numbers "
+        "drawn with a fixed number as seed (use a keras.random.SeedGenerator)",
+    )
