@@ -94,7 +94,8 @@ def _refuse_differing_passes(dataset: tf.data.Dataset, field: str) -> None:
 
 
 def _read_all(dataset: tf.data.Dataset, field: str) -> list[tuple[Any, ...]]:
-    batches, num_bytes = [], 0
+    batches: list[tuple[Any, ...]] = []
+    num_bytes = 0
     for number, element in enumerate(dataset.as_numpy_iterator()):
         path = f"{field}[{number}]"
         parts = parts_arrays(element, path)
