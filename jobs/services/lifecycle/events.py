@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from django.db import transaction
@@ -37,7 +38,7 @@ def event_add(
     )
     event.save(force_insert=True)
     deliveries_add([event])
-    transaction.on_commit(lambda: _log(event))
+    transaction.on_commit(partial(_log, event))
     return event
 
 
@@ -54,7 +55,8 @@ def jobs_event_add(
     values = {"kind": kind, "actor": actor, "message": message, "data": data or {}, "at": now}
     events = Event.objects.bulk_create([Event(job=job, **values) for job in jobs])
     deliveries_add(events)
-    transaction.on_commit(lambda: [_log(event) for event in events])
+    for event in events:
+        transaction.on_commit(partial(_log, event))
 
 
 def job_fields(job: Job) -> dict[str, Any]:
