@@ -69,8 +69,8 @@ def _orders_changed(changed: set[int]) -> None:
 def expire_nodes() -> list[int]:
     """Mark nodes with an expired lease as lost and recover their jobs; return these nodes.
 
-    Beginnings and ends of maintenance windows are noted as well, and nodes cordoned whose jobs
-    would share a user with those of strangers.
+    Beginnings and ends of maintenance windows are noted as well, and nodes cordoned while their
+    jobs would share a user with those of strangers.
     """
     now = timezone.now()
     if windows_advance(now) | shared_nodes_cordon(now):

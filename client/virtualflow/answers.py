@@ -296,6 +296,7 @@ class Node(TypedDict):
     filters_peers: bool
     is_cordoned: bool
     is_draining: bool
+    cordon_reason: str
     quarantined_until: str | None
     quarantine_reason: str
     maintenance_from: str | None

@@ -21,6 +21,8 @@ from virtualflow.errors import VirtualFlowError
 PAUSE_LIMIT_S = 65.0
 _FIRST_PAUSE_S = 0.5
 _LAST_PAUSE_S = 8.0
+#: Longest absence of a site, such as for its upgrade, that does not end the watch of a job.
+AWAY_LIMIT_S = 300.0
 _TOKEN = re.compile(r"[\x21-\x7e]{1,500}")
 _ERROR_LIMIT_BYTES = 256 * 1024
 #: Answers of proxies while the site itself restarts.
@@ -128,6 +130,7 @@ class Transport:
         *,
         is_repeatable: bool | None = None,
         wait_s: float = 0.0,
+        away_s: float = 0.0,
         **content: Any,
     ) -> httpx.Response:
         """Send a request; return the answer, which is a success or 304.
@@ -135,6 +138,7 @@ class Transport:
         Args:
             is_repeatable: whether doing it twice does no harm; by default for reads.
             wait_s: how long the site may keep the request waiting.
+            away_s: about how long to go on beyond `retries` while the site does not answer.
             content: as for httpx: `params`, `json`, `data`, `files`, `headers`.
 
         Raises:
@@ -147,7 +151,8 @@ class Transport:
         def send() -> httpx.Response:
             return self._http.request(method, path, timeout=timeout, **content)
 
-        return self._answered(send, method == "GET" if is_repeatable is None else is_repeatable)
+        may_repeat = method == "GET" if is_repeatable is None else is_repeatable
+        return self._answered(send, may_repeat, self._retries + int(away_s / _LAST_PAUSE_S))
 
     @contextmanager
     def stream(
@@ -163,7 +168,9 @@ class Transport:
         """
         timeout = httpx.Timeout(self._timeout_s, read=self._timeout_s + wait_s)
         request = self._http.build_request("GET", path, params=params, timeout=timeout)
-        response = self._answered(lambda: self._http.send(request, stream=True), True)
+        response = self._answered(
+            lambda: self._http.send(request, stream=True), True, self._retries
+        )
         try:
             yield response
         except httpx.TransportError as error:
@@ -171,8 +178,10 @@ class Transport:
         finally:
             response.close()
 
-    def _answered(self, send: Callable[[], httpx.Response], is_repeatable: bool) -> httpx.Response:
-        for attempt in range(self._retries + 1):
+    def _answered(
+        self, send: Callable[[], httpx.Response], is_repeatable: bool, retries: int
+    ) -> httpx.Response:
+        for attempt in range(retries + 1):
             pause_s = min(_FIRST_PAUSE_S * 2**attempt, _LAST_PAUSE_S) * random.uniform(0.5, 1)  # noqa: S311
             try:
                 response = send()
@@ -190,7 +199,7 @@ class Transport:
                 is_throttled = response.status_code == httpx.codes.TOO_MANY_REQUESTS
                 pause_s = max(pause_s, failure.retry_after_s or 0.0)
                 may_repeat = is_throttled or (is_repeatable and response.status_code in _PASSING)
-            if not may_repeat or attempt == self._retries or pause_s > PAUSE_LIMIT_S:
+            if not may_repeat or attempt == retries or pause_s > PAUSE_LIMIT_S:
                 raise failure
             self.sleep(pause_s)
         raise AssertionError

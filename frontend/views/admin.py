@@ -17,7 +17,7 @@ from django.views.decorators.http import require_POST, require_safe
 from frontend.views.changes import actor, person
 from frontend.views.pages import id_or_none
 from jobs import nudges
-from jobs.exceptions import NotFoundError
+from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import AuditAction, AuditEntry, Node
 from jobs.models.audit import action_label
 from jobs.selectors import access, pages
@@ -110,7 +110,12 @@ def cordon(request: HttpRequest, node_id: int) -> HttpResponse:
         messages.error(request, "Choose cordon, drain or uncordon.", extra_tags="bad")
         return redirect("nodes")
     reason = request.POST.get("reason", "")[:200]
-    if node_cordon(node, change, timezone.now(), actor=actor(request), reason=reason):
+    try:
+        has_changed = node_cordon(node, change, timezone.now(), actor=actor(request), reason=reason)
+    except InvalidInputError as error:
+        messages.error(request, error.fields["isolation"][0], extra_tags="bad")
+        return redirect("nodes")
+    if has_changed:
         nudges.jobs_changed(cluster=True)
         text = _CORDON_WORDS[change]
         if change is Cordon.UNCORDON and node.is_closed_by_window(timezone.now()):

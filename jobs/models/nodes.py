@@ -19,15 +19,17 @@ class Node(models.Model):
 
     `status` follows from heartbeats (online or lost). An admin cordons a node (`is_cordoned`: it
     gets no new work, and jobs there keep what they have) or drains it (`is_draining` as well: they
-    leave). Until `quarantined_until` the node is in quarantine for `quarantine_reason`: trainers
-    kept dying there. `quarantined_at` is the start of the last quarantine, `num_quarantines` the
-    number of them in a row. `maintenance_from` and `maintenance_until` are the times of the first
-    of its maintenance windows that has not ended, whatever an admin makes of the node by hand: it
-    takes no new work from `maintenance_closes_at` on, and jobs leave at the start.
-    `next_agent_token_digest` belongs to a token that was sent to the agent and replaces the present
-    one with its first use. `proposed_shape` is that of a newer hello, with other accelerators or
-    another address (services.cluster.node_shapes), until an admin accepts it. `isolation` is how
-    its newest hello says that jobs run there: "uid", each as a user of its own, or "none".
+    leave); `cordoned_by` is the actor, and `cordon_reason` what the actor gave. A cordon by
+    `system` ends with its cause (services.cluster.nodes). Until `quarantined_until` the node is in
+    quarantine for `quarantine_reason`: trainers kept dying there. `quarantined_at` is the start of
+    the last quarantine, `num_quarantines` the number of them in a row. `maintenance_from` and
+    `maintenance_until` are the times of the first of its maintenance windows that has not ended,
+    whatever an admin makes of the node by hand: it takes no new work from `maintenance_closes_at`
+    on, and jobs leave at the start. `next_agent_token_digest` belongs to a token that was sent to
+    the agent and replaces the present one with its first use. `proposed_shape` is that of a newer
+    hello, with other accelerators or another address (services.cluster.node_shapes), until an admin
+    accepts it. `isolation` is how its newest hello says that jobs run there: "uid", each as a user
+    of its own, or "none".
     """
 
     name = models.CharField(max_length=63, unique=True)
@@ -41,6 +43,8 @@ class Node(models.Model):
     )
     is_cordoned = models.BooleanField(default=False)
     is_draining = models.BooleanField(default=False)
+    cordoned_by = models.CharField(max_length=160, blank=True)
+    cordon_reason = models.TextField(blank=True)
     quarantined_until = models.DateTimeField(null=True, blank=True)
     quarantined_at = models.DateTimeField(null=True, blank=True)
     num_quarantines = models.PositiveSmallIntegerField(default=0)

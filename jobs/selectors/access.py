@@ -322,11 +322,12 @@ def validation_visible_to(person: Person, validation_id: int) -> Validation:
 def node_for(person: Person, node: Node) -> Node:
     """Return a node as a person may see it; it must not be saved.
 
-    For others than admins host, ports and boot id are empty, and a proposed shape has its
-    accelerators alone.
+    For others than admins host, ports, boot id and the actor of a cordon are empty, and a proposed
+    shape has its accelerators alone.
     """
     if not is_admin(person):
-        node.host = node.boot_id = ""
+        node.host = node.boot_id = node.cordoned_by = ""
+        node.cordon_reason = text_for(person, node.cordon_reason)
         node.first_port = node.last_port = 0
         if node.proposed_shape is not None:
             shown = ("index", "kind", "name", "memory_bytes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from controlplane.core.protocol.selection import (
     BETA_RANGE,
@@ -20,25 +21,32 @@ from jobs.selectors.desired_state.state import training_spec
 _SELECTS_BY_LOSS = SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP)
 
 
-def validation_matching(job: Job) -> Validation | None:
-    """Find the owner's passed validation that matches the computation of a new job.
+def validations_passed(job: Job) -> list[Validation]:
+    """List the passed validations, without a job, of the code of a job and its owner.
 
-    The job may have more virtual nodes: its slices are smaller than the validated ones.
+    Those with the most virtual nodes are first, of these the newest ones.
     """
     passed = Validation.objects.filter(
         owner_id=job.owner_id,
         job=None,
         status=ValidationStatus.PASSED,
         code_sha256=job.code_sha256,
-        job_fields__num_virtual_nodes__lte=job.num_virtual_nodes,
     ).select_related("owner")
-    spec = _validated_part(job)
-    passed = passed.order_by("-job_fields__num_virtual_nodes", "-id")
+    return list(passed.order_by("-job_fields__num_virtual_nodes", "-id"))
+
+
+def validation_matching(job: Job, passed: Sequence[Validation]) -> Validation | None:
+    """Find the one of `validations_passed` that matches the computation of a new job.
+
+    The job may have more virtual nodes: its slices are smaller than the validated ones.
+    """
+    spec = _validated_part(job) if passed else None
     return next(
         (
             one
             for one in passed
-            if _validated_part(one.validated_job) == spec
+            if one.job_fields["num_virtual_nodes"] <= job.num_virtual_nodes
+            and _validated_part(one.validated_job) == spec
             and one.validated_job.secrets == job.secrets
         ),
         None,

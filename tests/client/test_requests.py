@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from virtualflow import Client, VirtualFlowError, answers
-from virtualflow.transport import PAUSE_LIMIT_S
+from virtualflow.transport import AWAY_LIMIT_S, PAUSE_LIMIT_S
 
 from tests.client.scripted_site import Answer, ScriptedSite, problem, scripted_site
 
@@ -220,6 +220,48 @@ def test_nobody_answers(connect: Connect, pauses: list[float]) -> None:
         connect(address).simulate("fifo")
     assert (caught.value.code, caught.value.status, len(pauses)) == ("unreachable", None, 3)
     assert address in str(caught.value)
+
+
+JOB = dict.fromkeys(answers.Job.__annotations__, "") | {"version": 1, "status": "running"}
+LOG = dict.fromkeys(answers.LogPart.__annotations__, 0) | {"text": "a"}
+AWAY = [problem(503)] * 10
+
+
+@pytest.mark.parametrize(
+    ("first", "rest", "follow"),
+    [
+        (JOB, [JOB | {"version": 2, "status": "finished"}], lambda client: client.watch(1)),
+        (
+            LOG,
+            [LOG | {"text": ""}, *AWAY, {"status": "finished"}, *AWAY, LOG | {"text": ""}],
+            lambda client: client.follow_log(1),
+        ),
+    ],
+)
+def test_what_follows_a_job_outlives_an_upgrade_of_the_site(
+    connect: Connect, pauses: list[float], first: Any, rest: list[Any], follow: Any
+) -> None:
+    rows = [row if isinstance(row, Answer) else Answer(200, row) for row in (first, *AWAY, *rest)]
+    with scripted_site(*rows) as site:
+        assert len([*follow(connect(site))]) in (1, 2)
+        assert len(site.asked) == len(rows)
+    pauses.clear()
+    with scripted_site(*AWAY) as site:
+        with pytest.raises(VirtualFlowError):  # it has never answered: is this the site?
+            [*follow(connect(site))]
+        assert len(pauses) == 3
+    pauses.clear()
+    with scripted_site(Answer(200, first), problem(503)) as site:
+        with pytest.raises(VirtualFlowError):
+            [*follow(connect(site))]
+        assert 100 < sum(pauses) < AWAY_LIMIT_S + 10
+
+
+def test_a_limit_of_time_is_one_of_absences_too(connect: Connect, pauses: list[float]) -> None:
+    with scripted_site(Answer(200, JOB), problem(503)) as site:
+        with pytest.raises(VirtualFlowError):
+            [*connect(site).watch(1, timeout_s=20.0)]
+        assert len(pauses) < 8
 
 
 def test_the_token_goes_to_no_other_place(connect: Connect) -> None:

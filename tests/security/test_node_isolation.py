@@ -17,7 +17,7 @@ from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.wire import HelloRequest
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Event, Node
-from jobs.services.cluster.nodes import enrolment_token_create
+from jobs.services.cluster.nodes import Cordon, enrolment_token_create, node_cordon
 from jobs.services.submission.validations import validation_start
 from jobs.tasks import expire_nodes
 from tests.support.builders import accelerators, enrol_request, job_make, node_make
@@ -104,6 +104,83 @@ def test_a_second_account_ends_new_work_on_shared_nodes(ada: User, settings: Any
     assert not validation_start(job_make(ada, status=JobStatus.VALIDATING).validation, now)
     settings.USERS_TRUST_EACH_OTHER = True
     assert validation_start(job_make(ada, status=JobStatus.VALIDATING).validation, now)
+
+
+def shared_node(settings: Any, name: str) -> Node:
+    """Enrol a node before its site has strangers."""
+    settings.USERS_TRUST_EACH_OTHER = True
+    node, _ = node_make(name, now=timezone.now())
+    settings.USERS_TRUST_EACH_OTHER = False
+    return node
+
+
+def _setting(settings: Any) -> None:
+    settings.USERS_TRUST_EACH_OTHER = True
+
+
+def _users(_settings: Any) -> None:
+    User.objects.exclude(username="ada").update(is_active=False)
+
+
+def _agents(_settings: Any) -> None:
+    Node.objects.update(isolation="uid")
+
+
+@pytest.mark.parametrize("cause_end", [_setting, _users, _agents])
+def test_a_cordon_ends_with_its_cause_but_none_of_a_person(
+    ada: User, bob: User, settings: Any, cause_end: Callable[[Any], None]
+) -> None:
+    now = timezone.now()
+    names = ("left", "held", "drained", "before")
+    nodes = {name: shared_node(settings, name) for name in names}
+    for name, change in (("before", Cordon.CORDON), ("drained", Cordon.DRAIN)):
+        assert node_cordon(nodes[name], change, now, actor="user:root", reason="new memory")
+    expire_nodes()
+    assert node_cordon(nodes["held"], Cordon.CORDON, now, actor="user:root", reason="fans")
+    cause_end(settings)
+    expire_nodes()
+    rows = Node.objects.values_list("name", "is_cordoned", "is_draining", "cordon_reason")
+    assert sorted(rows) == [
+        ("before", True, False, "new memory"),
+        ("drained", True, True, "new memory"),
+        ("held", True, False, "fans"),
+        ("left", False, False, ""),
+    ]
+    cordons = Event.objects.filter(node=nodes["left"], kind__endswith="cordoned").order_by("id")
+    assert list(cordons.values_list("kind", "actor")) == [
+        ("node_cordoned", "system"),
+        ("node_uncordoned", "system"),
+    ]
+
+
+def test_the_reason_is_shown_and_a_cordon_that_would_return_is_not_lifted(
+    admin: User, ada: User, client_of: Callable[..., APIClient], settings: Any
+) -> None:
+    node = shared_node(settings, "shared")
+    expire_nodes()
+    reason = "its jobs share a user, and the site has several active accounts"
+    (row,) = client_of(ada).get("/api/v1/nodes/").json()["results"]
+    assert row["cordon_reason"] == reason
+    browser = Client()
+    browser.force_login(admin)
+    for path in ("/nodes/", f"/nodes/{node.pk}/"):
+        page = browser.get(path).content.decode()
+        assert f"Cordoned by system: {reason}" in page
+        assert ">Uncordon<" not in page
+    refused = client_of(admin).post(f"/api/v1/nodes/{node.pk}/uncordon/")
+    assert refused.status_code == 400
+    assert FIX in refused.json()["errors"]["isolation"][0]
+    posted = browser.post(
+        reverse("node_cordon", args=[node.pk]), {"change": "uncordon"}, follow=True
+    )
+    assert FIX in posted.content.decode()
+    node_cordon(node, Cordon.DRAIN, timezone.now(), actor="user:root", reason="new fans")
+    page = browser.get("/nodes/").content.decode()
+    assert "Draining by user:root: new fans" in page
+    assert ">Uncordon<" in page
+    settings.USERS_TRUST_EACH_OTHER = True
+    assert client_of(admin).post(f"/api/v1/nodes/{node.pk}/uncordon/").status_code == 200
+    assert "new fans" not in browser.get("/nodes/").content.decode()
 
 
 def test_the_command_for_a_new_node_is_one_that_is_taken(admin: User) -> None:

@@ -6,11 +6,13 @@ Text of the site is other people's: it is shown without control characters and w
 from __future__ import annotations
 
 import json
+import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
@@ -21,7 +23,8 @@ from rich.table import Table
 from rich.text import Text
 
 EMPTY = "\N{EN DASH}"
-_KEPT = frozenset("\n\t")
+#: Characters that have to be looked up: all but printable ASCII, tabs and ends of lines.
+_DOUBTFUL = re.compile(r"[^\n\t\x20-\x7e]")
 #: Control characters, and those that change the direction of what follows.
 _HARMFUL = frozenset({"Cc", "Cf", "Cs"})
 _STATUS_STYLES = {
@@ -71,13 +74,12 @@ def plain(value: object) -> str:
 
 def log_text(text: str) -> str:
     """Return text without what would move the cursor, change colours or the reading direction."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(char if _is_harmless(char) else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return _DOUBTFUL.sub(lambda found: _harmless(found[0]), text)
 
 
-def _is_harmless(char: str) -> bool:
-    return char in _KEPT or unicodedata.category(char) not in _HARMFUL
+@lru_cache(4096)
+def _harmless(char: str) -> str:
+    return "\N{REPLACEMENT CHARACTER}" if unicodedata.category(char) in _HARMFUL else char
 
 
 def status_text(status: str) -> Text:

@@ -9,7 +9,8 @@ from urllib.parse import quote
 from virtualflow import answers
 from virtualflow.files import file_name_check, file_store
 from virtualflow.resources.jobs import JobRequests
-from virtualflow.typed_site import given_only
+from virtualflow.transport import AWAY_LIMIT_S
+from virtualflow.typed_site import answer_read, given_only
 
 
 class JobFileRequests(JobRequests):
@@ -25,8 +26,18 @@ class JobFileRequests(JobRequests):
             cursor: `next_cursor` of an earlier part. The new text may begin with a carriage
                 return: then it replaces the unfinished line before it.
         """
-        params = {"slot": slot, "cursor": cursor}
-        return self._site.get(f"jobs/{job_id}/logs/", answers.LogPart, params=given_only(params))
+        return self._log(job_id, slot, cursor)
+
+    def _status(self, job_id: int) -> str:
+        path, fields = f"jobs/{job_id}/", ("status",)
+        response = self._site.request("GET", path, params={"fields": "status"}, away_s=AWAY_LIMIT_S)
+        return answer_read(response, answers.Job, fields)["status"]
+
+    def _log(
+        self, job_id: int, slot: int | None, cursor: int | None, away_s: float = 0.0
+    ) -> answers.LogPart:
+        params, path = given_only({"slot": slot, "cursor": cursor}), f"jobs/{job_id}/logs/"
+        return self._site.get(path, answers.LogPart, params=params, away_s=away_s)
 
     def search_log(
         self,
@@ -64,7 +75,10 @@ class JobFileRequests(JobRequests):
             yield from response.iter_text()
 
     def follow_log(self, job_id: int, *, slot: int | None = None) -> Iterator[str]:
-        """Yield the newest part of a log, then new text as it comes, until the job has ended."""
+        """Yield the newest part of a log, then new text as it comes, until the job has ended.
+
+        Once it has answered, the site may be away for some minutes.
+        """
         part = self.log(job_id, slot=slot)
         has_ended = False
         while True:
@@ -73,9 +87,9 @@ class JobFileRequests(JobRequests):
             elif has_ended:
                 return
             else:
-                has_ended = self.job(job_id, fields=("status",))["status"] in answers.ENDED
+                has_ended = self._status(job_id) in answers.ENDED
                 self._site.sleep(self._poll_s)
-            part = self.log(job_id, slot=slot, cursor=part["next_cursor"])
+            part = self._log(job_id, slot, part["next_cursor"], AWAY_LIMIT_S)
 
     def download(self, job_id: int, name: str, path: Path) -> Path:
         """Store a result file or checkpoint, such as `model.keras`, once its digest is checked.

@@ -14,6 +14,7 @@ import httpx
 from virtualflow import answers
 from virtualflow.errors import VirtualFlowError
 from virtualflow.submissions import Spec, key_headers, submission_content
+from virtualflow.transport import AWAY_LIMIT_S
 from virtualflow.typed_site import PAGE_SIZE, TypedSite, answer_read, given_only
 
 #: Longest wait of a long poll; the site's own limit is 30 s.
@@ -146,6 +147,7 @@ class JobRequests:
         """Yield a job now and after each change, until it has ended.
 
         The site holds each question until something changes; an unchanged job is not sent again.
+        Once it has answered, the site may be away for some minutes.
 
         Args:
             timeout_s: raise the error `timed_out` when the job has not ended by then.
@@ -160,6 +162,7 @@ class JobRequests:
                 wait = {"wait": f"{left_s:.3f}", "since_version": version}
             response = self._site.request(
                 "GET", f"jobs/{job_id}/", params=wait, wait_s=left_s,
+                away_s=0.0 if version is None else _away_s(deadline),
                 headers={"If-None-Match": etag} if etag else {},
             )  # fmt: skip
             if response.status_code != httpx.codes.NOT_MODIFIED:
@@ -292,3 +295,9 @@ class JobRequests:
         self, job_id: int, action: str, body: dict[str, Any], headers: Mapping[str, str] = {}
     ) -> answers.Job:
         return self._site.post(f"jobs/{job_id}/{action}/", answers.Job, json=body, headers=headers)
+
+
+def _away_s(deadline: float | None) -> float:
+    """Return how long a site that has answered may be away."""
+    left_s = AWAY_LIMIT_S if deadline is None else max(deadline - time.monotonic(), 0.0)
+    return min(left_s, AWAY_LIMIT_S)

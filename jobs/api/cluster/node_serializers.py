@@ -76,6 +76,7 @@ class NodeSerializer(serializers.ModelSerializer):
             "filters_peers",
             "is_cordoned",
             "is_draining",
+            "cordon_reason",
             "quarantined_until",
             "quarantine_reason",
             "maintenance_from",

@@ -11,6 +11,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import IntegrityError, InterfaceError, OperationalError, transaction
+from django.db.models import Q
 
 from controlplane.core.protocol.wire import (
     PROTOCOL_VERSION,
@@ -40,7 +41,7 @@ from jobs.services.cluster.node_shapes import (
 from jobs.services.cluster.tokens import token_digest, token_make
 from jobs.services.failures.exits import rows_release
 from jobs.services.lifecycle.audit import audit_add
-from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.events import SYSTEM, event_add
 from jobs.services.lifecycle.transitions import job_lock
 from jobs.services.submission.validations import validations_of_node_expire
 
@@ -305,14 +306,30 @@ def node_cordon(
 ) -> bool:
     """Cordon, drain or uncordon a node; return False if nothing changed.
 
-    The event of a drain has the preview of it, for a comparison with what happens.
+    The event of a drain has the preview of it, for a comparison with what happens. A person's
+    cordon takes the place of one by `system`, and `system` changes none by a person.
+
+    Raises:
+        InvalidInputError: the node would be cordoned again, as `isolation_check`.
     """
     is_cordoned, is_draining, kind, verb = _CORDONS[change]
-    state = {"is_cordoned": is_cordoned, "is_draining": is_draining}
+    if change is Cordon.UNCORDON:
+        isolation_check(node.isolation)
+    same, by_system = Q(is_cordoned=is_cordoned, is_draining=is_draining), Q(cordoned_by=SYSTEM)
+    rows = Node.objects.filter(id=node.pk)
+    if actor == SYSTEM:
+        rows = rows.filter(Q(is_cordoned=False) | by_system).exclude(same)
+    else:
+        rows = rows.exclude(same & ~by_system)
     data: dict[str, Any] = {"reason": reason}
     if change is Cordon.DRAIN and not node.is_draining:
         data["jobs"] = _drain_expected(node, now)
-    changed = Node.objects.filter(id=node.pk).exclude(**state).update(**state)
+    changed = rows.update(
+        is_cordoned=is_cordoned,
+        is_draining=is_draining,
+        cordoned_by=actor if is_cordoned else "",
+        cordon_reason=reason if is_cordoned else "",
+    )
     if changed:
         if change is Cordon.UNCORDON and node.is_closed_by_window(now):
             verb = "takes work again after its maintenance"
@@ -323,17 +340,24 @@ def node_cordon(
 
 
 def shared_nodes_cordon(now: datetime.datetime) -> bool:
-    """Cordon nodes whose jobs share a user, on a site of strangers; return whether there were any.
+    """Cordon nodes whose jobs share a user, on a site of strangers; return whether any changed.
 
-    They enrolled before there was a second account. What runs there goes on.
+    They enrolled before there was a second account. What runs there goes on. These cordons end
+    when the users are no strangers any more, or the node's jobs have users of their own.
     """
-    if not are_users_strangers():
-        return False
-    shared = list(Node.objects.filter(isolation="none", is_cordoned=False, removed_at=None))
+    nodes = Node.objects.filter(removed_at=None)
+    are_shared = Q(isolation="none") if are_users_strangers() else Q(pk__in=[])
+    shared = nodes.filter(are_shared, is_cordoned=False)
     reason = "its jobs share a user, and the site has several active accounts"
-    for node in shared:
-        node_cordon(node, Cordon.CORDON, now, actor="", reason=reason)
-    return bool(shared)
+    changed = [
+        node_cordon(node, Cordon.CORDON, now, actor=SYSTEM, reason=reason) for node in shared
+    ]
+    reason = "its jobs share no user with those of strangers any more"
+    held = nodes.filter(cordoned_by=SYSTEM).exclude(are_shared)
+    changed += [
+        node_cordon(node, Cordon.UNCORDON, now, actor=SYSTEM, reason=reason) for node in held
+    ]
+    return any(changed)
 
 
 def _drain_expected(node: Node, now: datetime.datetime) -> list[dict[str, Any]]:

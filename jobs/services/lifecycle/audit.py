@@ -1,8 +1,9 @@
-"""Entries of the audit log; every entry is added by `audit_add`."""
+"""Entries of the audit log; every entry is added by `audit_add` or `audit_add_each`."""
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings
@@ -32,6 +33,19 @@ def audit_add(
         actor: by default the person of that request; `system` outside of requests.
         details: values that JSON can hold.
     """
+    (entry,) = audit_add_each(action, [object_], now=now, actor=actor, **details)
+    return entry
+
+
+def audit_add_each(
+    action: AuditAction,
+    objects: Sequence[str],
+    *,
+    now: datetime.datetime | None = None,
+    actor: str = "",
+    **details: Any,
+) -> list[AuditEntry]:
+    """Append an entry for each of `objects`, as `audit_add`, in one query."""
     request = current_request()
     user = getattr(request, "user", None) or AnonymousUser()
     if not actor:
@@ -40,15 +54,16 @@ def audit_add(
     token = getattr(request, "auth", None)
     if token is not None:
         details["token"] = token.pk
-    return AuditEntry.objects.create(
-        at=now or timezone.now(),
-        actor=_text(actor, 160),
-        action=action.value,
-        object=_text(object_, 200),
-        address="" if request is None else client_address(request),
-        user_agent=_text("" if request is None else request.headers.get("User-Agent", ""), 200),
-        details=details,
-    )
+    values = {
+        "at": now or timezone.now(),
+        "actor": _text(actor, 160),
+        "action": action.value,
+        "address": "" if request is None else client_address(request),
+        "user_agent": _text("" if request is None else request.headers.get("User-Agent", ""), 200),
+        "details": details,
+    }
+    entries = [AuditEntry(object=_text(object_, 200), **values) for object_ in objects]
+    return AuditEntry.objects.bulk_create(entries)
 
 
 def read_audit(user: Any, job: Job, part: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import logging
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from django.db import transaction
@@ -31,12 +33,30 @@ def event_add(
     Args:
         actor: `user:NAME`, `policy:NAME`, `node:NAME` or `system`.
     """
-    event = Event.objects.create(
+    event = Event(
         job=job, node=node, kind=kind, actor=actor, message=message, data=data or {}, at=now
     )
-    deliveries_add(event, job, node)
-    transaction.on_commit(lambda: _log(event, job, node))
+    event.save(force_insert=True)
+    deliveries_add([event])
+    transaction.on_commit(partial(_log, event))
     return event
+
+
+def jobs_event_add(
+    kind: str,
+    message: str,
+    jobs: Sequence[Job],
+    *,
+    now: datetime.datetime,
+    actor: str = SYSTEM,
+    data: dict[str, Any] | None = None,
+) -> None:
+    """Append an event to each of `jobs`, as `event_add`, in few queries."""
+    values = {"kind": kind, "actor": actor, "message": message, "data": data or {}, "at": now}
+    events = Event.objects.bulk_create([Event(job=job, **values) for job in jobs])
+    deliveries_add(events)
+    for event in events:
+        transaction.on_commit(partial(_log, event))
 
 
 def job_fields(job: Job) -> dict[str, Any]:
@@ -44,8 +64,9 @@ def job_fields(job: Job) -> dict[str, Any]:
     return {"job": job.pk, "generation": job.generation}
 
 
-def _log(event: Event, job: Job | None, node: Node | None) -> None:
+def _log(event: Event) -> None:
     """Log an event in one line, whatever its message has."""
+    job, node = event.job, event.node
     fields = {"event": event.kind, **(job_fields(job) if job else {})}
     fields |= {"node": node.name} if node else {}
     about = " ".join(f"{name} {value}" for name, value in fields.items())

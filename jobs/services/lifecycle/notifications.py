@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.models import Count, F, Q
@@ -47,27 +48,36 @@ _DATA_KEYS_LIMIT = 40
 _TEXT_LIMIT = 2000
 
 
-def deliveries_add(event: Event, job: Job | None, node: Node | None) -> None:
-    """Queue a message about an event for each channel that wants it; none about trials."""
-    if job is not None and job.trial_of_id is not None:
-        return
-    if event.kind in JOB_EVENTS and job is not None:
-        wanted = Q(is_cluster_wide=False, owner=job.owner_id) | Q(
-            is_cluster_wide=True, owner__is_staff=True
-        )
-    elif event.kind in CLUSTER_EVENTS:
-        wanted = Q(is_cluster_wide=True, owner__is_staff=True)
-    else:
-        return
+def deliveries_add(events: Sequence[Event]) -> None:
+    """Queue a message about each event for each channel that wants it; none about trials."""
+    channels: dict[int | None, list[NotificationChannel]] = {}
+    for event in events:
+        job = event.job
+        is_of_job = event.kind in JOB_EVENTS and job is not None
+        if not is_of_job and event.kind not in CLUSTER_EVENTS:
+            continue
+        if job is not None and job.trial_of_id is not None:
+            continue
+        owner_id = job.owner_id if is_of_job and job is not None else None
+        if owner_id not in channels:
+            channels[owner_id] = _channels(owner_id)
+        for channel in channels[owner_id]:
+            if event.kind in channel.events:
+                body = text_for(channel.owner, message_body(event, job, event.node))
+                delivery_add(channel, event.kind, body, event.at, event=event)
+
+
+def _channels(owner_id: int | None) -> list[NotificationChannel]:
+    """List channels of the cluster and, unless that is None, of the owner of a job."""
+    wanted = Q(is_cluster_wide=True, owner__is_staff=True)
+    if owner_id is not None:
+        wanted |= Q(is_cluster_wide=False, owner=owner_id)
     channels = NotificationChannel.objects.filter(
         wanted, paused_reason="", owner__is_active=True
     ).annotate(
         num_waiting=Count("deliveries", filter=Q(deliveries__status=DeliveryStatus.WAITING.value))
     )
-    for channel in channels.select_related("owner"):
-        if event.kind in channel.events:
-            body = text_for(channel.owner, message_body(event, job, node))
-            delivery_add(channel, event.kind, body, event.at, event=event)
+    return list(channels.select_related("owner"))
 
 
 def delivery_add(
@@ -81,7 +91,7 @@ def delivery_add(
     """Queue one message; return None if too many of the channel wait.
 
     Args:
-        channel: with the annotation `num_waiting`.
+        channel: with the annotation `num_waiting`, which counts this one afterwards.
     """
     if channel.num_waiting >= WAITING_LIMIT:  # type: ignore[attr-defined]
         NotificationChannel.objects.filter(id=channel.pk).update(num_dropped=F("num_dropped") + 1)
@@ -89,6 +99,7 @@ def delivery_add(
     delivery = NotificationDelivery.objects.create(
         channel=channel, event=event, kind=kind, body=body, next_try_at=now, created_at=now
     )
+    channel.num_waiting += 1  # type: ignore[attr-defined]
     nudges.delivery_asked(delivery.pk)
     return delivery
 

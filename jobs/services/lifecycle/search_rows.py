@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jobs.models import Job, JobMetric, SearchTerm
@@ -18,11 +18,18 @@ _NAME_LIMIT = 100
 
 def search_terms_write(job: Job) -> None:
     """Store the terms of a job in place of earlier ones."""
-    terms = {*(f"tag={tag}" for tag in job.tags), *settings_terms(job.settings)}
-    SearchTerm.objects.filter(job=job).exclude(term__in=terms).delete()
-    SearchTerm.objects.bulk_create(
-        [SearchTerm(job=job, term=term) for term in sorted(terms)], ignore_conflicts=True
-    )
+    SearchTerm.objects.filter(job=job).exclude(term__in=_terms(job)).delete()
+    search_terms_add([job])
+
+
+def search_terms_add(jobs: Sequence[Job]) -> None:
+    """Store the terms of jobs beside earlier ones."""
+    rows = [SearchTerm(job=job, term=term) for job in jobs for term in sorted(_terms(job))]
+    SearchTerm.objects.bulk_create(rows, ignore_conflicts=True)
+
+
+def _terms(job: Job) -> set[str]:
+    return {*(f"tag={tag}" for tag in job.tags), *settings_terms(job.settings)}
 
 
 def settings_terms(settings: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ generations and allocations do not change between a read and the write that depe
 from __future__ import annotations
 
 import datetime
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -25,6 +26,7 @@ from jobs.services.lifecycle.attempts import attempt_count
 from jobs.services.lifecycle.events import SYSTEM, event_add
 from jobs.services.lifecycle.resize_events import resize_event_write
 
+_UNSTARTED = (JobStatus.VALIDATING, JobStatus.PENDING, JobStatus.PAUSED)
 _UNDER_WAY = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING)
 
 
@@ -37,6 +39,17 @@ def job_lock(job_id: int) -> Job | None:
     if not Job.objects.filter(id=job_id).update(version=F("version") + 1):
         return None
     return Job.objects.get(id=job_id)
+
+
+def unstarted_lock(job_ids: Collection[int]) -> list[Job]:
+    """Lock and return, in the order of their ids, those of the jobs that never began to start.
+
+    They have no trainers and no generations under way.
+    """
+    rows = Job.objects.filter(id__in=job_ids, status__in=_UNSTARTED, started_at=None)
+    ids = list(rows.select_for_update().order_by("id").values_list("id", flat=True))
+    Job.objects.filter(id__in=ids).update(version=F("version") + 1)
+    return list(Job.objects.filter(id__in=ids).select_related("owner").order_by("id"))
 
 
 def status_change(job: Job, new: JobStatus, **fields: Any) -> None:
@@ -124,18 +137,34 @@ def job_end(
     assert status in ENDED_JOB_STATUSES
     trainers_stop(job, now)
     generations_end(job, now)
-    status_change(
-        job,
-        status,
-        ended_at=now,
-        status_code=code,
-        status_reason=reason,
-        policy_reason="",
-        expected_start_earliest_at=None,
-        expected_start_latest_at=None,
-        pause_requested=False,
-        **fields,
-    )
+    status_change(job, status, **_end_fields(now, code, reason), **fields)
+
+
+def unstarted_end(
+    jobs: Sequence[Job], status: JobStatus, now: datetime.datetime, *, code: str, reason: str
+) -> None:
+    """End jobs of `unstarted_lock`, as `job_end`, in one query."""
+    assert all(is_legal_job_transition(JobStatus(job.status), status) for job in jobs)
+    fields = {"status": status.value, **_end_fields(now, code, reason)}
+    rows = Job.objects.filter(id__in=[job.pk for job in jobs], status__in=_UNSTARTED)
+    changed = rows.update(revision=F("revision") + 1, **fields)
+    assert changed == len(jobs), "jobs changed although their rows are locked"
+    for job in jobs:
+        job.revision += 1
+        for name, value in fields.items():
+            setattr(job, name, value)
+
+
+def _end_fields(now: datetime.datetime, code: str, reason: str) -> dict[str, Any]:
+    return {
+        "ended_at": now,
+        "status_code": code,
+        "status_reason": reason,
+        "policy_reason": "",
+        "expected_start_earliest_at": None,
+        "expected_start_latest_at": None,
+        "pause_requested": False,
+    }
 
 
 def job_restart(

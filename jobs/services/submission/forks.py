@@ -31,7 +31,7 @@ from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import event_add, user_actor
 from jobs.services.lifecycle.retention import storage_check
 from jobs.services.lifecycle.transitions import job_end, job_lock
-from jobs.services.submission.validation_requests import validation_reuse
+from jobs.services.submission.validation_requests import validations_reuse
 from jobs.services.submission.validations import validation_start
 
 #: Seconds after which a job is asked again for its state.
@@ -96,7 +96,7 @@ def _advance(fork_id: int, now: datetime.datetime) -> set[int]:
             if text := _refusal(fork, artifact, now):
                 _refuse(fork, text, now)
                 return {fork_id}
-            if not validation_reuse(fork, now):
+            if validations_reuse([fork], now):
                 validation = Validation.objects.create(owner=fork.owner, job=fork, requested_at=now)
         elif parent.status in ENDED_JOB_STATUSES:
             _refuse(fork, f"Job {parent.pk} ended, {parent.status}, before it saved a state.", now)

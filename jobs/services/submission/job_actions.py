@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -18,17 +18,24 @@ from django.db import IntegrityError, transaction
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.exceptions import ConflictError, InvalidInputError, StaleVersionError, TooLargeError
 from jobs.models import AuditAction, IdempotencyKey, Job, Validation
-from jobs.services.lifecycle.audit import audit_add
-from jobs.services.lifecycle.events import event_add, user_actor
+from jobs.services.lifecycle.audit import audit_add, audit_add_each
+from jobs.services.lifecycle.events import event_add, jobs_event_add, user_actor
 from jobs.services.lifecycle.retention import storage_check
-from jobs.services.lifecycle.search_rows import search_terms_write
-from jobs.services.lifecycle.transitions import job_end, job_lock, job_pause_now, status_change
+from jobs.services.lifecycle.search_rows import search_terms_add, search_terms_write
+from jobs.services.lifecycle.transitions import (
+    job_end,
+    job_lock,
+    job_pause_now,
+    status_change,
+    unstarted_end,
+    unstarted_lock,
+)
 from jobs.services.lifecycle.usage_days import job_usage_changed
 from jobs.services.scheduling.resizes import job_empty
 from jobs.services.submission.forks import fork_admit
 from jobs.services.submission.rows import job_from, live_jobs_check, project_jobs_check
 from jobs.services.submission.standing import Standing
-from jobs.services.submission.validation_requests import validation_reuse
+from jobs.services.submission.validation_requests import validations_reuse
 from jobs.services.submission.validations import validation_start, validations_cancel
 from jobs.submission import TAGS_LIMIT, Submission
 
@@ -65,7 +72,7 @@ def job_submit(
             project_jobs_check(user, job.project)
             storage_check(user.pk, len(submission.code))
             data = {"cloned_from": cloned_from} if cloned_from and not job.fork else {}
-            validation = job_store(job, user, now, data)
+            validations = jobs_store([job], user, now, data)
             if idempotency_key:
                 IdempotencyKey.objects.create(
                     user=user, key=idempotency_key, body_sha256=digest, job=job
@@ -76,27 +83,30 @@ def job_submit(
         if known is None:
             raise
         return known
-    if validation is not None:
+    for validation in validations:
         validation_start(validation, now)
     job.refresh_from_db()
     return job
 
 
-def job_store(
-    job: Job, user: User, now: datetime.datetime, data: dict[str, Any]
-) -> Validation | None:
-    """Insert the row of a submitted job, whose code is stored, and return what has to validate it.
+def jobs_store(
+    jobs: Sequence[Job], user: User, now: datetime.datetime, data: dict[str, Any]
+) -> list[Validation]:
+    """Insert the rows of jobs with the same code, which is stored, and return their validations.
 
-    None: it was validated before, or waits for the state that it starts from.
+    None of a job that was validated before, or waits for the state that it starts from.
     """
-    job.save(force_insert=True)
-    search_terms_write(job)
-    event_add("submitted", "Submitted", now=now, job=job, actor=user_actor(user), data=data)
-    if job.fork:
-        fork_admit(job, user, now)
-    if job.fork_deadline_at is not None or validation_reuse(job, now):
-        return None
-    return Validation.objects.create(owner=user, job=job, requested_at=now)
+    Job.objects.bulk_create(jobs)
+    search_terms_add(jobs)
+    jobs_event_add("submitted", "Submitted", jobs, now=now, actor=user_actor(user), data=data)
+    for job in jobs:
+        if job.fork:
+            fork_admit(job, user, now)
+    stated = [job for job in jobs if job.fork_deadline_at is None]
+    new = validations_reuse(stated, now) if stated else []
+    return Validation.objects.bulk_create(
+        [Validation(owner=user, job=job, requested_at=now) for job in new]
+    )
 
 
 def _digest(submission: Submission) -> str:
@@ -132,7 +142,7 @@ def job_cancel(job_id: int, now: datetime.datetime, *, actor: str, reason: str =
             return job
         if job.status in ENDED_JOB_STATUSES:
             raise _not_possible(job, "cancelled")
-        text = f"Cancelled by {actor}" + (f": {reason}" if reason else "")
+        text = _cancel_text(actor, reason)
         job_end(job, JobStatus.CANCELLED, now, code="cancelled", reason=text)
         own = Validation.objects.filter(job=job)
         validations_cancel(own, now, code="cancelled", reason=text)
@@ -140,6 +150,27 @@ def job_cancel(job_id: int, now: datetime.datetime, *, actor: str, reason: str =
         if actor != user_actor(job.owner):
             audit_add(AuditAction.JOB_CANCELLED, f"job:{job.pk}", actor=actor, reason=reason)
     return job
+
+
+def unstarted_cancel(
+    job_ids: Collection[int], now: datetime.datetime, *, actor: str, reason: str = ""
+) -> list[int]:
+    """Cancel those of the jobs that never began to start, in few queries; return them."""
+    with transaction.atomic():
+        jobs = unstarted_lock(job_ids)
+        ids = [job.pk for job in jobs]
+        text = _cancel_text(actor, reason)
+        unstarted_end(jobs, JobStatus.CANCELLED, now, code="cancelled", reason=text)
+        own = Validation.objects.filter(job__in=ids)
+        validations_cancel(own, now, code="cancelled", reason=text)
+        jobs_event_add("cancelled", text, jobs, now=now, actor=actor, data={"reason": reason})
+        others = [f"job:{job.pk}" for job in jobs if actor != user_actor(job.owner)]
+        audit_add_each(AuditAction.JOB_CANCELLED, others, actor=actor, reason=reason)
+    return ids
+
+
+def _cancel_text(actor: str, reason: str) -> str:
+    return f"Cancelled by {actor}" + (f": {reason}" if reason else "")
 
 
 def job_pause(job_id: int, now: datetime.datetime, *, actor: str, reason: str = "") -> Job:

@@ -89,6 +89,8 @@ def jobs_act(
 ) -> list[Outcome]:
     """Act on jobs one by one in the order of their ids; a repeated call changes nothing more.
 
+    Jobs to be cancelled that never began to start are cancelled together before the others.
+
     Args:
         changes: by job.
         is_all_or_none: no job changes if one is refused.
@@ -101,10 +103,19 @@ def jobs_act(
         set(jobs.filter(pk__in=changes).values_list("pk", flat=True))
         for jobs in (jobs_visible_to(user), jobs_changeable_by(user))
     )
-    outcomes = []
+    outcomes, cancelled = [], set()
+    if action is JobsAction.CANCEL and not is_all_or_none:
+        cancelled = {
+            *job_actions.unstarted_cancel(
+                visible & changeable, now, actor=user_actor(user), reason=reason
+            )
+        }
     with transaction.atomic() if is_all_or_none else nullcontext():
         # Several rows stay locked until the end: in one order, so that no two calls block.
         for job_id, change in sorted(changes.items(), key=lambda one: one[0]):
+            if job_id in cancelled:
+                outcomes.append(Outcome(job_id, is_changed=True))
+                continue
             try:
                 if job_id not in visible:
                     raise NotFoundError("There is no such job, or it is not yours.")

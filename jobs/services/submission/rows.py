@@ -22,7 +22,7 @@ from jobs.selectors.access import limits_of, priority_ceiling, projects_open_to,
 from jobs.selectors.forks import fork_fields, fork_start
 from jobs.selectors.secrets import SecretsError, sealed_secrets, secret_values
 from jobs.selectors.usage import accelerator_kinds
-from jobs.services.submission.colours import free_colour
+from jobs.services.submission.colours import free_colours
 from jobs.submission import SUBMISSION_COLUMNS, Submission, prediction_values
 
 MODEL_FILE = "model.keras"
@@ -40,17 +40,40 @@ def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
     Raises:
         InvalidInputError: as `submission_admit`.
     """
-    source = submission_admit(user, submission)
-    project = project_find(user, submission)
-    start = fork_start(user, submission)
+    return jobs_from(user, [submission], now)[0]
+
+
+def jobs_from(user: User, submissions: Sequence[Submission], now: datetime.datetime) -> list[Job]:
+    """Build the rows of submissions that differ in names and settings only, as `job_from`.
+
+    Raises:
+        InvalidInputError: as `submission_admit`.
+    """
+    first = submissions[0]
+    source = submission_admit(user, first)
+    project = project_find(user, first)
+    start = fork_start(user, first)
+    code_sha256 = hashlib.sha256(first.code).hexdigest()
+    jobs = []
+    for submission, colour in zip(submissions, free_colours(len(submissions)), strict=True):
+        job = _row(user, submission, now)
+        job.project = project
+        job.colour = colour
+        job.code_sha256 = code_sha256
+        if source is not None:
+            job.source_job_id, job.source_sha256 = source.job_id, source.sha256
+        if start is not None:
+            for name, value in fork_fields(job, *start).items():
+                setattr(job, name, value)
+        jobs.append(job)
+    return jobs
+
+
+def _row(user: User, submission: Submission, now: datetime.datetime) -> Job:
     stop = submission.stop
-    job = Job(
+    return Job(
         **{name: _as_column(getattr(submission, name)) for name in SUBMISSION_COLUMNS},
         owner=user,
-        project=project,
-        source_job_id=None if source is None else source.job_id,
-        source_sha256="" if source is None else source.sha256,
-        code_sha256=hashlib.sha256(submission.code).hexdigest(),
         code_bytes=len(submission.code),
         stop_kind=stop.kind.value,
         stop_limit=stop.limit,
@@ -60,12 +83,7 @@ def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
         status=JobStatus.VALIDATING.value,
         **WAITS_FOR_NODE,
         submitted_at=now,
-        colour=free_colour(),
     )
-    if start is not None:
-        for name, value in fork_fields(job, *start).items():
-            setattr(job, name, value)
-    return job
 
 
 def submission_admit(user: User, submission: Submission) -> Artifact | None:

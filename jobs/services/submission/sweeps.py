@@ -22,7 +22,7 @@ from jobs.services.lifecycle.events import user_actor
 from jobs.services.lifecycle.retention import storage_check
 from jobs.services.submission import job_actions
 from jobs.services.submission.rows import (
-    job_from,
+    jobs_from,
     live_jobs_check,
     project_find,
     project_jobs_check,
@@ -98,13 +98,12 @@ def sweep_submit(
                 max_running=request.max_running,
                 submitted_at=now,
             )
-            for submission in submissions:
-                job = job_from(user, submission, now)
+            jobs = jobs_from(user, submissions, now)
+            for job, submission in zip(jobs, submissions, strict=True):
                 job.sweep = sweep
                 job.status_reason = "Waits for its turn to have its code built on a node."
                 job.code.save(submission.code_name, ContentFile(submission.code), save=False)
-                jobs.append(job)
-                job_actions.job_store(job, user, now, {"sweep": sweep.pk})
+            job_actions.jobs_store(jobs, user, now, {"sweep": sweep.pk})
             if idempotency_key:
                 IdempotencyKey.objects.create(
                     user=user, key=idempotency_key, body_sha256=digest, job=jobs[0]
@@ -147,7 +146,10 @@ def sweep_limit(sweep: Sweep, max_running: int, user: User, reason: str = "") ->
 def sweep_cancel(sweep: Sweep, user: User, now: datetime.datetime, reason: str = "") -> list[int]:
     """Cancel the jobs of a sweep that have not ended; return them."""
     actor = user_actor(user)
-    return _each(
+    live = sweep.jobs.filter(status__in=LIVE_JOB_STATUSES)
+    job_ids = [*live.values_list("pk", flat=True)]
+    cancelled = job_actions.unstarted_cancel(job_ids, now, actor=actor, reason=reason)
+    return cancelled + _each(
         sweep,
         LIVE_JOB_STATUSES,
         lambda job_id: job_actions.job_cancel(job_id, now, actor=actor, reason=reason),

@@ -6,6 +6,7 @@ A later submission of the same computation reuses the result.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 
 from django.contrib.auth.models import User
 from django.core.files.base import ContentFile
@@ -14,7 +15,7 @@ from django.db import transaction
 from controlplane.core.values.lifecycle import NodeStatus, ValidationStatus
 from jobs.exceptions import ConflictError
 from jobs.models import Job, Node, Validation
-from jobs.selectors.validations import validation_matching
+from jobs.selectors.validations import validation_matching, validations_passed
 from jobs.services.submission.rows import SUBMITTED_COLUMNS, job_from, live_jobs_check
 from jobs.services.submission.validations import job_queue, unsubmitted_cancel, validation_start
 from jobs.submission import Submission
@@ -61,10 +62,18 @@ def validation_request(user: User, submission: Submission, now: datetime.datetim
     return validation
 
 
-def validation_reuse(job: Job, now: datetime.datetime) -> bool:
-    """Queue a job just submitted if its computation was validated; return whether it was."""
-    unsubmitted_cancel(job.owner, now)
-    validation = validation_matching(job)
+def validations_reuse(jobs: Sequence[Job], now: datetime.datetime) -> list[Job]:
+    """Queue those jobs just submitted whose computation was validated; return the others.
+
+    All have the same owner and code.
+    """
+    unsubmitted_cancel(jobs[0].owner, now)
+    passed = validations_passed(jobs[0])
+    return [job for job in jobs if not _reuse(job, passed, now)]
+
+
+def _reuse(job: Job, passed: Sequence[Validation], now: datetime.datetime) -> bool:
+    validation = validation_matching(job, passed)
     if validation is None:
         return False
     facts = dict(validation.facts)

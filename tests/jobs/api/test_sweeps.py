@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +14,18 @@ from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
 from jobs.job_templates import FOLDER
-from jobs.models import Job, Project, ProjectMembership, Sweep, UserLimits, Validation
+from jobs.models import (
+    AuditEntry,
+    Event,
+    Job,
+    NotificationChannel,
+    Project,
+    ProjectMembership,
+    Sweep,
+    UserLimits,
+    Validation,
+)
+from jobs.models.jobs import NUM_COLOURS
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.services.submission.validations import USER_RUNNING_PER_NODE, validations_start_waiting
 from tests.support.builders import at, audit_acts, job_make, node_make
@@ -280,16 +292,72 @@ def test_somebody_elses_sweep_is_not_there(
 def test_all_jobs_or_none(ada: User, client_of: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
     stored: list[str] = []
 
-    def fail(job: Job, *_rest: Any) -> None:
-        assert job.code.storage.exists(job.code.name)
-        stored.append(job.code.name)
-        if len(stored) == 3:
-            raise RuntimeError("the third one")
+    def fail(jobs: Sequence[Job], *_rest: Any) -> None:
+        stored.extend(job.code.name for job in jobs)
+        assert all(default_storage.exists(name) for name in stored)
+        raise RuntimeError("as by the database")
 
-    monkeypatch.setattr("jobs.services.submission.job_actions.job_store", fail)
+    monkeypatch.setattr("jobs.services.submission.job_actions.jobs_store", fail)
     client = client_of(ada)
     client.raise_request_exception = False
     assert client.post(URL, body(), format="json").status_code == 500
     assert not Sweep.objects.exists()
-    assert len(stored) == 3
+    assert len(stored) == 6
     assert not any(default_storage.exists(name) for name in stored)
+
+
+def test_many_jobs_cost_few_queries(
+    ada: User, client_of: Clients, django_assert_max_num_queries: Callable[[int], Any]
+) -> None:
+    UserLimits.objects.create(user=ada, live_jobs_limit=1000)
+    client = client_of(ada)
+    space = {"learning_rate": {"low": 0.001, "high": 0.1}}
+    with django_assert_max_num_queries(40):
+        found = submit(client, space, num_draws=120)
+    jobs = Job.objects.filter(sweep=found["id"])
+    assert jobs.filter(events__kind="submitted", validation__status="waiting").count() == 120
+    settings = jobs.values_list("settings__learning_rate", flat=True)
+    assert len({*settings}) == 120
+    assert {*Counter(jobs.values_list("colour", flat=True)).values()} == {120 // NUM_COLOURS}
+    chosen = [*jobs.values_list("pk", flat=True)[:60]]
+    with django_assert_max_num_queries(30):
+        act = {"action": "cancel", "jobs": chosen}
+        done = client.post("/api/v1/jobs/actions/", act, format="json").json()
+    assert {row["job"] for row in done["results"] if row["changed"]} == {*chosen}
+    with django_assert_max_num_queries(30):
+        client.post(f"{URL}{found['id']}/cancel/")
+    assert jobs.filter(status="cancelled", validation__status="cancelled").count() == 120
+
+
+def test_each_cancelled_job_has_its_event_entry_and_message(
+    admin: User, ada: User, client_of: Clients
+) -> None:
+    channel = NotificationChannel.objects.create(
+        owner=ada, kind="webhook", name="mine", events=["cancelled"], created_at=at(0)
+    )
+    statuses = [JobStatus.VALIDATING, JobStatus.PENDING, JobStatus.PAUSED, JobStatus.RUNNING]
+    sweep = sweep_make(ada, [*statuses, JobStatus.FINISHED])
+    jobs = Job.objects.filter(sweep=sweep).exclude(status=JobStatus.FINISHED)
+    before = {job.pk: (job.version, job.revision) for job in jobs}
+    ids = sorted(before)
+    answer = client_of(admin).post(f"{URL}{sweep.pk}/cancel/", {"reason": "to save"}, format="json")
+    assert answer.json()["statuses"] == {"cancelled": 4, "finished": 1}
+    text = "Cancelled by user:admin: to save"
+    events = Event.objects.filter(kind="cancelled").order_by("job_id")
+    assert [(one.job_id, one.actor, one.message) for one in events] == [
+        (job_id, "user:admin", text) for job_id in ids
+    ]
+    audited = AuditEntry.objects.filter(action="job_cancelled", actor="user:admin")
+    assert sorted(audited.values_list("object", flat=True)) == [f"job:{job_id}" for job_id in ids]
+    bodies = [row.body["data"]["job"] for row in channel.deliveries.order_by("id")]
+    assert sorted((one["id"], one["status"]) for one in bodies) == [
+        (job_id, "cancelled") for job_id in ids
+    ]
+    for job in Job.objects.filter(pk__in=ids):
+        assert (job.status_code, job.status_reason) == ("cancelled", text)
+        assert job.version > before[job.pk][0]
+        assert job.revision == before[job.pk][1] + 1
+        assert job.ended_at is not None
+    again = client_of(ada).post(f"{URL}{sweep.pk}/cancel/")
+    assert again.status_code == 200
+    assert Event.objects.filter(kind="cancelled").count() == 4
