@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobs", "0034_resize_costs_and_ends"),
+        ("jobs", "0035_cordon_reasons"),
     ]
 
     operations = [
