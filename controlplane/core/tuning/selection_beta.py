@@ -1,4 +1,4 @@
-"""What a job needs for the exponent of its selection to be tuned."""
+"""Check of whether a job can tune the exponent of its selection."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def most_chosen_take(job: Job, data: Mapping[str, Any]) -> None:
 
     Earlier previews are kept for pages that are open, up to `PREVIEWS_KEPT`.
     """
-    if job.selection_spec is None:
+    if job.selection_spec is None or job.files_deleted_at is not None:
         return
     most_chosen = data.get("most_chosen") or []
     job.update_columns(most_chosen=most_chosen)

@@ -85,7 +85,7 @@ def test_steps_have_the_loss_of_the_pass_before_them_and_three_times_its_work() 
 
 
 def test_a_trial_that_needs_more_passes_for_a_step_does_fewer_steps() -> None:
-    """It is as fast if its loss falls by so much more in a step."""
+    """Both trials converge equally fast for their work: 0.02 a step, and 0.025 a dearer one."""
     course, ends = begun(replace(SPEC, max_trials=2)), {}
     while course.active is not None:
         trial = course.active.trial

@@ -18,7 +18,7 @@ from rest_framework.test import APIClient
 from controlplane.core.protocol import wire
 from controlplane.core.values.lifecycle import JobStatus
 from jobs import tasks
-from jobs.models import Allocation, Artifact, Job, LogChunk
+from jobs.models import Allocation, Artifact, ExamplePreview, Job, LogChunk
 from jobs.selectors.retention import stored_bytes
 from jobs.services.lifecycle import retention
 from jobs.services.lifecycle.artifacts import artifact_store
@@ -44,6 +44,7 @@ def ended_job(owner: User, days: float, **other: Any) -> tuple[Job, list[str]]:
     job = job_make(owner, status=JobStatus.FINISHED, **other)
     Job.objects.filter(pk=job.pk).update(ended_at=now - days * DAY)
     artifact = file_add(job)
+    job.example_previews.create(place=3, label="cat", image=b"png")
     LogChunk.objects.create(
         job=job, slot=0, offset=0, size_bytes=5, text="hello", unfinished="", at=now
     )
@@ -61,6 +62,7 @@ def test_old_files_are_deleted_and_the_job_stays(ada: User, settings: Any) -> No
     assert not any(map(default_storage.exists, old_files))
     assert all(map(default_storage.exists, [*new_files, running.code.name]))
     assert [*LogChunk.objects.values_list("job", flat=True)] == [new.pk]
+    assert [*ExamplePreview.objects.values_list("job", flat=True)] == [new.pk]
     old.refresh_from_db()
     assert old.files_deleted_at is not None
     assert not old.artifacts.exists()

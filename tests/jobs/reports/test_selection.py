@@ -231,6 +231,13 @@ def test_a_job_that_selects_nothing_keeps_no_preview() -> None:
     assert not job.example_previews.exists()
 
 
+def test_a_job_whose_files_are_deleted_keeps_no_late_preview() -> None:
+    world, job = selecting()
+    Job.objects.update(files_deleted_at=world.now)
+    say_chosen(world, job, [[7, 3]], preview(7, "cat"))
+    assert not job.example_previews.exists()
+
+
 def test_an_image_is_served_as_it_was_reported(client: Client) -> None:
     world, job = selecting()
     say_chosen(world, job, [[7, 3]], preview(7, "cat"))
