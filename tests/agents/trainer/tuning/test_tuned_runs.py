@@ -150,7 +150,8 @@ def test_a_tuned_job_resized_in_mid_trial_ends_with_the_undisturbed_bits(
         job.program = scheduled_program(dict(zip(range(1, len(sizes)), [13, 18, 37], strict=False)))
         check_same(resized(job, sizes, every=0), expected)
     assert trials_of(job) == trials
-    assert len(trials) > 2, "nothing was tuned"
+    # How many there are depends on the machine: its kernels decide when the first one converges.
+    assert len(trials) >= 2, "nothing was tuned"
     if tuning is not TUNING:
         (name,) = {"batch_size", "selection_beta"} & tuning.space.keys()
         assert len({trial["values"][name] for trial in trials.values()}) >= 2
