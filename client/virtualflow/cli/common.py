@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
+from datetime import datetime
 from typing import Any
 
 import click
 
-from virtualflow.cli import screen
+from virtualflow.cli import completing, screen
 from virtualflow.cli.exit_codes import ExitCode
 from virtualflow.errors import VirtualFlowError
 
@@ -35,8 +36,29 @@ def job_number(text: str) -> int:
     return int(match[1])
 
 
-job_argument = click.argument("job", type=job_number)
-jobs_argument = click.argument("jobs", type=job_number, nargs=-1, required=True)
+class LocalTime(click.ParamType):
+    """A time of ISO 8601; without an offset it is one of the local time zone, as tables show it.
+
+    What is no time is left to the site, which names the field.
+    """
+
+    name = "time"
+
+    def convert(
+        self, value: str, _param: click.Parameter | None, _ctx: click.Context | None
+    ) -> str:
+        try:
+            at = datetime.fromisoformat(value)
+            return value if at.tzinfo else at.astimezone().isoformat()
+        except (ValueError, OverflowError):
+            return value
+
+
+TIME = LocalTime()
+job_argument = click.argument("job", type=job_number, shell_complete=completing.jobs)
+jobs_argument = click.argument(
+    "jobs", type=job_number, nargs=-1, required=True, shell_complete=completing.jobs
+)
 
 
 def error_code(error: VirtualFlowError) -> ExitCode:
