@@ -23,6 +23,8 @@ DEBUG = environment.flag("VIRTUALFLOW_DEBUG")
 SECRET_KEY = environment.secret("VIRTUALFLOW_SECRET_KEY", may_be_random=DEBUG)
 #: Encrypts the secrets of jobs (jobs.sealing).
 SECRETS_KEY = environment.secret("VIRTUALFLOW_SECRETS_KEY", SECRET_KEY)
+#: Its former values: what is encrypted with one is read, and encrypted anew by `prepare`.
+OLD_SECRETS_KEYS = environment.words("VIRTUALFLOW_OLD_SECRETS_KEYS")
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 ALLOWED_HOSTS = environment.words("VIRTUALFLOW_HOSTS", _LOOPBACK)
 if DEBUG and not set(ALLOWED_HOSTS) <= {*_LOOPBACK}:

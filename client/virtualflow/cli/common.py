@@ -36,7 +36,7 @@ def job_number(text: str) -> int:
     return int(match[1])
 
 
-class LocalTime(click.ParamType):
+class LocalTime(click.ParamType[str]):
     """A time of ISO 8601; without an offset it is one of the local time zone, as tables show it.
 
     What is no time is left to the site, which names the field.
