@@ -36,25 +36,18 @@ def job_number(text: str) -> int:
     return int(match[1])
 
 
-class LocalTime(click.ParamType[str]):
-    """A time of ISO 8601; without an offset it is one of the local time zone, as tables show it.
+def local_time(text: str) -> str:
+    """Give a time of ISO 8601 without an offset that of the local zone, as tables show times.
 
     What is no time is left to the site, which names the field.
     """
-
-    name = "time"
-
-    def convert(
-        self, value: str, _param: click.Parameter | None, _ctx: click.Context | None
-    ) -> str:
-        try:
-            at = datetime.fromisoformat(value)
-            return value if at.tzinfo else at.astimezone().isoformat()
-        except (ValueError, OverflowError):
-            return value
+    try:
+        at = datetime.fromisoformat(text)
+        return text if at.tzinfo else at.astimezone().isoformat()
+    except (ValueError, OverflowError):
+        return text
 
 
-TIME = LocalTime()
 job_argument = click.argument("job", type=job_number, shell_complete=completing.jobs)
 jobs_argument = click.argument(
     "jobs", type=job_number, nargs=-1, required=True, shell_complete=completing.jobs

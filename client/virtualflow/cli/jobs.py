@@ -13,11 +13,11 @@ from rich.filesize import decimal
 from virtualflow import answers
 from virtualflow.cli import completing, screen
 from virtualflow.cli.common import (
-    TIME,
     as_json,
     error_show,
     job_argument,
     jobs_argument,
+    local_time,
     reason,
     timeout,
 )
@@ -78,9 +78,9 @@ _JOB_COLUMNS = (
     help="submitted, name, status, tier, priority, duration or metric; from the largest on with -.",
 )
 @click.option(
-    "--after", type=TIME, metavar="TIME", help="Submitted then or later, such as 2026-11-25."
+    "--after", type=local_time, metavar="TIME", help="Submitted then or later, such as 2026-11-25."
 )
-@click.option("--before", type=TIME, metavar="TIME", help="Submitted earlier than this.")
+@click.option("--before", type=local_time, metavar="TIME", help="Submitted earlier than this.")
 @click.option("--limit", type=click.IntRange(1, _LISTED_LIMIT), default=50, show_default=True)
 @as_json
 def ls(

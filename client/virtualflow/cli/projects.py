@@ -10,7 +10,7 @@ import click
 
 from virtualflow.answers import Project, UsageRow
 from virtualflow.cli import completing, screen
-from virtualflow.cli.common import TIME, as_json
+from virtualflow.cli.common import as_json, local_time
 from virtualflow.cli.screen import Column, when
 from virtualflow.client import Client
 
@@ -112,8 +112,8 @@ def projects(name: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.option("--by", type=click.Choice(["project", "user", "tag"]), default="project")
-@click.option("--since", type=TIME, help="A time of ISO 8601; 30 days ago by default.")
-@click.option("--until", type=TIME, help="A time of ISO 8601; now by default.")
+@click.option("--since", type=local_time, help="A time of ISO 8601; 30 days ago by default.")
+@click.option("--until", type=local_time, help="A time of ISO 8601; now by default.")
 @click.option("--project", shell_complete=completing.projects, help="Only jobs of this project.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV on standard output.")
 @as_json

@@ -7,7 +7,7 @@ import click
 from virtualflow.answers import MaintenanceWindow
 from virtualflow.cli import completing, screen
 from virtualflow.cli.cluster import MOVE_COLUMNS, node_number
-from virtualflow.cli.common import TIME, as_json, reason
+from virtualflow.cli.common import as_json, local_time, reason
 from virtualflow.cli.screen import Column, when
 from virtualflow.client import Client
 
@@ -38,9 +38,12 @@ def ls(as_json: bool) -> None:
 @window.command()
 @click.argument("nodes", nargs=-1, required=True, shell_complete=completing.nodes)
 @click.option(
-    "--starts", type=TIME, metavar="TIME", help="As 2026-03-01T20:00; local, or with an offset."
+    "--starts",
+    type=local_time,
+    metavar="TIME",
+    help="As 2026-03-01T20:00; local, or with an offset.",
 )
-@click.option("--ends", type=TIME, metavar="TIME", help="At most 30 days after the start.")
+@click.option("--ends", type=local_time, metavar="TIME", help="At most 30 days after the start.")
 @click.option("--dry-run", is_flag=True, help="Show who would move if it began now.")
 @reason
 @as_json
