@@ -90,7 +90,7 @@ class AgentSettings:
     max_validations: int = 1
     kept_run_directories: int = 8
     cache_bytes: int = 4096 * MEBIBYTE
-    log_shipped_bytes: int = 8 * MEBIBYTE
+    log_beginning_bytes: int = 8 * MEBIBYTE
     log_slack_bytes: int = 8 * MEBIBYTE
 
     @property

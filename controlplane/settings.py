@@ -23,6 +23,8 @@ DEBUG = environment.flag("VIRTUALFLOW_DEBUG")
 SECRET_KEY = environment.secret("VIRTUALFLOW_SECRET_KEY", may_be_random=DEBUG)
 #: Encrypts the secrets of jobs (jobs.sealing).
 SECRETS_KEY = environment.secret("VIRTUALFLOW_SECRETS_KEY", SECRET_KEY)
+#: Its former values: what is encrypted with one is read, and encrypted anew by `prepare`.
+OLD_SECRETS_KEYS = environment.words("VIRTUALFLOW_OLD_SECRETS_KEYS")
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 ALLOWED_HOSTS = environment.words("VIRTUALFLOW_HOSTS", _LOOPBACK)
 if DEBUG and not set(ALLOWED_HOSTS) <= {*_LOOPBACK}:
@@ -211,7 +213,7 @@ WHITENOISE_USE_FINDERS = not STATIC_ROOT.is_dir()
 WHITENOISE_AUTOREFRESH = DEBUG
 CODE_LIMIT_BYTES = code_archive.UPLOAD_LIMIT_BYTES
 ARTIFACT_LIMIT_BYTES = 4 * 1024**3
-LOG_LIMIT_BYTES = 16 * 1024**2  # of one trainer; later output is dropped
+LOG_LIMIT_BYTES = 16 * 1024**2  # of one trainer: a quarter of it is its beginning, the rest its end
 AGENT_BATCH_LIMIT_BYTES = 8 * 1024**2
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024**2  # of a form without its files
 FILE_UPLOAD_PERMISSIONS = 0o600

@@ -13,7 +13,7 @@ from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model, QuerySet
+from django.db.models import Exists, Model, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
@@ -206,6 +206,24 @@ class AccountAdmin(UserAdmin):
             )
             self.message_user(request, text, messages.WARNING)
         return super().add_view(request, *arguments, **more)
+
+    def get_deleted_objects(
+        self, objs: Any, request: HttpRequest
+    ) -> tuple[list[str], dict[str, int], set[str], list[str]]:
+        """List what is deleted with accounts, and those that are not deleted.
+
+        Accounts with jobs are kept as these are: they are deactivated. Nobody deletes the own one.
+        """
+        found, counts, _lacking, protected = super().get_deleted_objects(objs, request)
+        kept = [
+            f"{user.username}: has submitted jobs, which are kept. Untick “Active” instead."
+            for user in User.objects.filter(Exists(Job.objects.filter(owner=OuterRef("pk"))))
+            .filter(pk__in=[user.pk for user in objs])
+            .order_by("username")
+        ]
+        if request.user.pk in [user.pk for user in objs]:
+            kept.append(f"{request.user.get_username()}: is your own account.")
+        return found, counts, set(), kept or protected
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
         audit_add(AuditAction.USER_MADE, user_actor(obj))

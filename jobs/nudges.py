@@ -104,19 +104,18 @@ def _replay_ask() -> None:
         logger.warning("the replay waits for its beat: %s", error)
 
 
-def delivery_asked(delivery_id: int) -> None:
+def delivery_asked() -> None:
     """Have a message delivered after commit; if that is lost, the periodic task does it."""
     if settings.REDIS_URL:
-        transaction.on_commit(lambda: deliveries_ask([delivery_id]))
+        transaction.on_commit(lambda: deliveries_ask(1))
 
 
-def deliveries_ask(delivery_ids: Iterable[int]) -> None:
-    """Enqueue one attempt for each message."""
+def deliveries_ask(count: int) -> None:
+    """Enqueue attempts to deliver a message, each of the one whose turn it is then."""
     try:
-        for delivery_id in delivery_ids:
+        for _ in range(count):
             current_app.send_task(
                 "jobs.tasks.deliver_notification",
-                args=[delivery_id],
                 queue=NOTIFICATIONS,
                 expires=60,
                 retry=False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from functools import cache
 
-from cryptography.fernet import Fernet, InvalidToken
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from django.conf import settings
@@ -14,7 +14,7 @@ _PURPOSE = b"virtualflow: secrets of jobs"
 
 
 class UnsealError(ValueError):
-    """A stored text was encrypted with another key, or damaged."""
+    """A stored text was encrypted with an unknown key, or damaged."""
 
 
 def seal(text: str) -> str:
@@ -26,12 +26,22 @@ def unseal(sealed: str) -> str:
     """Return the text.
 
     Raises:
-        UnsealError: it was encrypted with another key, or is damaged.
+        UnsealError: it was encrypted with none of the keys, or is damaged.
     """
+    keys = (settings.SECRETS_KEY, *settings.OLD_SECRETS_KEYS)
     try:
-        return _cipher(settings.SECRETS_KEY).decrypt(sealed.encode()).decode()
+        return MultiFernet([*map(_cipher, keys)]).decrypt(sealed.encode()).decode()
     except InvalidToken:
         raise UnsealError("encrypted with another key") from None
+
+
+def is_sealed_anew(sealed: str) -> bool:
+    """Return whether a text was encrypted with the present key."""
+    try:
+        _cipher(settings.SECRETS_KEY).decrypt(sealed.encode())
+    except InvalidToken:
+        return False
+    return True
 
 
 @cache

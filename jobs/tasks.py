@@ -20,9 +20,9 @@ from jobs.services.lifecycle.predictions import predictions_join_next
 from jobs.services.lifecycle.retention import files_expire
 from jobs.services.lifecycle.usage_days import usage_days_sum
 from jobs.services.notifications.deliveries import (
-    deliveries_due,
     deliveries_expire,
-    delivery_attempt,
+    deliveries_to_ask,
+    next_attempt,
 )
 from jobs.services.reports.model_fitting import models_fit
 from jobs.services.reports.readings import readings_expire
@@ -125,16 +125,16 @@ def answer_replay() -> int | None:
 
 @shared_task(time_limit=60)
 def send_notifications() -> int:
-    """Enqueue the messages whose next attempt is due; return their number."""
-    due = deliveries_due(timezone.now())
-    nudges.deliveries_ask(due)
-    return len(due)
+    """Enqueue attempts for the messages that are due; return their number."""
+    num_due = deliveries_to_ask(timezone.now())
+    nudges.deliveries_ask(num_due)
+    return num_due
 
 
-@shared_task(soft_time_limit=40, time_limit=50)
-def deliver_notification(delivery_id: int) -> bool:
-    """Try to deliver one message; return whether an attempt was made."""
-    return delivery_attempt(delivery_id, timezone.now())
+@shared_task(soft_time_limit=20, time_limit=30)
+def deliver_notification() -> bool:
+    """Try to deliver the message whose turn it is; return whether an attempt was made."""
+    return next_attempt(timezone.now())
 
 
 @shared_task(time_limit=60)

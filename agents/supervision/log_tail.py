@@ -1,23 +1,29 @@
-"""Sends a trainer's log to the control plane: text in chunks by byte offset, up to a bound.
+"""Sends a trainer's log to the control plane, in chunks by byte offset.
 
-Secrets of the job are masked before.
+The beginning is sent whole. A log that goes on beyond it is sent slowly, without what was written
+faster than that, so that its newest part can always be read. Secrets of the job are masked before.
 """
 
 from __future__ import annotations
 
 import codecs
 import contextlib
+import time
+from collections.abc import Callable
 
 from agents.supervision.masking import Mask
 from agents.supervision.run_directory import RunDirectory
 from agents.trainer.contract.plain_files import (
     plain_file_open,
+    plain_file_punch,
     plain_file_size,
     plain_file_truncate,
 )
 from controlplane.core.protocol.wire import LogChunk
 
 CHUNK_BYTES = 64 * 1024
+#: Seconds between chunks beyond the beginning, and the most that waits to be sent there.
+PAUSE_S, WAITING_BYTES = 4.0, 256 * 1024
 _LONGEST_CHARACTER_BYTES = 4
 
 
@@ -31,48 +37,62 @@ class LogTail:
         mask: of the job's secrets.
     """
 
-    def __init__(self, directory: RunDirectory, shipped_bytes: int, slack_bytes: int) -> None:
+    def __init__(
+        self,
+        directory: RunDirectory,
+        beginning_bytes: int,
+        slack_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.mask = Mask()
         self._directory = directory
-        self._shipped_bytes = shipped_bytes
+        self._beginning_bytes = beginning_bytes
         self._slack_bytes = slack_bytes
+        self._clock = clock
+        self._next_at = 0.0
+        self._punched_to = beginning_bytes + CHUNK_BYTES  # of which a part may not be sent yet
 
     def next_chunk(self, *, is_writer_gone: bool) -> LogChunk | None:
-        """Read the next chunk; None if there is no new text, or the bound was reached."""
-        shipped = self._directory.shipped
-        if shipped.is_log_complete:
-            return None
-        offset = shipped.log_offset
-        room_bytes = self._shipped_bytes - offset
-        if room_bytes <= 0:
-            if self._size_bytes() <= offset:
+        """Read the next chunk; None if there is no new text, or it is not yet its turn."""
+        offset = self._directory.shipped.log_offset
+        if offset >= self._beginning_bytes:
+            if not is_writer_gone and self._clock() < self._next_at:
                 return None
-            return self._chunk(offset, self._farewell())
-        part = self._masked(offset, min(CHUNK_BYTES, room_bytes), is_writer_gone=is_writer_gone)
-        if not is_writer_gone and len(part) < room_bytes:
+            offset = self._newest_from(offset)
+        part = self._masked(offset, CHUNK_BYTES, is_writer_gone=is_writer_gone)
+        if not is_writer_gone:
             part = _without_half_character(part)
         return self._chunk(offset, part.decode("utf-8", "one_mark_a_byte")) if part else None
 
     def accept(self, chunk: LogChunk) -> None:
         """Continue after `chunk`, which the control plane has acknowledged."""
-        shipped = self._directory.shipped
-        if chunk.offset >= self._shipped_bytes:
-            shipped.is_log_complete = True
-        else:
-            shipped.log_offset = chunk.offset + len(chunk.text.encode())
+        self._directory.shipped.log_offset = chunk.offset + len(chunk.text.encode())
+        self._next_at = self._clock() + PAUSE_S
 
     def trim(self) -> None:
-        """Truncate the log beyond the bound, so that it cannot fill the disk.
+        """Give back the space of text that is not sent any more, so that no log fills the disk.
 
-        The writer appends and continues at the new end; the text below the bound is unchanged.
+        The writer appends, and offsets stay as they are. Where the file system cannot do that, the
+        log is truncated at its beginning, and nothing more of it is sent.
         """
-        if self._size_bytes() > self._shipped_bytes + self._slack_bytes:
-            with contextlib.suppress(OSError):  # no regular file any more
-                plain_file_truncate(self._directory.log, self._shipped_bytes + 1)
+        end = self._size_bytes() - 2 * WAITING_BYTES
+        if end - self._punched_to <= self._slack_bytes:
+            return
+        log = self._directory.log
+        with contextlib.suppress(OSError):  # no regular file any more
+            try:
+                plain_file_punch(log, self._punched_to, end - self._punched_to)
+            except OSError:
+                plain_file_truncate(log, self._beginning_bytes)
+        self._punched_to = end
 
-    def _farewell(self) -> str:
-        mebibytes = self._shipped_bytes / (1024 * 1024)
-        return f"\n[the log goes on, but only its first {mebibytes:g} MiB are kept]\n"
+    def _newest_from(self, offset: int) -> int:
+        """Return where to go on: at `offset`, or at a line behind what waits for too long."""
+        start = self._size_bytes() - WAITING_BYTES
+        if start <= offset:
+            return offset
+        _, newline, rest = self._read(start, CHUNK_BYTES).partition(b"\n")
+        return start + (CHUNK_BYTES - len(rest) if newline else 0)
 
     def _chunk(self, offset: int, text: str) -> LogChunk:
         job_id, slot = self._directory.key

@@ -44,7 +44,6 @@ class Shipped:
     reports_offset: int = 0
     agent_offset: int = 0
     log_offset: int = 0
-    is_log_complete: bool = False
 
 
 class RunDirectory:
@@ -192,9 +191,8 @@ class RunDirectory:
         noted = read_json(self.records / "shipped.json")
         try:
             offsets = [int(noted[name]) for name in _OFFSETS]
-            is_log_complete = bool(noted["is_log_complete"])
         except (KeyError, TypeError, ValueError, OverflowError):
             return Shipped()  # everything is sent again; the control plane drops repeats
         if not all(0 <= offset < _OFFSET_LIMIT for offset in offsets):
             return Shipped()
-        return Shipped(offsets[0], offsets[1], offsets[2], is_log_complete)
+        return Shipped(*offsets)

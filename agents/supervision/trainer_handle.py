@@ -96,7 +96,7 @@ class TrainerHandle:
         self.stage = Stage.FETCHING
         self.accelerator_index = -1
         self.queue = ReportQueue(directory)
-        self.log_tail = LogTail(directory, settings.log_shipped_bytes, settings.log_slack_bytes)
+        self.log_tail = LogTail(directory, settings.log_beginning_bytes, settings.log_slack_bytes)
         self._around = surroundings
         self._log = _TrainerLog(self)
         self._wanted: WantedTrainer | None = None

@@ -84,8 +84,17 @@ def finite_check(value: Any, field: str = "") -> None:
 
 @cache
 def _tls_context() -> ssl.SSLContext:
-    """Return httpx's default context; reading its certificates takes longer than many requests."""
-    return httpx.create_ssl_context()
+    """Return httpx's default context; reading its certificates takes longer than many requests.
+
+    Raises:
+        VirtualFlowError: the file or folder of authorities that is set cannot be read.
+    """
+    try:
+        return httpx.create_ssl_context()
+    except OSError as error:
+        raise bad_input(
+            "SSL_CERT_FILE", f"Name a file of certificates: {error.strerror}."
+        ) from None
 
 
 class Transport:
@@ -207,9 +216,14 @@ class Transport:
     def _unreachable(self, error: Exception) -> VirtualFlowError:
         reason = str(error) or type(error).__name__
         return VirtualFlowError(
-            f"{self.server} does not answer: {reason}. Is this the address, and is the site up?",
-            code="unreachable",
+            f"{self.server} does not answer: {reason}. {_advice(error)}", code="unreachable"
         )
+
+
+def _advice(error: Exception) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "For a certificate of your own authority set SSL_CERT_FILE to the authority's file."
+    return "Is this the address, and is the site up?"
 
 
 def _refusal(response: httpx.Response) -> VirtualFlowError:

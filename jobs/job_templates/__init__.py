@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.core.protocol.wire import StopCondition, StopKind
+from jobs.python_text import python_parse
 
 FOLDER = Path(__file__).parent
 
@@ -55,7 +56,7 @@ class JobTemplate:
 
     @cached_property
     def _defaults(self) -> dict[str, Any]:
-        for statement in ast.parse(self.code).body:
+        for statement in python_parse(self.code).body:
             match statement:
                 case ast.Assign(targets=[ast.Name(id="DEFAULTS")], value=value):
                     defaults: dict[str, Any] = ast.literal_eval(value)

@@ -30,7 +30,7 @@ MATCHES_LIMIT = 100
 SEARCHED_BYTES = 32 * 1024**2
 SEARCHED_S = 1.0
 CONTEXT_LIMIT = 20
-_CURSOR = re.compile(r"(\d{1,9})\.(\d{1,15})")
+_CURSOR = re.compile(r"(\d{1,9})\.(\d{1,18})")
 #: Longest line, in characters; what goes on beyond is searched as another line.
 _LONGEST = 64 * 1024
 

@@ -148,6 +148,13 @@ class ControlPlane:
                 text += chunk.text.encode()[len(text) - chunk.offset :]
         return text.decode()
 
+    def log_end(self, job_id: int, slot: int) -> int:
+        """Return where the last chunk of a trainer's log ends."""
+        with self.lock:
+            chunks = [chunk for batch in self.batches for chunk in batch.logs]
+        own = [chunk for chunk in chunks if (chunk.job_id, chunk.slot) == (job_id, slot)]
+        return max((chunk.offset + len(chunk.text.encode()) for chunk in own), default=0)
+
     def owned(self) -> list[TrainerState]:
         """Give the trainers of the newest heartbeat."""
         with self.lock:

@@ -27,13 +27,23 @@ NEWCOMERS_PAGES = ["/", "/jobs/", "/jobs/new/", "/nodes/", "/projects/", "/usage
 #: every look in `make nightly`.
 LOOKS = [
     (390, "light", slice(0, None, 2)),
-    (390, "dark", slice(1, None, 2)),
+    (320, "dark", slice(1, None, 2)),
     *(
         pytest.param(width, scheme, slice(None), marks=pytest.mark.nightly)
-        for width in (390, 1920)
+        for width in (320, 390, 1920)
         for scheme in ("light", "dark")
     ),
 ]
+
+
+TEXT_SIZES = """() => [...document.querySelectorAll("main *, header *")]
+    .filter(one => !one.closest("svg, .js-plotly-plot, .sr-only"))
+    .filter(one => [...one.childNodes].some(n => n.nodeType === 3 && n.textContent.trim()))
+    .filter(one => one.getClientRects().length)
+    .map(one => parseFloat(getComputedStyle(one).fontSize))"""
+OUTSIDE_THEIR_BADGE = """() => [...document.querySelectorAll(".pill")].some(
+    one => one.getClientRects().length
+        && one.clientHeight < parseFloat(getComputedStyle(one).fontSize) * 1.2)"""
 
 
 @pytest.mark.parametrize(("width", "scheme", "pages"), LOOKS)
@@ -57,6 +67,48 @@ def test_every_page_is_drawn_accessible_and_fits(
         assert not faults
         # The browser itself notes that a page was not there.
         assert [c for c in visitor.complaints if "404 (Not Found)" not in c] == []
+
+
+#: Pages of every layout: tiles and charts, a table with actions, a job, a form.
+LAYOUTS = ["/", "/jobs/", "/jobs/2/", "/jobs/new/", "/queue/", "/nodes/", "/account/"]
+
+
+@pytest.mark.parametrize("size", [100, 200])
+def test_text_alone_can_be_enlarged(size: int, browser: Browser, site: Site) -> None:
+    visitor = visit(browser, site, "admin", viewport={"width": 1280, "height": 900})
+    faults = {}
+    for address in LAYOUTS:
+        visitor.open(address)
+        visitor.page.evaluate(f"document.documentElement.style.fontSize = '{size}%'")
+        heights = visitor.page.evaluate(TEXT_SIZES)
+        if min(heights) < 11 * size / 100:
+            faults[address] = heights
+        if visitor.page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            faults[address] = "it is wider than the window"
+        if visitor.page.evaluate(OUTSIDE_THEIR_BADGE):
+            faults[address] = "a badge is smaller than its text"
+    visitor.page.context.close()
+    assert not faults
+
+
+def test_forced_colours_leave_marks_and_the_present_page_apart(
+    browser: Browser, site: Site
+) -> None:
+    visitor = visit(
+        browser, site, "admin", viewport={"width": 1280, "height": 900}, forced_colors="active"
+    )
+    visitor.open("/")
+    borders = visitor.page.eval_on_selector_all(
+        ".nav a",
+        "all => all.map(a => [a.ariaCurrent === 'page', getComputedStyle(a).borderBottomColor])",
+    )
+    (present,) = [colour for is_present, colour in borders if is_present]
+    assert present not in [colour for is_present, colour in borders if not is_present]
+    marks = visitor.page.eval_on_selector_all(
+        ".swatch, .vn", "all => all.map(mark => getComputedStyle(mark).backgroundColor)"
+    )
+    assert len({*marks}) > 1
+    visitor.page.context.close()
 
 
 def test_texts_that_overlap_are_found(browser: Browser) -> None:

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import re
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+import trustme
+from virtualflow.cli.common import local_time
+from virtualflow.cli.completing import STATUSES
 from virtualflow.cli.exit_codes import ExitCode
 from virtualflow.cli.main import cli
 from virtualflow.credentials import SERVER_VARIABLE, TOKEN_VARIABLE
+from virtualflow.transport import _tls_context
 
 from controlplane.core.values.lifecycle import JobStatus
+from jobs.models import Artifact, Job
 from tests.client.conftest import Shell, Site
 from tests.client.scripted_site import Answer, problem, scripted_site
 from tests.client.test_jobs import log_add
-from tests.support.builders import job_make
+from tests.support.builders import START, job_make, node_make
+from tests.support.oidc_provider import start_provider
 from tests.test_docs import ROOT
 
 #: A name that would clear the screen, ring, set the title, and turn the reading direction.
@@ -147,3 +158,143 @@ def test_the_exit_codes_are_documented() -> None:
 def test_every_command_is_documented() -> None:
     page = (ROOT / "docs/client.md").read_text()
     assert [name for name in cli.commands if f"`virtualflow {name}" not in page] == []
+
+
+def file_make(job: Job, name: str) -> None:
+    Artifact.objects.create(
+        job=job, name=name, file="x", sha256="0" * 64, size_bytes=1, generation=1, at=START
+    )
+
+
+def completed(shell: Shell, monkeypatch: pytest.MonkeyPatch, words: str) -> list[str]:
+    """Return what bash is offered at the end of some words."""
+    monkeypatch.setenv("_VIRTUALFLOW_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"virtualflow {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(f"virtualflow {words}".split(" ")) - 1))
+    return [line.removeprefix("plain,") for line in shell().out.split()]
+
+
+def test_a_shell_completes_what_the_site_has(
+    site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = job_make(site.ada), job_make(site.ada, name=HOSTILE)
+    others = job_make(site.admin)
+    numbers = [str(second.pk), str(first.pk)]
+    with site.client() as client:
+        client.save_filter("mine", "status=live")
+        number = client.create_channel("lab", "https://hooks.example/x")["id"]
+    node, _ = node_make("node-a")
+    file_make(second, "metrics.json")
+    for words, expected in (
+        *((f"{command} ", numbers) for command in ("show", "logs", "watch", "download", "fork")),
+        *((f"{command} ", numbers) for command in ("cancel", "pause", "resume", "reprioritise")),
+        (f"compare {first.pk} ", numbers),
+        ("ls --status f", ["finished", "failed"]),
+        ("ls --filter ", ["mine"]),
+        ("drain ", [node.name]),
+        ("nodes window plan node", [node.name]),
+        ("simulate fif", ["fifo"]),
+        (f"download {second.pk} ", ["metrics.json"]),
+        ("notifications test ", [str(number)]),
+        ("ls --project ", []),
+    ):
+        assert completed(logged_in, monkeypatch, words) == expected, words
+    assert str(others.pk) not in numbers
+    assert "digits_cnn" in completed(logged_in, monkeypatch, "submit --template ")
+
+
+@pytest.mark.parametrize("name", ["a b", "$(reboot)", "*", "-x;y", HOSTILE, "ä`b`"])
+def test_a_shell_is_offered_no_value_that_it_could_read_otherwise(
+    site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    job = job_make(site.ada)
+    file_make(job, name)
+    assert completed(logged_in, monkeypatch, f"download {job.pk} ") == []
+
+
+def test_without_a_site_nothing_is_completed(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert completed(shell, monkeypatch, "show ") == []  # not logged in
+    monkeypatch.setenv(TOKEN_VARIABLE, "vfp_x")
+    for answer in (problem(500), problem(401), Answer(200, b"<html>"), Answer(200, {"x": 1})):
+        with scripted_site(answer) as site:
+            monkeypatch.setenv(SERVER_VARIABLE, site.address)
+            assert completed(shell, monkeypatch, "show ") == []
+
+
+def test_statuses_are_those_of_jobs() -> None:
+    assert {*STATUSES} == {*JobStatus, "live", "waiting", "active", "ended"}
+
+
+@pytest.mark.parametrize(
+    ("zone", "given", "sent"),
+    [
+        ("Asia/Kolkata", "2026-03-01T12:00", "2026-03-01T12:00:00+05:30"),
+        ("Europe/Berlin", "2026-07-01", "2026-07-01T00:00:00+02:00"),
+        ("America/New_York", "2026-03-08T03:30", "2026-03-08T03:30:00-04:00"),
+        ("America/New_York", "2026-11-01T01:30", "2026-11-01T01:30:00-04:00"),  # comes twice
+        ("Asia/Kolkata", "2026-03-01T12:00Z", "2026-03-01T12:00Z"),
+        ("Asia/Kolkata", "2026-03-01T12:00+01:00", "2026-03-01T12:00+01:00"),
+        ("Asia/Kolkata", "0001-01-01", "0001-01-01"),
+        ("Asia/Kolkata", "yesterday", "yesterday"),
+    ],
+)
+def test_times_without_an_offset_are_local_as_tables_show_them(
+    monkeypatch: pytest.MonkeyPatch, zone: str, given: str, sent: str
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert local_time(given) == sent
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_every_option_for_a_time_takes_local_ones() -> None:
+    found = {
+        (command.name, option.name): getattr(option.type, "func", None)
+        for command in every_command(cli)
+        for option in command.params
+        if option.name in ("after", "before", "starts", "ends", "since", "until")
+    }
+    assert len(found) == 6
+    assert {*found.values()} == {local_time}
+
+
+def every_command(group: click.Group) -> Iterator[click.Command]:
+    for command in group.commands.values():
+        yield command
+        if isinstance(command, click.Group):
+            yield from every_command(command)
+
+
+def test_every_command_prints_json() -> None:
+    lacking = [
+        command.name
+        for command in every_command(cli)
+        if not isinstance(command, click.Group)
+        if "as_json" not in [option.name for option in command.params]
+    ]
+    assert lacking == ["completion"]
+
+
+def test_an_unknown_authority_is_told_with_the_way_out(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _tls_context.cache_clear()
+    monkeypatch.setenv(TOKEN_VARIABLE, "vfp_x")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    other = start_provider(tls=context)
+    monkeypatch.setenv(SERVER_VARIABLE, other.address)
+    try:
+        ended = shell("ls")
+        assert (ended.code, "SSL_CERT_FILE" in ended.err) == (ExitCode.UNREACHABLE, True)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "missing.pem"))
+        _tls_context.cache_clear()
+        ended = shell("ls")
+        assert ended.code == ExitCode.USAGE
+        assert "SSL_CERT_FILE: Name a file of certificates: No such file" in ended.err
+    finally:
+        other.stop()
+        _tls_context.cache_clear()

@@ -125,3 +125,46 @@ def test_others_are_sent_to_the_login_or_away() -> None:
     client.force_login(user_make("ada"))
     assert client.get("/admin/", follow=True).status_code == 403
     assert "Users and records" not in client.get("/").content.decode()
+
+
+def deletion(client: Client, *users: User) -> str:
+    """Try to delete accounts, one on its page and several from the list; return what is shown."""
+    if len(users) == 1:
+        path, fields = reverse("admin:auth_user_delete", args=[users[0].pk]), {"post": "yes"}
+        shown = client.get(path).content.decode()
+        client.post(path, fields)
+        return shown
+    action: dict[str, Any] = {
+        "action": "delete_selected", "_selected_action": [user.pk for user in users]
+    }  # fmt: skip
+    path = reverse("admin:auth_user_changelist")
+    shown = client.post(path, action).content.decode()
+    client.post(path, action | {"post": "yes"})
+    return shown
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_an_account_with_jobs_stays_and_the_page_says_what_to_do(
+    superuser: Client, together: bool
+) -> None:
+    ada, bob = user_make("ada"), user_make("bob")
+    job_make(ada)
+    api_token_make(ada)
+    shown = deletion(superuser, *((ada, bob) if together else (ada,)))
+    assert "ada: has submitted jobs, which are kept. Untick “Active” instead." in shown
+    assert "doesn't have permission" not in shown
+    assert User.objects.filter(pk__in=[ada.pk, bob.pk]).count() == 2
+
+
+def test_an_account_without_jobs_goes_with_its_tokens(superuser: Client) -> None:
+    ada = user_make("ada")
+    api_token_make(ada)
+    deletion(superuser, ada)
+    assert not User.objects.filter(username="ada").exists()
+    assert not ApiToken.objects.exists()
+
+
+def test_nobody_deletes_the_own_account(superuser: Client) -> None:
+    root = User.objects.get(username="root")
+    assert "root: is your own account." in deletion(superuser, root)
+    assert User.objects.filter(username="root").exists()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import threading
 import time
 
 import pytest
@@ -45,3 +48,41 @@ def test_a_syntax_error_is_told_with_its_line() -> None:
 def test_large_code_is_left_to_its_validation() -> None:
     code = "x = 1\n" * 50_000 + "def build(:\n"
     assert submission_read(submission_values(code=code)).code == code.encode()
+
+
+class Dying:
+    """A cycle of garbage; whoever collects it lets other threads run meanwhile."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        for _ in range(200):
+            pass
+
+
+def test_submissions_at_the_same_time_do_not_disturb_each_other() -> None:
+    code = "x = [1, (2, 3), {4: 5}]\n" * 200 + "def build(settings):\n  pass\n"
+    errors: list[BaseException] = []
+
+    def submit() -> None:
+        try:
+            for _ in range(10):
+                [Dying() for _ in range(5)]
+                submission_read(submission_values(code=code))
+        except BaseException as error:
+            errors.append(error)
+
+    thresholds, interval = gc.get_threshold(), sys.getswitchinterval()
+    gc.set_threshold(50)
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=submit) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=60)
+    finally:
+        gc.set_threshold(*thresholds)
+        sys.setswitchinterval(interval)
+    assert errors == []

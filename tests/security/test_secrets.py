@@ -439,7 +439,7 @@ def test_a_log_is_masked_however_it_is_written_and_cut(
 ) -> None:
     monkeypatch.setattr("agents.supervision.log_tail.CHUNK_BYTES", 16)
     directory = run_directory(tmp_path)
-    tail = LogTail(directory, shipped_bytes=10_000, slack_bytes=10)
+    tail = LogTail(directory, beginning_bytes=10_000, slack_bytes=10)
     tail.mask = Mask([VALUE])
     text = f"before {FORMS[form]} between {FORMS[form]}{FORMS[form]} kept".encode()
     written, sent = b"", ""
@@ -459,7 +459,7 @@ def test_a_log_is_masked_however_it_is_written_and_cut(
 
 def test_the_beginning_of_a_secret_at_a_logs_end_is_masked(tmp_path: Path) -> None:
     directory = run_directory(tmp_path)
-    tail = LogTail(directory, shipped_bytes=10_000, slack_bytes=10)
+    tail = LogTail(directory, beginning_bytes=10_000, slack_bytes=10)
     tail.mask = Mask(["correct horse battery"])
     directory.log.write_text("it is correct horse")
     waiting = tail.next_chunk(is_writer_gone=False)

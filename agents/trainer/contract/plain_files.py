@@ -8,6 +8,7 @@ opened from its folder, which must be no link, and must be a regular file with o
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import json
 import os
@@ -24,6 +25,8 @@ from controlplane.core.protocol.codec import is_nested_deeper
 
 #: Levels of JSON in a file of a run directory.
 DEPTH_LIMIT = 48
+#: FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE.
+_PUNCH = 0x01 | 0x02
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -80,6 +83,21 @@ def plain_file_truncate(path: Path, size_bytes: int) -> None:
     descriptor = _descriptor(path, os.O_WRONLY)
     try:
         os.ftruncate(descriptor, size_bytes)
+    finally:
+        os.close(descriptor)
+
+
+def plain_file_punch(path: Path, start: int, count: int) -> None:
+    """Give back the space of `count` bytes of a regular file, which read as zeros then.
+
+    Raises:
+        OSError: as `plain_file_open`, or the file system cannot do it.
+    """
+    descriptor = _descriptor(path, os.O_WRONLY)
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        if library.fallocate(descriptor, _PUNCH, ctypes.c_int64(start), ctypes.c_int64(count)):
+            raise OSError(ctypes.get_errno(), "fallocate")
     finally:
         os.close(descriptor)
 

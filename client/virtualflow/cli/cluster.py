@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import click
 
 from virtualflow.answers import Accelerator, Node
-from virtualflow.cli import screen
+from virtualflow.cli import completing, screen
 from virtualflow.cli.common import as_json, reason
 from virtualflow.cli.screen import Column, when
 from virtualflow.client import Client
@@ -91,7 +91,7 @@ def nodes(context: click.Context, utilisation: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("node")
+@click.argument("node", shell_complete=completing.nodes)
 @reason
 @as_json
 def cordon(node: str, reason: str, as_json: bool) -> None:
@@ -105,7 +105,7 @@ def cordon(node: str, reason: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("node")
+@click.argument("node", shell_complete=completing.nodes)
 @click.option("--dry-run", is_flag=True, help="Show who would move where, and change nothing.")
 @reason
 @as_json
@@ -126,7 +126,7 @@ def drain(node: str, dry_run: bool, reason: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("node")
+@click.argument("node", shell_complete=completing.nodes)
 @reason
 @as_json
 def uncordon(node: str, reason: str, as_json: bool) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
+from datetime import datetime
 from typing import Any
 
 import click
 
-from virtualflow.cli import screen
+from virtualflow.cli import completing, screen
 from virtualflow.cli.exit_codes import ExitCode
 from virtualflow.errors import VirtualFlowError
 
@@ -35,8 +36,22 @@ def job_number(text: str) -> int:
     return int(match[1])
 
 
-job_argument = click.argument("job", type=job_number)
-jobs_argument = click.argument("jobs", type=job_number, nargs=-1, required=True)
+def local_time(text: str) -> str:
+    """Give a time of ISO 8601 without an offset that of the local zone, as tables show times.
+
+    What is no time is left to the site, which names the field.
+    """
+    try:
+        at = datetime.fromisoformat(text)
+        return text if at.tzinfo else at.astimezone().isoformat()
+    except (ValueError, OverflowError):
+        return text
+
+
+job_argument = click.argument("job", type=job_number, shell_complete=completing.jobs)
+jobs_argument = click.argument(
+    "jobs", type=job_number, nargs=-1, required=True, shell_complete=completing.jobs
+)
 
 
 def error_code(error: VirtualFlowError) -> ExitCode:

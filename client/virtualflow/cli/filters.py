@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from virtualflow.answers import SavedFilter
-from virtualflow.cli import screen
+from virtualflow.cli import completing, screen
 from virtualflow.cli.common import as_json
 from virtualflow.cli.screen import Column, when
 from virtualflow.client import Client
@@ -48,11 +48,16 @@ def save(name: str, query: str, as_json: bool) -> None:
 
 
 @filters.command()
-@click.argument("name")
-def rm(name: str) -> None:
+@click.argument("name", shell_complete=completing.filters)
+@as_json
+def rm(name: str, as_json: bool) -> None:
     """Delete the filter NAME."""
     with Client.from_login() as client:
         client.delete_filter(filter_named(client, name)["id"])
+    if as_json:
+        screen.print_json({"name": name, "deleted": True})
+    else:
+        click.echo(f"Filter {screen.plain(name)} is deleted.")
 
 
 def filter_named(client: Client, name: str) -> SavedFilter:

@@ -11,12 +11,13 @@ import click
 from rich.filesize import decimal
 
 from virtualflow import answers
-from virtualflow.cli import screen
+from virtualflow.cli import completing, screen
 from virtualflow.cli.common import (
     as_json,
     error_show,
     job_argument,
     jobs_argument,
+    local_time,
     reason,
     timeout,
 )
@@ -49,15 +50,26 @@ _JOB_COLUMNS = (
 
 
 @click.command()
-@click.option("--filter", "saved", metavar="NAME", help="A saved filter; other options win.")
-@click.option("--status", multiple=True, help="A status, or live, waiting, active, ended.")
+@click.option(
+    "--filter",
+    "saved",
+    metavar="NAME",
+    shell_complete=completing.filters,
+    help="A saved filter; other options win.",
+)
+@click.option(
+    "--status",
+    multiple=True,
+    shell_complete=completing.statuses,
+    help="A status, or live, waiting, active, ended.",
+)
 @click.option("--search", metavar="TEXT", help="A part of the name, or the number of one job.")
 @click.option("--tier", multiple=True, type=click.Choice(TIERS), help="A tier.")
 @click.option("--owner", help="User name.")
-@click.option("--project", help="Name of a project.")
+@click.option("--project", shell_complete=completing.projects, help="Name of a project.")
 @click.option("--name", help="A part of the name.")
-@click.option("--template", help="Name of a template.")
-@click.option("--sweep", type=int, help="Number of a sweep.")
+@click.option("--template", shell_complete=completing.templates, help="Name of a template.")
+@click.option("--sweep", type=int, shell_complete=completing.sweeps, help="Number of a sweep.")
 @click.option("--tag", multiple=True, help="A tag; several: jobs that have all of them.")
 @click.option("--metric", multiple=True, help="A metric, also with a bound: 'val_accuracy>0.9'.")
 @click.option("--setting", multiple=True, help="A setting's value: hidden_units=128.")
@@ -65,8 +77,10 @@ _JOB_COLUMNS = (
     "--order",
     help="submitted, name, status, tier, priority, duration or metric; from the largest on with -.",
 )
-@click.option("--after", metavar="TIME", help="Submitted then or later, such as 2026-11-25.")
-@click.option("--before", metavar="TIME", help="Submitted earlier than this.")
+@click.option(
+    "--after", type=local_time, metavar="TIME", help="Submitted then or later, such as 2026-11-25."
+)
+@click.option("--before", type=local_time, metavar="TIME", help="Submitted earlier than this.")
 @click.option("--limit", type=click.IntRange(1, _LISTED_LIMIT), default=50, show_default=True)
 @as_json
 def ls(
@@ -302,7 +316,7 @@ def tag(
 
 @click.command()
 @job_argument
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=completing.files)
 @click.option(
     "--to", default=".", show_default=True, type=click.Path(path_type=Path),
     help="Folder of the new files, made if it is missing; with one of NAMES also a new file "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from virtualflow.cli import screen
+from virtualflow.cli import completing, screen
 from virtualflow.cli.common import as_json
 from virtualflow.cli.screen import Column, when
 from virtualflow.client import Client
@@ -64,15 +64,20 @@ def add(
 
 
 @notifications.command()
-@click.argument("channel", type=int)
-def test(channel: int) -> None:
+@click.argument("channel", type=int, shell_complete=completing.channels)
+@as_json
+def test(channel: int, as_json: bool) -> None:
     """Send a test message; `deliveries` shows what came of it."""
     with Client.from_login() as client:
         client.test_channel(channel)
+    if as_json:
+        screen.print_json({"channel": channel, "asked": True})
+    else:
+        click.echo(f"A message is on its way: `virtualflow notifications deliveries {channel}`.")
 
 
 @notifications.command()
-@click.argument("channel", type=int)
+@click.argument("channel", type=int, shell_complete=completing.channels)
 @as_json
 def deliveries(channel: int, as_json: bool) -> None:
     """List the messages of a channel, the newest first."""
@@ -82,8 +87,13 @@ def deliveries(channel: int, as_json: bool) -> None:
 
 
 @notifications.command()
-@click.argument("channel", type=int)
-def rm(channel: int) -> None:
+@click.argument("channel", type=int, shell_complete=completing.channels)
+@as_json
+def rm(channel: int, as_json: bool) -> None:
     """Delete a channel."""
     with Client.from_login() as client:
         client.delete_channel(channel)
+    if as_json:
+        screen.print_json({"channel": channel, "deleted": True})
+    else:
+        click.echo(f"Channel {channel} is deleted.")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from virtualflow import answers
-from virtualflow.cli import screen
+from virtualflow.cli import completing, screen
 from virtualflow.cli.common import as_json, job_number, reason
 from virtualflow.cli.jobs import TIERS, act_on_all
 from virtualflow.client import Client
@@ -33,7 +33,7 @@ def job_change(text: str) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("jobs", type=job_number, nargs=-1)
+@click.argument("jobs", type=job_number, nargs=-1, shell_complete=completing.jobs)
 @click.option("--priority", type=int, help="1 to your ceiling.")
 @click.option("--tier", type=click.Choice(TIERS), help="Strict; priorities count inside a tier.")
 @click.option(

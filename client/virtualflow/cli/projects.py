@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from virtualflow.answers import Project, UsageRow
-from virtualflow.cli import screen
-from virtualflow.cli.common import as_json
+from virtualflow.cli import completing, screen
+from virtualflow.cli.common import as_json, local_time
 from virtualflow.cli.screen import Column, when
 from virtualflow.client import Client
 
@@ -85,7 +85,7 @@ def _cell(cell: object) -> str:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completing.projects)
 @as_json
 def projects(name: str | None, as_json: bool) -> None:
     """List the projects and what they hold now, or kinds and members of the project NAME."""
@@ -112,9 +112,9 @@ def projects(name: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.option("--by", type=click.Choice(["project", "user", "tag"]), default="project")
-@click.option("--since", help="A time of ISO 8601; 30 days ago by default.")
-@click.option("--until", help="A time of ISO 8601; now by default.")
-@click.option("--project", help="Only jobs of this project.")
+@click.option("--since", type=local_time, help="A time of ISO 8601; 30 days ago by default.")
+@click.option("--until", type=local_time, help="A time of ISO 8601; now by default.")
+@click.option("--project", shell_complete=completing.projects, help="Only jobs of this project.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV on standard output.")
 @as_json
 def usage(as_csv: bool, as_json: bool, **query: Any) -> None:

@@ -9,7 +9,7 @@ import click
 from rich.progress import Progress
 
 from virtualflow.answers import Replay, ReplayComparison
-from virtualflow.cli import screen
+from virtualflow.cli import completing, screen
 from virtualflow.cli.common import as_json, timeout
 from virtualflow.cli.exit_codes import ExitCode
 from virtualflow.client import Client
@@ -28,7 +28,7 @@ _MEASURES = (
 
 
 @click.command()
-@click.argument("policy")
+@click.argument("policy", shell_complete=completing.policies)
 @click.option(
     "--accelerators", multiple=True, metavar="KIND=NUMBER",
     help="Another number of this kind than the cluster has.",

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from virtualflow.answers import Outlook
-from virtualflow.cli import screen
+from virtualflow.cli import completing, screen
 from virtualflow.cli.common import as_json, job_argument, timeout
 from virtualflow.cli.jobs import TIERS
 from virtualflow.cli.watching import job_watch
@@ -23,11 +23,17 @@ _STARTS = {"now": "It would start at once.", "after_release": "It would start wi
 @click.command()
 @click.argument("file", type=FILE, required=False)
 @click.option("--code", type=FILE, help="Code of the job, a .py or .zip file.")
-@click.option("--template", help="Start from a ready job; `virtualflow templates` lists them.")
+@click.option(
+    "--template",
+    shell_complete=completing.templates,
+    help="Start from a ready job; `virtualflow templates` lists them.",
+)
 @click.option("--name", help="Name of the job.")
 @click.option("--tag", "tags", multiple=True, help="A tag to find it by; may be repeated.")
 @click.option("--tier", type=click.Choice(TIERS), help="Strict between tiers.")
-@click.option("--project", help="Project that the job belongs to.")
+@click.option(
+    "--project", shell_complete=completing.projects, help="Project that the job belongs to."
+)
 @click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE",
     help="Override a field, such as priority=80, settings.learning_rate=0.01, stop.limit=5. "

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from virtualflow.answers import Sweep, SweepPreview
-from virtualflow.cli import screen
+from virtualflow.cli import completing, screen
 from virtualflow.cli.common import as_json
 from virtualflow.cli.screen import Column, when
 from virtualflow.cli.submitting import FILE, changes_read, spec_and_code
@@ -30,7 +30,11 @@ _COLUMNS = (
 @click.command()
 @click.argument("file", type=FILE, required=False)
 @click.option("--code", type=FILE, help="Code of the jobs, a .py or .zip file.")
-@click.option("--template", help="Start from a ready job; `virtualflow templates` lists them.")
+@click.option(
+    "--template",
+    shell_complete=completing.templates,
+    help="Start from a ready job; `virtualflow templates` lists them.",
+)
 @click.option("--name", help="Name of the sweep, and with a number of each job.")
 @click.option(
     "--over", "axes", multiple=True, metavar="SETTING=VALUES",
@@ -87,7 +91,9 @@ def sweep(
 
 
 @click.command()
-@click.argument("sweep_id", metavar="[SWEEP]", type=int, required=False)
+@click.argument(
+    "sweep_id", metavar="[SWEEP]", type=int, required=False, shell_complete=completing.sweeps
+)
 @click.option("--at-once", "max_running", type=int, help="Change how many jobs run at once.")
 @click.option("--pause", "action", flag_value="pause", help="Pause its jobs; none begins.")
 @click.option("--resume", "action", flag_value="resume", help="Go on after --pause.")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from virtualflow.answers import User
-from virtualflow.cli import screen
+from virtualflow.cli import completing, screen
 from virtualflow.cli.common import as_json
 from virtualflow.cli.jobs import TIERS
 from virtualflow.cli.screen import Column, when
@@ -38,7 +38,7 @@ def _stored(user: User) -> str:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completing.users)
 @click.option("--ceiling", type=int, help="Highest priority of the user's jobs, 1 to 1000.")
 @click.option("--tier", type=click.Choice(TIERS), help="Highest tier of the user's jobs.")
 @click.option("--factor", type=float, help="Factor of the user's claim on a share, 0.1 to 10.")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from virtualflow.answers import MaintenanceWindow
-from virtualflow.cli import screen
+from virtualflow.cli import completing, screen
 from virtualflow.cli.cluster import MOVE_COLUMNS, node_number
-from virtualflow.cli.common import as_json, reason
+from virtualflow.cli.common import as_json, local_time, reason
 from virtualflow.cli.screen import Column, when
 from virtualflow.client import Client
 
@@ -36,9 +36,14 @@ def ls(as_json: bool) -> None:
 
 
 @window.command()
-@click.argument("nodes", nargs=-1, required=True)
-@click.option("--starts", metavar="TIME", help="As 2026-03-01T20:00+01:00; no offset: UTC.")
-@click.option("--ends", metavar="TIME", help="At most 30 days after the start.")
+@click.argument("nodes", nargs=-1, required=True, shell_complete=completing.nodes)
+@click.option(
+    "--starts",
+    type=local_time,
+    metavar="TIME",
+    help="As 2026-03-01T20:00; local, or with an offset.",
+)
+@click.option("--ends", type=local_time, metavar="TIME", help="At most 30 days after the start.")
 @click.option("--dry-run", is_flag=True, help="Show who would move if it began now.")
 @reason
 @as_json

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-
 from controlplane.core.protocol.code_archive import CodeArchiveError, archive_check
 from jobs.job_templates import JobTemplate
+from jobs.python_text import python_parse
 
 #: Code of the error of a submission without any.
 NO_CODE = "no_code"
@@ -49,7 +48,7 @@ def _syntax_error(content: bytes, file_name: str) -> str | None:
     if len(content) > _PARSED_LIMIT_BYTES:
         return None
     try:
-        ast.parse(content, file_name)
+        python_parse(content, file_name)
     except SyntaxError as error:
         return f"Line {error.lineno}: {error.msg}."
     except (ValueError, RecursionError, MemoryError) as error:

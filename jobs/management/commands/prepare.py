@@ -11,6 +11,7 @@ from django.core.management import CommandError, CommandParser, call_command
 from django.core.management.base import BaseCommand
 
 from jobs.services.cluster.bootstrap import ensure_admin, ensure_enrolment_token, ensure_token_file
+from jobs.services.cluster.secrets import secrets_seal_anew
 
 
 class Command(BaseCommand):
@@ -56,6 +57,14 @@ class Command(BaseCommand):
             admin = ensure_admin(options["admin"], password)
         except ValidationError as error:
             raise CommandError(f"ADMIN_PASSWORD: {' '.join(error.messages)}") from None
+        num_sealed, num_lost = secrets_seal_anew()
+        if num_sealed:
+            self.stdout.write(f"encrypted {num_sealed} stored secrets with the present key")
+        if num_lost:
+            self.stdout.write(
+                f"{num_lost} stored secrets cannot be read with VIRTUALFLOW_SECRETS_KEY or "
+                "VIRTUALFLOW_OLD_SECRETS_KEYS: their owners have to store them again"
+            )
         if options["token_file"]:
             ensure_token_file(admin, "prepare", options["token_file"])
         for node in nodes:

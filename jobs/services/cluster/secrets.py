@@ -10,8 +10,8 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError
-from jobs.models import AuditAction, Secret
-from jobs.sealing import seal
+from jobs.models import AuditAction, NotificationChannel, Secret
+from jobs.sealing import UnsealError, is_sealed_anew, seal, unseal
 from jobs.services.lifecycle.audit import audit_add
 from jobs.submission import SECRET_NAME
 
@@ -53,6 +53,31 @@ def secret_store(user: User, name: str, value: Any, now: datetime.datetime) -> t
         action = AuditAction.SECRET_MADE if is_new else AuditAction.SECRET_REPLACED
         audit_add(action, f"secret:{name}", user=user.get_username())
     return row, is_new
+
+
+def secrets_seal_anew() -> tuple[int, int]:
+    """Encrypt with the present key what was encrypted with a former one.
+
+    Returns:
+        Numbers of texts that were encrypted anew, and that none of the keys can read.
+    """
+    num_sealed = num_lost = 0
+    for rows, field in (
+        (Secret.objects, "sealed"),
+        (NotificationChannel.objects, "address"),
+        (NotificationChannel.objects, "signing_key"),
+    ):
+        for pk, sealed in rows.exclude(**{field: ""}).values_list("pk", field).iterator():
+            if is_sealed_anew(sealed):
+                continue
+            try:
+                anew = seal(unseal(sealed))
+            except UnsealError:
+                num_lost += 1
+                continue
+            # What was stored meanwhile stays.
+            num_sealed += rows.filter(**{"pk": pk, field: sealed}).update(**{field: anew})
+    return num_sealed, num_lost
 
 
 def secret_delete(user: User, name: str) -> None:

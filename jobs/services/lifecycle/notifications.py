@@ -100,7 +100,7 @@ def delivery_add(
         channel=channel, event=event, kind=kind, body=body, next_try_at=now, created_at=now
     )
     channel.num_waiting += 1  # type: ignore[attr-defined]
-    nudges.delivery_asked(delivery.pk)
+    nudges.delivery_asked()
     return delivery
 
 

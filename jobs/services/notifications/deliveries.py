@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime
 import random
+from collections import Counter
 
 from celery.exceptions import SoftTimeLimitExceeded
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F, Min, Q, QuerySet
 
 from jobs.models import DeliveryStatus, NotificationChannel, NotificationDelivery
 from jobs.selectors.access import deliveries_visible_to
@@ -20,28 +21,36 @@ RETRY_S = (10, 60, 300, 1800, 7200, 21600)
 CLAIM_S = 120
 #: A channel is paused after so many messages in a row that were given up.
 FAILURES_LIMIT = 10
-#: Messages started by one sweep, and of one channel.
-SWEEP_LIMIT, SWEEP_CHANNEL_LIMIT = 100, 10
+#: Attempts that one sweep asks for.
+SWEEP_LIMIT = 100
+#: Answer of a message while an attempt is under way.
+UNDER_WAY = "being sent"
 _DELETED_AT_ONCE = 5000
 _SENT_NOW = Q(channel__paused_reason="", channel__owner__is_active=True)
 
 
 def deliveries_due(now: datetime.datetime) -> list[int]:
-    """List messages whose next attempt is due, the longest waiting first, a bounded number."""
-    rows = (
-        NotificationDelivery.objects.filter(
-            _SENT_NOW, status=DeliveryStatus.WAITING.value, next_try_at__lte=now
-        )
-        .order_by("next_try_at")
-        .values_list("id", "channel")
-    )
-    due: list[int] = []
-    by_channel: dict[int, int] = {}
-    for delivery_id, channel_id in rows[: 10 * SWEEP_LIMIT]:
-        by_channel[channel_id] = by_channel.get(channel_id, 0) + 1
-        if by_channel[channel_id] <= SWEEP_CHANNEL_LIMIT and len(due) < SWEEP_LIMIT:
-            due.append(delivery_id)
-    return due
+    """List the oldest message due of each channel, in the order in which they are to be sent.
+
+    Whose messages are under way in the smallest number comes first, so that receivers that are slow
+    or away delay the messages of their owner alone.
+    """
+    under_way = _waiting().filter(answer=UNDER_WAY, next_try_at__gt=now)
+    pairs = [*under_way.values_list("channel__owner_id", "channel_id")]
+    of_owner, of_channel = Counter(o for o, _ in pairs), Counter(c for _, c in pairs)
+    due = _due(now).values_list("channel__owner_id", "channel_id").annotate(first=Min("id"))
+    ordered = sorted(due, key=lambda row: (of_owner[row[0]], of_channel[row[1]], row[2]))
+    return [first for _, _, first in ordered]
+
+
+def deliveries_to_ask(now: datetime.datetime) -> int:
+    """Return how many attempts a sweep is to ask for."""
+    return min(_due(now).count(), SWEEP_LIMIT)
+
+
+def next_attempt(now: datetime.datetime) -> bool:
+    """Try to deliver the message whose turn it is; return whether an attempt was made."""
+    return any(delivery_attempt(due, now) for due in deliveries_due(now))
 
 
 def delivery_attempt(delivery_id: int, now: datetime.datetime) -> bool:
@@ -49,10 +58,14 @@ def delivery_attempt(delivery_id: int, now: datetime.datetime) -> bool:
 
     Two workers that are given the same message make one attempt: the first claims it.
     """
-    claimed = NotificationDelivery.objects.filter(
-        _SENT_NOW, id=delivery_id, status=DeliveryStatus.WAITING.value, next_try_at__lte=now
-    ).update(
-        next_try_at=now + datetime.timedelta(seconds=CLAIM_S), num_attempts=F("num_attempts") + 1
+    claimed = (
+        _due(now)
+        .filter(id=delivery_id)
+        .update(
+            next_try_at=now + datetime.timedelta(seconds=CLAIM_S),
+            num_attempts=F("num_attempts") + 1,
+            answer=UNDER_WAY,
+        )
     )
     if not claimed:
         return False
@@ -62,7 +75,7 @@ def delivery_attempt(delivery_id: int, now: datetime.datetime) -> bool:
     if not visible.exists():
         sent = Sent(is_delivered=False, answer="Its owner is no admin any more.", is_final=True)
     elif delivery.num_attempts > len(RETRY_S) + 1:  # workers died in the last attempts
-        sent = Sent(is_delivered=False, answer=delivery.answer)
+        sent = Sent(is_delivered=False, answer="The attempts did not end.")
     else:
         try:
             sent = send(delivery, now)
@@ -70,6 +83,14 @@ def delivery_attempt(delivery_id: int, now: datetime.datetime) -> bool:
             sent = Sent(is_delivered=False, answer="No answer in time.")
     _attempt_record(delivery, sent, now)
     return True
+
+
+def _waiting() -> QuerySet[NotificationDelivery]:
+    return NotificationDelivery.objects.filter(_SENT_NOW, status=DeliveryStatus.WAITING.value)
+
+
+def _due(now: datetime.datetime) -> QuerySet[NotificationDelivery]:
+    return _waiting().filter(next_try_at__lte=now)
 
 
 def _attempt_record(delivery: NotificationDelivery, sent: Sent, now: datetime.datetime) -> None:

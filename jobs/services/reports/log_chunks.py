@@ -1,4 +1,7 @@
-"""Storage of trainer logs: rendered as by a terminal, without gaps or repeats, limited in size.
+"""Storage of trainer logs: rendered as by a terminal, without repeats, limited in size.
+
+Of a log that is too long its beginning and its newest part are kept; what is left out between them,
+here or by the agent, is noted in the text.
 
 While a job runs its log consists of rows, which pages follow and search. After its last trainer has
 ended, the whole log is also written to `log.txt` among the job's files.
@@ -21,6 +24,7 @@ from jobs.services.lifecycle.artifacts import log_store
 
 #: A node that was cut off may send the rest of a log for so long after its trainer has ended.
 LOG_GRACE = datetime.timedelta(days=1)
+_END = Max(F("offset") + F("size_bytes"))
 
 
 def log_chunks_store(
@@ -65,9 +69,7 @@ def _tenures(node: Node, job_ids: Collection[int], now: datetime.datetime) -> Qu
 
 
 def _store(job_id: int, slot: int, chunks: Sequence[wire.LogChunk], now: datetime.datetime) -> bool:
-    stored = LogChunk.objects.filter(job_id=job_id, slot=slot).aggregate(
-        end=Max(F("offset") + F("size_bytes")), size=Sum("size_bytes")
-    )
+    stored = _of_trainer(job_id, slot).aggregate(end=_END, size=Sum("size_bytes"))
     end, size = stored["end"] or 0, stored["size"] or 0
     unfinished = _unfinished(job_id, slot)
     rows = []
@@ -75,10 +77,11 @@ def _store(job_id: int, slot: int, chunks: Sequence[wire.LogChunk], now: datetim
         raw = chunk.text.encode(errors="replace")
         # A repeated chunk may have grown at its end: cut the stored part off its beginning.
         raw, offset = raw[max(end - chunk.offset, 0) :], max(end, chunk.offset)
-        raw = raw[: settings.LOG_LIMIT_BYTES - size]
         if raw:
             before = unfinished if offset == end else ""
             text, unfinished = plain_part(raw.decode(errors="replace"), before)
+            if offset > end:
+                text = _left_out(offset - end) + text.lstrip("\r")
             rows.append(
                 LogChunk(
                     job_id=job_id,
@@ -92,10 +95,41 @@ def _store(job_id: int, slot: int, chunks: Sequence[wire.LogChunk], now: datetim
             )
             end, size = offset + len(raw), size + len(raw)
     LogChunk.objects.bulk_create(rows, ignore_conflicts=True)
+    if size > settings.LOG_LIMIT_BYTES:
+        _shorten(job_id, slot, size)
     return bool(rows)
+
+
+def _shorten(job_id: int, slot: int, size: int) -> None:
+    """Delete the oldest chunks behind the beginning of a log of `size` bytes, which is too long.
+
+    A note takes the place of the last of them. A sixteenth more than necessary is deleted, so that
+    this is seldom done.
+    """
+    limit = settings.LOG_LIMIT_BYTES
+    own = _of_trainer(job_id, slot)
+    begins = own.filter(offset__lt=limit // 4).aggregate(end=_END)["end"] or 0
+    middle = own.filter(offset__gte=limit // 4).order_by("offset")
+    *older, _newest = middle.values_list("pk", "offset", "size_bytes")
+    excess = size - (limit - limit // 16)
+    for number, offset, size_bytes in older:
+        excess -= size_bytes
+        if excess <= 0 or number == older[-1][0]:
+            note = _left_out(offset + size_bytes - begins)
+            own.filter(pk=number).update(text=note, unfinished="")
+            middle.filter(offset__lt=offset).delete()
+            return
+
+
+def _left_out(num_bytes: int) -> str:
+    return f"\n[{num_bytes:,} bytes of this log are left out]\n"
+
+
+def _of_trainer(job_id: int, slot: int) -> QuerySet[LogChunk]:
+    return LogChunk.objects.filter(job_id=job_id, slot=slot)
 
 
 def _unfinished(job_id: int, slot: int) -> str:
     """Return the unfinished escape sequence at the end of the newest chunk of a log."""
-    newest = LogChunk.objects.filter(job_id=job_id, slot=slot).order_by("-offset")
+    newest = _of_trainer(job_id, slot).order_by("-offset")
     return newest.values_list("unfinished", flat=True).first() or ""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
 from controlplane.core.protocol.wire import AcceleratorInfo, EnrolRequest
-from jobs.models import ApiToken, EnrolmentToken, Node
+from jobs.models import ApiToken, EnrolmentToken, Node, NotificationChannel, Secret
+from jobs.sealing import UnsealError, unseal
 from jobs.services.cluster.nodes import node_enrol, node_remove
+from jobs.services.cluster.secrets import secret_store
 from jobs.services.cluster.tokens import token_digest
+from jobs.services.notifications.channels import channel_create
 from tests.support.builders import at
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -105,3 +110,67 @@ def test_static_files_are_collected_on_request(
     assert commands == ["migrate"]
     call_command("prepare", admin="root", static=True)
     assert commands[1:] == ["migrate", "collectstatic"]
+
+
+FIRST, SECOND, THIRD = ("first key" * 6, "second key" * 6, "third key" * 6)
+
+
+def stored(settings: Any, key: str, user: User, name: str) -> None:
+    """Store a secret and a channel under a key."""
+    settings.SECRETS_KEY = key
+    secret_store(user, name.upper(), f"value of {name}", at(0))
+    channel_create(
+        user,
+        {
+            "name": name, "kind": "webhook", "address": f"https://hooks.example/{name}",
+            "events": ["failed"], "is_cluster_wide": False,
+        },
+        at(0),
+    )  # fmt: skip
+
+
+def readable() -> dict[str, tuple[str, str]]:
+    """Return secrets and addresses that the keys of now read, by name."""
+    found: dict[str, tuple[str, str]] = {}
+    for channel in NotificationChannel.objects.all():
+        with contextlib.suppress(UnsealError):
+            assert unseal(channel.signing_key).startswith("whsec_")
+            sealed = Secret.objects.get(name=channel.name.upper()).sealed
+            found[channel.name] = unseal(sealed), unseal(channel.address)
+    return found
+
+
+def test_a_changed_key_loses_nothing_while_the_former_one_is_named(
+    tmp_path: Path, settings: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ada = User.objects.create_user("ada")
+    stored(settings, FIRST, ada, "one")
+    stored(settings, SECOND, ada, "two")
+    settings.SECRETS_KEY = THIRD
+    assert readable() == {}
+    settings.OLD_SECRETS_KEYS = [SECOND, FIRST]
+    both = {name: (f"value of {name}", f"https://hooks.example/{name}") for name in ("one", "two")}
+    assert readable() == both
+    prepare(tmp_path)
+    assert "encrypted 6 stored secrets" in capsys.readouterr().out
+    settings.OLD_SECRETS_KEYS = []
+    assert readable() == both
+    before = [*Secret.objects.order_by("id").values_list("sealed", flat=True)]
+    prepare(tmp_path)
+    assert "secrets" not in capsys.readouterr().out
+    assert [*Secret.objects.order_by("id").values_list("sealed", flat=True)] == before
+
+
+def test_what_no_key_reads_is_told_and_kept(
+    tmp_path: Path, settings: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ada = User.objects.create_user("ada")
+    stored(settings, FIRST, ada, "one")
+    stored(settings, SECOND, ada, "two")
+    settings.SECRETS_KEY, settings.OLD_SECRETS_KEYS = THIRD, [SECOND]
+    prepare(tmp_path)
+    said = capsys.readouterr().out
+    assert "encrypted 3 stored secrets" in said
+    assert "3 stored secrets cannot be read" in said
+    settings.OLD_SECRETS_KEYS = [FIRST]
+    assert set(readable()) == {"one", "two"}

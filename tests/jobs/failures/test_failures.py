@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db.models import Sum
 
 from controlplane.core.protocol import wire
 from controlplane.core.protocol.wire import ReportKind, ValidationReport
@@ -441,11 +442,36 @@ class TestLogs:
         assert self.store(world, job, (0, "é"), (2, "è")) == "éè"
         assert self.store(world, job, (2, "èê")) == "éèê"
 
-    def test_a_log_is_bounded(self, settings: Any) -> None:
-        settings.LOG_LIMIT_BYTES = 6
+    def test_what_the_agent_left_out_is_noted(self) -> None:
         world, job = settled()
-        assert self.store(world, job, (0, "1234")) == "1234"
-        assert self.store(world, job, (4, "5678"), (8, "9")) == "123456"
+        assert self.store(world, job, (0, "one\ntw"), (1_000_006, "\rnew\n")) == (
+            "one\ntw\n[1,000,000 bytes of this log are left out]\nnew\n"
+        )
+
+    def test_of_a_long_log_beginning_and_newest_part_are_kept(self, settings: Any) -> None:
+        settings.LOG_LIMIT_BYTES = 160
+        world, job = settled()
+        lines = [f"{number:09}\n" for number in range(40)]
+        for number, line in enumerate(lines):
+            text = self.store(world, job, (10 * number, line))
+            size = LogChunk.objects.aggregate(size=Sum("size_bytes"))["size"]
+            assert size <= 160
+            assert text.startswith("".join(lines[: min(number + 1, 4)]))
+            assert text.endswith("".join(lines[max(0, number - 9) : number + 1]))
+        kept = text.partition("]\n")[2]
+        left_out = 400 - 40 - len(kept)
+        assert text == (
+            "".join(lines[:4]) + f"\n[{left_out} bytes of this log are left out]\n" + kept
+        )
+
+    def test_a_long_log_in_large_parts_keeps_its_newest_part(self, settings: Any) -> None:
+        settings.LOG_LIMIT_BYTES = 16
+        world, job = settled()
+        chunks = [(20 * number, f"{number:020}") for number in range(4)]
+        text = self.store(world, job, *chunks)
+        assert text.startswith("0" * 20)
+        assert text.endswith(f"{3:020}")
+        assert "[40 bytes of this log are left out]" in text
 
 
 def test_a_leaver_that_crashes_after_the_switch_harms_nobody() -> None:

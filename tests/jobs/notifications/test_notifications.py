@@ -22,6 +22,7 @@ from jobs.models import (
     NotificationChannel,
     NotificationDelivery,
 )
+from jobs.models.notifications import TEST_EVENT
 from jobs.sealing import unseal
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.notifications import (
@@ -39,11 +40,16 @@ from jobs.services.notifications.deliveries import (
     CLAIM_S,
     FAILURES_LIMIT,
     RETRY_S,
-    SWEEP_CHANNEL_LIMIT,
+    SWEEP_LIMIT,
+    UNDER_WAY,
     deliveries_due,
     deliveries_expire,
+    deliveries_to_ask,
     delivery_attempt,
+    next_attempt,
 )
+from jobs.services.notifications.senders import Sent
+from jobs.tasks import deliver_notification
 from tests.jobs.notifications.receiver import Receiver, receiver
 from tests.support.builders import api_token_make, at, audit_acts, job_make, node_make, user_make
 
@@ -139,7 +145,93 @@ def test_the_number_of_waiting_messages_is_bounded(ada: User) -> None:
     event_add("failed", "Again", now=at(5), job=job_make(ada))
     channel.refresh_from_db()
     assert (channel.num_dropped, channel.deliveries.count()) == (1, WAITING_LIMIT)
-    assert len(deliveries_due(at(6))) == SWEEP_CHANNEL_LIMIT
+    assert deliveries_to_ask(at(6)) == SWEEP_LIMIT
+
+
+# --- whose turn it is ------------------------------------------------------------------------
+
+
+def queued(channel: NotificationChannel, count: int) -> list[int]:
+    """Queue messages; return their numbers."""
+    rows = [
+        NotificationDelivery.objects.create(
+            channel=channel,
+            kind=TEST_EVENT,
+            body={"type": TEST_EVENT},
+            next_try_at=at(0),
+            created_at=at(0),
+        )
+        for _ in range(count)
+    ]
+    return [row.pk for row in rows]
+
+
+class Sender:
+    """A sender; `inside` is called while its message is under way."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, inside: Callable[[], object]) -> None:
+        self.begun: list[int] = []
+        self._inside = inside
+        monkeypatch.setattr("jobs.services.notifications.deliveries.send", self)
+
+    def __call__(self, delivery: NotificationDelivery, _now: datetime.datetime) -> Sent:
+        assert delivery.answer == UNDER_WAY
+        self.begun.append(delivery.pk)
+        self._inside()
+        return Sent(is_delivered=True, answer="HTTP 200")
+
+
+def begun_together(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:
+    """Begin `count` attempts, each while all those before it are under way."""
+    sender = Sender(monkeypatch, lambda: len(sender.begun) < count and next_attempt(at(5)))
+    next_attempt(at(5))
+    return sender.begun
+
+
+def test_one_owners_slow_receivers_do_not_delay_anothers_messages(
+    ada: User, bob: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        queued(channel_make(ada)[0], 5)
+    (late,) = queued(channel_make(bob)[0], 1)
+    assert begun_together(monkeypatch, 4)[1] == late
+
+
+def test_one_slow_channel_does_not_delay_the_owners_others(
+    ada: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = queued(channel_make(ada)[0], 3)
+    other = queued(channel_make(ada)[0], 2)
+    begun = begun_together(monkeypatch, 5)
+    assert begun == [first[0], other[0], first[1], other[1], first[2]]
+
+
+def test_all_messages_are_sent_whatever_the_order(
+    ada: User, bob: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = queued(channel_make(ada)[0], 4) + queued(channel_make(bob)[0], 2)
+    sender = Sender(monkeypatch, lambda: None)
+    assert [next_attempt(at(5)) for _ in range(7)] == [True] * 6 + [False]
+    assert sorted(sender.begun) == every
+    assert not NotificationDelivery.objects.exclude(answer="HTTP 200").exists()
+
+
+def test_what_a_killed_worker_began_does_not_count_for_ever(
+    ada: User, bob: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = queued(channel_make(ada)[0], 2)
+    NotificationDelivery.objects.filter(id=old[0]).update(
+        answer=UNDER_WAY, next_try_at=at(CLAIM_S), num_attempts=1
+    )
+    (new,) = queued(channel_make(bob)[0], 1)
+    assert deliveries_due(at(5)) == [new, old[1]]
+    assert deliveries_due(at(CLAIM_S)) == [old[0], new]
+
+
+def test_the_task_sends_what_is_due(ada: User, hook: Receiver) -> None:
+    queued(channel_make(ada, hook.address)[0], 2)
+    assert [deliver_notification() for _ in range(3)] == [True, True, False]
+    assert len(hook.received) == 2
 
 
 # --- webhooks --------------------------------------------------------------------------------
