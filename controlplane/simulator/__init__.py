@@ -25,28 +25,3 @@ from controlplane.simulator.workloads.workloads import (
     cluster_build,
     cluster_make,
 )
-
-__all__ = [
-    "FLAT_30",
-    "FREE",
-    "MEASURED",
-    "BatchMode",
-    "Cluster",
-    "Failures",
-    "JobOutcome",
-    "Knowledge",
-    "NodeGroup",
-    "Report",
-    "ResizeCosts",
-    "Rules",
-    "StuckError",
-    "TuningPlan",
-    "Workload",
-    "WorkloadJob",
-    "cluster_build",
-    "cluster_make",
-    "code_version",
-    "pollux_workload",
-    "profiles_read",
-    "simulate",
-]
