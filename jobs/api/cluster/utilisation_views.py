@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from django.http import Http404
+from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -85,9 +85,7 @@ class NodeUtilisation(APIView):
     )
     def get(self, request: Request, node_id: int) -> Response:
         """Get the bins of every accelerator between two times."""
-        node = Node.objects.filter(removed_at=None, id=node_id).first()
-        if node is None:
-            raise Http404
+        node = get_object_or_404(Node, removed_at=None, id=node_id)
         now = timezone.now()
         until = time_param(request, "until") or now
         since = time_param(request, "since") or until - _DEFAULT_SPAN

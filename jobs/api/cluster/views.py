@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from django.http import Http404
+from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -106,11 +106,8 @@ class NodeDetail(APIView):
 
 
 def _node(node_id: int) -> Node:
-    nodes = Node.objects.filter(removed_at=None, id=node_id)
-    node = nodes.prefetch_related("accelerators").first()
-    if node is None:
-        raise Http404
-    return node
+    nodes = Node.objects.prefetch_related("accelerators")
+    return get_object_or_404(nodes, removed_at=None, id=node_id)
 
 
 class NodeCordon(APIView):
