@@ -9,8 +9,9 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from jobs import counters, nudges
+from jobs.services.cluster.cordons import shared_nodes_cordon
 from jobs.services.cluster.maintenance import windows_advance
-from jobs.services.cluster.nodes import nodes_expire, shared_nodes_cordon
+from jobs.services.cluster.nodes import nodes_expire
 from jobs.services.cluster.replays import replay_next
 from jobs.services.failures.quarantine import nodes_judge
 from jobs.services.failures.timeouts import generations_expire, stalled_recover

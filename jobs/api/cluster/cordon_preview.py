@@ -10,7 +10,7 @@ from rest_framework import serializers
 
 from jobs.models import Node
 from jobs.selectors.drains import drain_preview, jobs_on
-from jobs.services.cluster.nodes import Cordon
+from jobs.services.cluster.cordons import Cordon
 
 
 class DrainMoveSerializer(serializers.Serializer):

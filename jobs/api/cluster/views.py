@@ -42,14 +42,9 @@ from jobs.selectors.readings import use_now
 from jobs.services.cluster.accounts import password_confirm
 from jobs.services.cluster.agent_tokens import node_token_replace
 from jobs.services.cluster.api_tokens import JOB_SCOPES, api_token_create, api_token_revoke
+from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.cluster.node_shapes import shape_accept
-from jobs.services.cluster.nodes import (
-    Cordon,
-    enrolment_token_create,
-    enrolment_token_revoke,
-    node_cordon,
-    node_remove,
-)
+from jobs.services.cluster.nodes import enrolment_token_create, enrolment_token_revoke, node_remove
 from jobs.services.failures.quarantine import node_unquarantine
 from jobs.services.scheduling.policy import cluster_setting, policy_choose
 
