@@ -40,8 +40,8 @@ from jobs.selectors.access import (
 from jobs.selectors.job_order import jobs_slice
 from jobs.selectors.readings import IdleHeld, use_now
 
-#: Most rows of one response, whatever the request.
-MAX_PAGE = 200
+#: Rows of a page of jobs or of the audit log.
+PAGE_SIZE = 50
 MAX_LIVE_JOBS = 500
 MAX_NODES = 500
 MAX_ACCELERATORS = 4000
@@ -139,7 +139,6 @@ def job_page(
     cursor: str,
     metric: str = "",
     parts: Sequence[Q] = (Q(),),
-    size: int = 50,
 ) -> JobPage:
     """Read one page of `jobs`, the first one if the cursor is none of them.
 
@@ -147,11 +146,10 @@ def job_page(
         order, cursor, parts: as of `jobs_slice`.
         metric: name of a metric whose best values are shown.
     """
-    size = min(size, MAX_PAGE)
     try:
-        part = jobs_slice(jobs, order, cursor, size, parts)
+        part = jobs_slice(jobs, order, cursor, PAGE_SIZE, parts)
     except ValueError:
-        part = jobs_slice(jobs, order, "", size, parts)
+        part = jobs_slice(jobs, order, "", PAGE_SIZE, parts)
     rows = jobs.filter(pk__in=part.job_ids).annotate(steps_per_epoch=F("facts__steps_per_epoch"))
     found = rows.order_by().in_bulk()
     shown = [found[job_id] for job_id in part.job_ids if job_id in found]
@@ -344,13 +342,13 @@ def enrolment_tokens(now: datetime.datetime) -> list[EnrolmentToken]:
 
 
 def audit_page(
-    entries: QuerySet[AuditEntry], before_id: int | None = None, size: int = 50
+    entries: QuerySet[AuditEntry], before_id: int | None
 ) -> tuple[list[AuditEntry], bool]:
     """Read one page of audit entries, newest first; and whether there are older ones."""
     if before_id is not None:
         entries = entries.filter(pk__lt=before_id)
-    rows = list(entries.order_by("-pk")[: size + 1])
-    return rows[:size], len(rows) > size
+    rows = list(entries.order_by("-pk")[: PAGE_SIZE + 1])
+    return rows[:PAGE_SIZE], len(rows) > PAGE_SIZE
 
 
 def generations_of(job: Job) -> list[Generation]:
@@ -358,10 +356,9 @@ def generations_of(job: Job) -> list[Generation]:
     return list(job.generations.defer("membership").order_by("-number")[:MAX_GENERATIONS])
 
 
-def events_of(job: Job, before_id: int | None = None) -> list[Event]:
+def events_of(job: Job) -> list[Event]:
     """List events of a job, newest first."""
-    events = job.events.order_by("-id")
-    return list((events.filter(pk__lt=before_id) if before_id else events)[:MAX_EVENTS])
+    return list(job.events.order_by("-id")[:MAX_EVENTS])
 
 
 def members_by_phase(job: Job) -> dict[str, int]:
