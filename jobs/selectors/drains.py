@@ -54,6 +54,11 @@ class DrainMove:
         return ", ".join(f"{count} on {name}" for name, count in self.nodes.items())
 
     @property
+    def start_s(self) -> tuple[float, float] | None:
+        """Seconds until the earliest and the latest start."""
+        return None if self.start is None else (self.start.earliest_s, self.start.latest_s)
+
+    @property
     def text(self) -> str:
         """The change in words: "4 → 3 on node-b"."""
         if not self.wanted:

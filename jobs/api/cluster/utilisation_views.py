@@ -16,7 +16,7 @@ from rest_framework.views import APIView
 from jobs.api.openapi import fields_param
 from jobs.api.requests import chosen_fields, time_param
 from jobs.exceptions import InvalidInputError
-from jobs.models import Node
+from jobs.models import Node, ReadingBin
 from jobs.selectors.readings import STEPS_S, readings_between
 
 _DEFAULT_SPAN = datetime.timedelta(hours=1)
@@ -33,17 +33,12 @@ FIELDS = (
 )
 
 
-class ReadingBinSerializer(serializers.Serializer):
-    """Means of a bin, and peaks. Only for the OpenAPI document."""
+class ReadingBinSerializer(serializers.ModelSerializer):
+    """Means of a bin, which begins `at`, and peaks. Only for the OpenAPI document."""
 
-    at = serializers.DateTimeField(help_text="Beginning of the bin.")
-    num_readings = serializers.IntegerField()
-    utilisation_percent = serializers.FloatField(allow_null=True)
-    utilisation_peak = serializers.FloatField(allow_null=True)
-    memory_bytes = serializers.FloatField(allow_null=True)
-    memory_peak = serializers.FloatField(allow_null=True)
-    temperature_c = serializers.FloatField(allow_null=True)
-    power_w = serializers.FloatField(allow_null=True)
+    class Meta:
+        model = ReadingBin
+        fields = FIELDS
 
 
 class AcceleratorUtilisationSerializer(serializers.Serializer):
