@@ -45,7 +45,7 @@ from benchmarks.pauses import (
     growths_s,
     pauses_of,
 )
-from jobs.demo.stack.stack import Stack, embedded_stack
+from tests.support.stack import Stack, embedded_stack
 
 #: The moments that count are the control plane's own. Asking for them every 10 ms took a good part
 #: of a processor from what is measured.
