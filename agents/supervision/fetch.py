@@ -39,7 +39,7 @@ def trainer_prepare(
     code_fetch(resource, code_sha256, wanted.code_name, directory.code, client, cache)
     source_fetch(resource, wanted.spec, directory.path, client, cache)
     if wanted.checkpoint_sha256 is not None:
-        fetch = partial(client.fetch_checkpoint, resource, wanted.checkpoint_sha256)
+        fetch = partial(client.fetch, resource, "checkpoint", wanted.checkpoint_sha256)
         cache.take(wanted.checkpoint_sha256, fetch, directory.restore)
 
 
@@ -48,7 +48,7 @@ def source_fetch(
 ) -> None:
     """Place the model with which a job predicts, if it is another job's, into `folder`."""
     if spec.model_sha256 is not None:
-        fetch = partial(client.fetch_source, resource, spec.model_sha256)
+        fetch = partial(client.fetch, resource, "source", spec.model_sha256)
         cache.take(spec.model_sha256, fetch, folder / SOURCE_FILE)
 
 
@@ -57,7 +57,7 @@ def forked_state_fetch(
 ) -> None:
     """Place the state of another job from which a job starts, if there is one, into `folder`."""
     if spec.fork is not None:
-        fetch = partial(client.fetch_checkpoint, resource, spec.fork.sha256)
+        fetch = partial(client.fetch, resource, "checkpoint", spec.fork.sha256)
         cache.take(spec.fork.sha256, fetch, folder / FORKED_FILE)
 
 
@@ -78,7 +78,7 @@ def adopted_state_fetch(
     """
     passing = directory.records / "adopted.npz"
     passing.unlink(missing_ok=True)
-    fetch = partial(client.fetch_adopted, resource, adoption.sha256)
+    fetch = partial(client.fetch, resource, "adopted", adoption.sha256)
     try:
         cache.take(adoption.sha256, fetch, passing)
         with plain_file_open(passing) as file:
@@ -96,8 +96,8 @@ def code_fetch(
     client: ControlPlaneClient,
     cache: FileCache,
 ) -> None:
-    """Unpack the code of `resource` (see `fetch_code`) into the empty folder `target`."""
+    """Unpack the code of `resource` (see `fetch`) into the empty folder `target`."""
     with tempfile.TemporaryDirectory(dir=target.parent) as passing:
         archive = Path(passing) / "archive"
-        cache.take(sha256, partial(client.fetch_code, resource, sha256), archive)
+        cache.take(sha256, partial(client.fetch, resource, "code", sha256), archive)
         archive_unpack(archive.read_bytes(), code_name, target)
