@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 import re
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -119,11 +120,7 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
             isolation_check(request.isolation)
             node = Node.objects.create(
                 name=request.name,
-                host=request.host,
-                first_port=request.first_port,
-                last_port=request.last_port,
-                boot_id=request.boot_id,
-                isolation=request.isolation,
+                **_told(request),
                 agent_token_digest=token_digest(agent_token),
                 last_seen_at=now,
             )
@@ -178,19 +175,19 @@ def node_hello(
     with transaction.atomic():
         was_lost = node.status == NodeStatus.LOST
         Node.objects.filter(id=node.pk).update(
-            host=request.host,
-            first_port=request.first_port,
-            last_port=request.last_port,
-            boot_id=request.boot_id,
-            isolation=request.isolation,
-            last_seen_at=now,
-            status=NodeStatus.ONLINE,
+            **_told(request), last_seen_at=now, status=NodeStatus.ONLINE
         )
         accelerators_write(node, request.accelerators)
         if was_lost:
             event_add("node_back", f"{node.name} is back", now=now, node=node)
         _filter_note(node, request.filters_peers, now)
     return _reply(node, token_for_hello(node, agent_token, now))
+
+
+def _told(request: HelloRequest) -> dict[str, Any]:
+    """Return the columns of a node that its agent tells."""
+    names = ("host", "first_port", "last_port", "boot_id", "isolation")
+    return {name: getattr(request, name) for name in names}
 
 
 def _filter_note(node: Node, filters_peers: bool, now: datetime.datetime) -> None:
@@ -299,7 +296,7 @@ def node_remove(node: Node, now: datetime.datetime, *, actor: str, reason: str =
     return jobs | validations_of_node_expire(node, now)
 
 
-def _node_check(request: EnrolRequest | HelloRequest) -> None:
+def _node_check(request: HelloRequest) -> None:
     fields: dict[str, list[str]] = {}
     if request.protocol != PROTOCOL_VERSION:
         fields["protocol"] = [f"This control plane speaks version {PROTOCOL_VERSION}; update it."]
@@ -326,7 +323,7 @@ def _node_check(request: EnrolRequest | HelloRequest) -> None:
         raise InvalidInputError("The node's description is not valid.", fields=fields)
 
 
-def _kinds_check(request: EnrolRequest | HelloRequest, node: Node | None = None) -> None:
+def _kinds_check(request: HelloRequest, node: Node | None = None) -> None:
     """Require one CPU thread count per kind: only equal counts give bitwise equal results.
 
     Raises:
