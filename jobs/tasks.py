@@ -61,6 +61,13 @@ def _cycle_run() -> set[int]:
     return changed
 
 
+def _nudged(changed: set[int]) -> list[int]:
+    """Wake whoever waits for orders of changed jobs; return the jobs, sorted."""
+    if changed:
+        nudges.jobs_changed(changed, orders=True)
+    return sorted(changed)
+
+
 def _orders_changed(changed: set[int]) -> None:
     if changed:
         nudges.jobs_changed(changed, orders=True, cycle=False)
@@ -88,10 +95,7 @@ def expire_nodes() -> list[int]:
 def expire_generations() -> list[int]:
     """Abort resizes and stop leaving trainers past their time limit; return the changed jobs."""
     now = timezone.now()
-    changed = generations_expire(now) if watch_is_kept(now) else set()
-    if changed:
-        nudges.jobs_changed(changed, orders=True)
-    return sorted(changed)
+    return _nudged(generations_expire(now) if watch_is_kept(now) else set())
 
 
 @shared_task(time_limit=60)
@@ -146,27 +150,19 @@ def expire_validations() -> list[int]:
     if watch_is_kept(now):
         changed |= validations_expire(now)
     validations_delete_old(now)
-    if changed:
-        nudges.jobs_changed(changed, orders=True)
-    return sorted(changed)
+    return _nudged(changed)
 
 
 @shared_task(time_limit=60)
 def advance_forks() -> list[int]:
     """Start forks whose state has come, refuse those that wait in vain; return changed jobs."""
-    changed = forks_advance(timezone.now())
-    if changed:
-        nudges.jobs_changed(changed, orders=True)
-    return sorted(changed)
+    return _nudged(forks_advance(timezone.now()))
 
 
 @shared_task(time_limit=60)
 def advance_tuning() -> list[int]:
     """Begin, judge and end rounds of parallel tuning; return changed jobs."""
-    changed = tuning_advance(timezone.now())
-    if changed:
-        nudges.jobs_changed(changed, orders=True)
-    return sorted(changed)
+    return _nudged(tuning_advance(timezone.now()))
 
 
 @shared_task(time_limit=60)
