@@ -1,8 +1,8 @@
 """Runs workloads through the production policies without a cluster. Pure: imports the core only."""
 
 from controlplane.core.policies import BatchMode
-from controlplane.simulator.engine.event_clock import StuckError
 from controlplane.simulator.engine.report import JobOutcome, Report
+from controlplane.simulator.engine.run import StuckError
 from controlplane.simulator.engine.simulate import simulate
 from controlplane.simulator.published.workload_files import pollux_workload
 from controlplane.simulator.settings import (

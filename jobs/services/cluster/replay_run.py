@@ -14,8 +14,8 @@ from django.utils import timezone
 
 from controlplane.core.policies import POLICIES, BatchMode
 from controlplane.core.values.tiers import TIERS
-from controlplane.simulator.engine.event_clock import StuckError
 from controlplane.simulator.engine.report import Report
+from controlplane.simulator.engine.run import StuckError
 from controlplane.simulator.engine.simulate import simulate
 from controlplane.simulator.settings import Knowledge, ResizeCosts
 from controlplane.simulator.workloads.history import (
