@@ -52,11 +52,7 @@ MAX_TOKENS = 200
 #: More than a page shows, for the number of members before the oldest resize shown.
 MAX_GENERATIONS = 150
 
-_OPEN_PHASES = (
-    GenerationPhase.PREPARING.value,
-    GenerationPhase.SWITCHING.value,
-    GenerationPhase.ACTIVE.value,
-)
+_OPEN_PHASES = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE)
 
 #: Times of an allocation that its job does not keep.
 _LEAVING = ("stop_requested_at", "release_requested_at", "left_at", "finished_at")
@@ -165,8 +161,7 @@ def job_page(
 
 def live_jobs(person: Person) -> list[Job]:
     """List jobs that have not ended, by tier and priority, highest first, then oldest first."""
-    statuses = [status.value for status in LIVE_JOB_STATUSES]
-    jobs = jobs_visible_to(person).filter(status__in=statuses)
+    jobs = jobs_visible_to(person).filter(status__in=LIVE_JOB_STATUSES)
     return list(jobs.order_by(*QUEUE_ORDER)[:MAX_LIVE_JOBS])
 
 
@@ -176,7 +171,7 @@ def queue_page(number: int) -> list[tuple[Job, int]]:
     More jobs than fit on a page tell that there is another one.
     """
     first = (number - 1) * QUEUE_JOBS_AT_ONCE
-    jobs = Job.objects.filter(status__in=[status.value for status in LIVE_JOB_STATUSES])
+    jobs = Job.objects.filter(status__in=LIVE_JOB_STATUSES)
     rows = jobs.select_related("owner").only(*_QUEUE_COLUMNS).order_by(*QUEUE_ORDER)
     shown = list(rows[first : first + QUEUE_JOBS_AT_ONCE + 1])
     kept = Allocation.objects.filter(
@@ -267,7 +262,7 @@ def _virtual_nodes_by_slot(job_ids: Iterable[int]) -> dict[tuple[int, int], tupl
     found: dict[tuple[int, int], tuple[int, ...]] = {}
     generations = Generation.objects.filter(job_id__in=list(job_ids), phase__in=_OPEN_PHASES)
     for generation in sorted(
-        generations, key=lambda g: (g.phase != GenerationPhase.ACTIVE.value, g.number)
+        generations, key=lambda g: (g.phase != GenerationPhase.ACTIVE, g.number)
     ):
         for member in generation.membership.members:
             key = (generation.job_id, member.slot)
@@ -375,7 +370,7 @@ def queue_place(job: Job) -> int | None:
     cannot_start = begins("cannot_start")
     if job.policy_reason.startswith(cannot_start):
         return None
-    ahead = Job.objects.filter(status=JobStatus.PENDING.value).filter(
+    ahead = Job.objects.filter(status=JobStatus.PENDING).filter(
         Q(tier__in=[tier for tier in TIERS if tier.rank < Tier(job.tier).rank])
         | Q(tier=job.tier, priority__gt=job.priority)
         | Q(tier=job.tier, priority=job.priority, pk__lt=job.pk)
@@ -394,7 +389,7 @@ class PriorityRange:
 
 def priority_ranges(without: Job | None = None) -> dict[Tier, PriorityRange]:
     """Return the priorities of all active jobs, whoever owns them, by tier, highest first."""
-    jobs = Job.objects.filter(status__in=[status.value for status in LIVE_JOB_STATUSES])
+    jobs = Job.objects.filter(status__in=LIVE_JOB_STATUSES)
     if without is not None:
         jobs = jobs.exclude(pk=without.pk)
     rows = jobs.order_by("-tier").values_list("tier")
