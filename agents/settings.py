@@ -6,10 +6,12 @@ import argparse
 import ipaddress
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from controlplane.core.log_format import LOG_FORMATS
@@ -143,125 +145,90 @@ def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> A
         ValueError: names the missing or wrong option.
         SystemExit: from argparse, for an unknown option or for --help.
     """
-    given = _parser(environment).parse_args(arguments)
+    try:
+        given = vars(_parser(environment).parse_args(arguments))
+    except argparse.ArgumentError as error:
+        option = (error.argument_name or "").partition("/")[0]
+        raise ValueError(f"{option} {error.message}") from None
     for name in ("server", "node", "state_dir"):
-        if not getattr(given, name):
+        if not given[name]:
             option = name.replace("_", "-")
             raise ValueError(f"--{option} is missing (or set {ENVIRONMENT_PREFIX}{name.upper()})")
-    first_port, last_port = _port_range(given.ports)
-    emulated = _whole_number("--emulate", given.emulate)
-    return AgentSettings(
-        server=given.server.rstrip("/"),
-        node=given.node,
-        state_dir=Path(given.state_dir).expanduser().absolute(),
-        enrolment_token=_enrolment_token(given, environment),
-        enrolment_token_file=_enrolment_token_file(environment),
-        insecure=_switch("--insecure", given.insecure),
-        host=given.host,
-        first_port=first_port,
-        last_port=last_port,
-        gpus=given.gpus or ("none" if emulated else "all"),
-        emulated=emulated,
-        kind=given.kind,
-        threads=_whole_number("--threads", given.threads),
-        keep_trainers=given.keep_trainers,
-        once=given.once,
-        log_format=_choice("--log-format", given.log_format, LOG_FORMATS),
-        verbose=given.verbose,
-        peer_filter=_switch("--peer-filter", given.peer_filter),
-        kept_environment=tuple(given.keep_environment),
-        grace_s=_positive_number("--grace-s", given.grace_s),
-        pulse_limit_s=_positive_number("--pulse-limit", given.pulse_limit),
-        fork_servers=_switch("--fork-servers", given.fork_servers),
-        job_uids=_job_uids(given.isolation, given.job_uids),
-        job_networks=_job_networks(given.job_networks),
-        max_validations=_whole_number("--max-validations", given.max_validations),
-        cache_bytes=_whole_number("--cache-mib", given.cache_mib) * MEBIBYTE,
-    )
+    given["gpus"] = given["gpus"] or ("none" if given["emulated"] else "all")
+    given["kept_environment"] = tuple(given["kept_environment"])
+    given["first_port"], given["last_port"] = given.pop("ports")
+    if given.pop("isolation") == "none":
+        given["job_uids"] = None
+    token_file = environment.get(f"{ENVIRONMENT_PREFIX}ENROLMENT_TOKEN_FILE", "")
+    given["enrolment_token_file"] = path = Path(token_file) if token_file else None
+    if path is not None and not given["enrolment_token"]:
+        given["enrolment_token"] = _file_text(path)
+    return AgentSettings(**given)
 
 
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
-    def variable(name: str, default: str = "") -> str:
-        return environment.get(ENVIRONMENT_PREFIX + name, default)
-
+    """Build a parser whose results are fields of `AgentSettings`, but for ports and isolation."""
     parser = argparse.ArgumentParser(
         prog="python -m agents",
         description="Runs this machine's trainers for a VirtualFlow control plane.",
         epilog=f"Options with a value can also be set as {ENVIRONMENT_PREFIX}<OPTION>.",
+        exit_on_error=False,
     )
-    add = parser.add_argument
-    add("--server", default=variable("SERVER"), help="address of the control plane")
-    add("--node", default=variable("NODE"), help="name of this node")
-    add("--state-dir", default=variable("STATE_DIR"), help="folder of this agent alone")
-    add(
-        "--insecure",
-        action=argparse.BooleanOptionalAction,
-        default=variable("INSECURE", "0"),
-        help="allow http:// beyond this machine (variable: 1 or 0)",
+
+    def add(option: str, text: str, default: str = "", **more: Any) -> None:
+        name = option.lstrip("-").replace("-", "_").upper()
+        value = environment.get(ENVIRONMENT_PREFIX + name, default)
+        parser.add_argument(option, help=text, default=value, metavar=name, **more)
+
+    switch: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "type": _switch}
+    add("--server", "address of the control plane", type=lambda text: text.rstrip("/"))
+    add("--node", "name of this node")
+    add("--state-dir", "folder of this agent alone", type=_folder)
+    add("--insecure", "allow http:// beyond this machine (variable: 1 or 0)", "0", **switch)
+    add("--enrolment-token", "one-time token, first start only")
+    add("--host", "address that other nodes reach trainers under")
+    add("--ports", "ports for trainers", "21000-21999", type=_port_range)
+    add("--gpus", '"all", "none", or indices and UUIDs')
+    add("--emulate", "number of emulated accelerators", "0", type=_whole, dest="emulated")
+    add("--kind", "kind of the emulated accelerators", "cpu")
+    add("--threads", "CPU threads of each of them", "1", type=_whole)
+    add("--grace-s", "seconds from SIGTERM to SIGKILL", "10", type=_seconds)
+    add("--pulse-limit", "seconds, then it is killed", "10", type=_seconds, dest="pulse_limit_s")
+    text = "keep TensorFlow imported to start trainers fast (variable: 1 or 0)"
+    add("--fork-servers", text, "1", **switch)
+    text = "uid: each job runs as a user of its own (as root); none: as the agent's user"
+    add("--isolation", text, "none", type=_one_of("uid", "none"))
+    text = "user ids for jobs, free of accounts; agents on one machine need different ones"
+    add("--job-uids", text, "200000-200999", type=_job_uids)
+    text = (
+        "with uid: what jobs may reach besides their peers, such as 10.0.0.0/8,2001:db8::/32; "
+        "any: everything (default: nothing)"
     )
-    add("--enrolment-token", default="", help="one-time token, first start only")
-    add("--host", default=variable("HOST"), help="address that other nodes reach trainers under")
-    add("--ports", default=variable("PORTS", "21000-21999"), help="ports for trainers")
-    add("--gpus", default=variable("GPUS"), help='"all", "none", or indices and UUIDs')
-    add("--emulate", default=variable("EMULATE", "0"), help="number of emulated accelerators")
-    add("--kind", default=variable("KIND", "cpu"), help="kind of the emulated accelerators")
-    add("--threads", default=variable("THREADS", "1"), help="CPU threads of each of them")
-    add("--grace-s", default=variable("GRACE_S", "10"), help="seconds from SIGTERM to SIGKILL")
-    add("--pulse-limit", default=variable("PULSE_LIMIT", "10"), help="seconds, then it is killed")
-    add(
-        "--fork-servers",
-        action=argparse.BooleanOptionalAction,
-        default=variable("FORK_SERVERS", "1"),
-        help="keep TensorFlow imported to start trainers fast (variable: 1 or 0)",
-    )
-    add(
-        "--isolation",
-        default=variable("ISOLATION", "none"),
-        help="uid: each job runs as a user of its own (as root); none: as the agent's user",
-    )
-    add(
-        "--job-uids",
-        default=variable("JOB_UIDS", "200000-200999"),
-        help="user ids for jobs, free of accounts; agents on one machine need different ones",
-    )
-    add(
-        "--job-networks",
-        default=variable("JOB_NETWORKS"),
-        help="with uid: what jobs may reach besides their peers, such as 10.0.0.0/8,2001:db8::/32; "
-        "any: everything (default: nothing)",
-    )
-    add("--max-validations", default=variable("MAX_VALIDATIONS", "1"), help="at the same time")
-    add("--cache-mib", default=variable("CACHE_MIB", "4096"), help="bound of the download cache")
-    add(
+    add("--job-networks", text, type=_job_networks)
+    add("--max-validations", "at the same time", "1", type=_whole)
+    add("--cache-mib", "bound of the download cache", "4096", type=_mebibytes, dest="cache_bytes")
+    names = environment.get(f"{ENVIRONMENT_PREFIX}KEEP_ENVIRONMENT", "").replace(",", " ").split()
+    parser.add_argument(
         "--keep-environment",
         action="append",
-        default=variable("KEEP_ENVIRONMENT").replace(",", " ").split(),
+        default=names,
+        dest="kept_environment",
         metavar="NAME",
         help="a variable that trainers may see (repeat for more)",
     )
-    add(
-        "--peer-filter",
-        action=argparse.BooleanOptionalAction,
-        default=variable("PEER_FILTER", "1"),
-        help="trainers drop packets from outside their job, or do not start (variable: 1 or 0)",
-    )
-    add("--keep-trainers", action="store_true", help="leave trainers running when stopped")
-    add("--once", action="store_true", help="one round, then exit; trainers are kept")
-    add(
-        "--log-format",
-        default=variable("LOG_FORMAT", LOG_FORMATS[0]),
-        help="text, or json: a JSON object a line",
-    )
-    add("--verbose", action="store_true", help="log every request and every order")
+    text = "trainers drop packets from outside their job, or do not start (variable: 1 or 0)"
+    add("--peer-filter", text, "1", **switch)
+    flag: dict[str, Any] = {"action": "store_true"}
+    parser.add_argument("--keep-trainers", help="leave trainers running when stopped", **flag)
+    parser.add_argument("--once", help="one round, then exit; trainers are kept", **flag)
+    text = "text, or json: a JSON object a line"
+    add("--log-format", text, LOG_FORMATS[0], type=_one_of(*LOG_FORMATS))
+    parser.add_argument("--verbose", help="log every request and every order", **flag)
     return parser
 
 
-def _enrolment_token(given: argparse.Namespace, environment: Mapping[str, str]) -> str:
-    """Read the token from the option, the variable, or a file (for mounted secrets)."""
-    direct = given.enrolment_token or environment.get(f"{ENVIRONMENT_PREFIX}ENROLMENT_TOKEN", "")
-    path = _enrolment_token_file(environment)
-    if direct or path is None:
-        return str(direct)
+def _file_text(path: Path) -> str:
+    """Read a token from a file (for mounted secrets)."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
@@ -270,17 +237,19 @@ def _enrolment_token(given: argparse.Namespace, environment: Mapping[str, str]) 
         raise ValueError(f"{ENVIRONMENT_PREFIX}ENROLMENT_TOKEN_FILE: {error}") from error
 
 
-def _job_uids(isolation: str, text: str) -> range | None:
-    if isolation not in ("uid", "none"):
-        raise ValueError(f"--isolation must be uid or none, got {isolation!r}")
+def _folder(text: str) -> Path | None:
+    return Path(text).expanduser().absolute() if text else None
+
+
+def _job_uids(text: str) -> range:
     first, dash, last = (part.strip() for part in text.partition("-"))
     if not dash or not first.isdecimal() or not last.isdecimal():
-        raise ValueError(f"--job-uids must look like 200000-200999, got {text!r}")
+        raise ArgumentTypeError(f"must look like 200000-200999, got {text!r}")
     if not MIN_JOB_UID <= int(first) < int(last) <= MAX_JOB_UID:
-        raise ValueError(
-            f"--job-uids must be two or more ids within {MIN_JOB_UID}-{MAX_JOB_UID}, got {text!r}"
+        raise ArgumentTypeError(
+            f"must be two or more ids within {MIN_JOB_UID}-{MAX_JOB_UID}, got {text!r}"
         )
-    return range(int(first), int(last) + 1) if isolation == "uid" else None
+    return range(int(first), int(last) + 1)
 
 
 def _job_networks(text: str) -> tuple[Network, ...] | None:
@@ -289,14 +258,9 @@ def _job_networks(text: str) -> tuple[Network, ...] | None:
     try:
         return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
     except ValueError as error:
-        raise ValueError(
-            f"--job-networks must be networks with commas between them, or any: {error}"
+        raise ArgumentTypeError(
+            f"must be networks with commas between them, or any: {error}"
         ) from None
-
-
-def _enrolment_token_file(environment: Mapping[str, str]) -> Path | None:
-    path = environment.get(f"{ENVIRONMENT_PREFIX}ENROLMENT_TOKEN_FILE", "")
-    return Path(path) if path else None
 
 
 def _is_loopback(host: str) -> bool:
@@ -309,34 +273,40 @@ def _is_loopback(host: str) -> bool:
 def _port_range(text: str) -> tuple[int, int]:
     first, dash, last = text.partition("-")
     if not dash or not first.strip().isdecimal() or not last.strip().isdecimal():
-        raise ValueError(f"--ports must look like 21000-21999, got {text!r}")
+        raise ArgumentTypeError(f"must look like 21000-21999, got {text!r}")
     return int(first), int(last)
 
 
-def _switch(option: str, given: bool | str) -> bool:
-    """Parse a switch: the value set by argparse, or the text of a variable."""
-    if given in (True, False, "0", "1"):
-        return bool(int(given))
-    raise ValueError(f"the variable of {option} must be 0 or 1, got {given!r}")
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ArgumentTypeError(f"must be 0 or 1, got {text!r}")
+    return text == "1"
 
 
-def _choice(option: str, given: str, choices: Sequence[str]) -> str:
-    if given not in choices:
-        raise ValueError(f"{option} must be {' or '.join(choices)}, got {given!r}")
-    return given
+def _one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in words:
+            raise ArgumentTypeError(f"must be {' or '.join(words)}, got {text!r}")
+        return text
+
+    return read
 
 
-def _whole_number(option: str, text: str) -> int:
+def _whole(text: str) -> int:
     if not text.strip().isdecimal():
-        raise ValueError(f"{option} must be a whole number, got {text!r}")
+        raise ArgumentTypeError(f"must be a whole number, got {text!r}")
     return int(text)
 
 
-def _positive_number(option: str, text: str) -> float:
+def _mebibytes(text: str) -> int:
+    return _whole(text) * MEBIBYTE
+
+
+def _seconds(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise ValueError(f"{option} must be a number of seconds, got {text!r}") from None
+        raise ArgumentTypeError(f"must be a number of seconds, got {text!r}") from None
     if not 0 < value < float("inf"):
-        raise ValueError(f"{option} must be above 0, got {text!r}")
+        raise ArgumentTypeError(f"must be above 0, got {text!r}")
     return value

@@ -33,23 +33,22 @@ from statistics import median
 from benchmarks.figures import figures_print
 from benchmarks.policy_cases import (
     OURS,
-    POLLUX,
     REPORTING_SEEDS,
     TUNING_SEEDS,
     profiles_there,
+    workload_make,
 )
 from controlplane.core.expected_starts import ExpectedStart, expected_starts
 from controlplane.core.policies import POLICIES
 from controlplane.core.values.types import JobId, Plan, Snapshot
-from controlplane.simulator import Cluster, Workload, cluster_make, profiles_read, simulate
+from controlplane.simulator import Cluster, Workload, cluster_make, simulate
 from controlplane.simulator.native_output import native_output_dropped
-from controlplane.simulator.published.recipe import HOURS, NUM_JOBS, workload_draw
-from controlplane.simulator.published.synthetic import MODELS, synthetic_applications
+from controlplane.simulator.published.recipe import NUM_JOBS
 
 #: Policies: ours, and queues of fixed demands, where jobs wait.
 NAMES = (OURS, "fifo", "srtf", "tiresias")
 
-#: Nodes of 4 accelerators, and jobs at the published load.
+#: A quarter of the published cluster: nodes of 4 accelerators, and jobs at the published load.
 NUM_NODES, JOBS = 4, NUM_JOBS // 4
 
 #: Seconds after which jobs that nothing could be told are forecast again.
@@ -161,16 +160,6 @@ def outcome_of(workload: Workload, cluster: Cluster, policy: str) -> Outcome:
     return Outcome(tuple(rows), len(teller.waiting), jumps_s, teller.num_changed)
 
 
-def workload_make(seed: int, load: float) -> Workload:
-    """Draw the workload of a seed for a quarter of the published cluster."""
-    most, number = NUM_NODES * 4, round(JOBS * load)
-    if profiles_there() == "synthetic":
-        return workload_draw(
-            synthetic_applications(), number, HOURS, seed, models=MODELS, most=most
-        )
-    return workload_draw(profiles_read(POLLUX), number, HOURS, seed, most=most)
-
-
 def figures_of(outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, float]:
     """Return the figures of the outcomes by policy; none where nothing was told."""
     rows = [one for found in outcomes.values() for one in found]
@@ -213,7 +202,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     for policy in options.only:
         for load, seed in ((load, seed) for load in options.loads for seed in seeds):
-            found = outcome_of(workload_make(seed, load), cluster, policy)
+            workload = workload_make(
+                round(JOBS * load), NUM_NODES * 4, kinds=1, seed=seed, profiles=profiles_there()
+            )
+            found = outcome_of(workload, cluster, policy)
             outcomes[policy].append(found)
             own = figures_of({policy: [found]})
             inside, width = own.get("inside_share", 0.0), own.get("median_width_s", 0.0)

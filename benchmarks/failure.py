@@ -32,7 +32,7 @@ from benchmarks.failures.cases import CASES, Case, Hit
 from benchmarks.failures.hits import DEADLINE_S, FatedJob, answers
 from benchmarks.failures.links import open_links
 from benchmarks.figures import figures_print
-from jobs.demo.stack.stack import Stack, embedded_stack
+from tests.support.stack import Stack, embedded_stack
 
 LEASE_S = 5.0
 PULSE_LIMIT_S = 5.0

@@ -38,14 +38,13 @@ from benchmarks.pauses import (
     COMPARED,
     DEADLINE_S,
     JOB,
-    NEVER_STEPS,
     SIZES,
     Pause,
     Size,
     growths_s,
     pauses_of,
 )
-from jobs.demo.stack.stack import Stack, embedded_stack
+from tests.support.stack import Stack, embedded_stack
 
 #: The moments that count are the control plane's own. Asking for them every 10 ms took a good part
 #: of a processor from what is measured.
@@ -143,7 +142,7 @@ def submit(stack: Stack, size: Size) -> int:
         "global_batch_size": BATCH,
         "num_virtual_nodes": 4,
         "max_accelerators": 2,
-        "stop": {"kind": "steps", "limit": NEVER_STEPS},
+        "stop": {"kind": "steps", "limit": 10_000_000},
         "seed": 7,
     }
     return int(stack.post("jobs/", body, expect=201)["id"])

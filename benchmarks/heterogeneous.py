@@ -31,6 +31,7 @@ from pathlib import Path
 from agents.trainer.local.local_cluster import LocalJob
 from benchmarks.cpu_quota import CpuQuota
 from benchmarks.figures import figures_print
+from benchmarks.specs import spec_make
 from controlplane.core.estimates.step_time import (
     Sample,
     StepTime,
@@ -39,14 +40,7 @@ from controlplane.core.estimates.step_time import (
     sync_seconds,
     sync_time_fit,
 )
-from controlplane.core.protocol.wire import (
-    ReductionMode,
-    ReportKind,
-    StopCondition,
-    StopKind,
-    TrainerReport,
-    TrainingSpec,
-)
+from controlplane.core.protocol.wire import ReportKind, TrainerReport
 from controlplane.core.virtual_nodes.uneven_split import finish_s, plan_counts, runs
 
 JOB = """
@@ -227,18 +221,7 @@ def main() -> int:
     parser.add_argument("--slow", type=float, default=0.22, help="share of a core")
     parser.add_argument("--filters", type=int, default=48)
     options = parser.parse_args()
-    spec = TrainingSpec(
-        job_id=0,
-        name="heterogeneous benchmark",
-        entry_file="job.py",
-        code_sha256="",
-        settings={"filters": options.filters},
-        global_batch_size=BATCH_SIZE,
-        num_virtual_nodes=NUM_VIRTUAL_NODES,
-        seed=0,
-        reduction=ReductionMode.EXACT,
-        stop=StopCondition(kind=StopKind.STEPS, limit=1_000_000),
-    )
+    spec = spec_make({"filters": options.filters}, BATCH_SIZE, NUM_VIRTUAL_NODES)
     with tempfile.TemporaryDirectory(prefix="virtualflow-mix-") as folder, CpuQuota() as quota:
         code = Path(folder) / "job.py"
         code.write_text(JOB)

@@ -29,7 +29,7 @@ from benchmarks.figures import figures_print
 from benchmarks.intrusions import from_agents, from_jobs, from_visitors
 from benchmarks.intrusions.attempts import Attempt, Site
 from jobs.demo.stack import processes
-from jobs.demo.stack.stack import embedded_stack
+from tests.support.stack import embedded_stack
 
 #: Each agent of this machine has its own users.
 FIRST_UID, UIDS_PER_NODE = 210_000, 100

@@ -206,11 +206,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as text:
         directory = Path(text)
         if "postgresql" in options.databases:
-            server = servers.start_postgresql(servers.postgresql_directory())
-            try:
-                figures |= _child(server.url, directory, options)
-            finally:
-                server.stop()
+            with servers.postgresql_running() as url:
+                figures |= _child(url, directory, options)
         if "sqlite" in options.databases:
             figures |= _child(f"sqlite:///{directory}/jobs.sqlite3", directory, options)
     return figures_print("job_lists", figures)

@@ -37,7 +37,7 @@ from typing import Any
 
 from agents.trainer.local.local_cluster import LocalJob, LocalJobError
 from benchmarks.figures import figures_print
-from controlplane.core.protocol.wire import ReductionMode, StopCondition, StopKind, TrainingSpec
+from benchmarks.specs import spec_make, steps_stop
 
 JOB = """
 import keras
@@ -225,19 +225,8 @@ def job_built(settings: dict[str, Any]) -> tuple[Any, Any, int]:
 def trainer_arm(settings: dict[str, Any]) -> dict[str, Any]:
     """Train with real trainers; gives the first one's peak in bytes and the final digest."""
     num_virtual_nodes, num_workers = settings.pop("virtual_nodes"), settings.pop("workers")
-    num_steps = settings.pop("steps", STEPS)
-    spec = TrainingSpec(
-        job_id=0,
-        name="memory benchmark",
-        entry_file="job.py",
-        code_sha256="",
-        settings=settings,
-        global_batch_size=settings["batch"],
-        num_virtual_nodes=num_virtual_nodes,
-        seed=0,
-        reduction=ReductionMode.EXACT,
-        stop=StopCondition(kind=StopKind.STEPS, limit=num_steps),
-    )
+    stop = steps_stop(settings.pop("steps", STEPS))
+    spec = spec_make(settings, settings["batch"], num_virtual_nodes, stop=stop)
     with tempfile.TemporaryDirectory(prefix="virtualflow-memory-") as folder:
         code = Path(folder) / "job.py"
         code.write_text(JOB)

@@ -17,6 +17,7 @@ Figures:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -24,8 +25,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -116,29 +115,17 @@ def main() -> None:
     options = parser.parse_args()
     figures: dict[str, float] = {}
     for database in options.databases:
-        with (
-            _database(database) as settings,
-            tempfile.TemporaryDirectory() as folder,
-            running_site(_prepared(Path(folder)), **settings) as site,
-        ):
+        with contextlib.ExitStack() as stack:
+            settings = {}
+            if database == "postgresql":
+                settings["DATABASE_URL"] = stack.enter_context(servers.postgresql_running())
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            site = stack.enter_context(running_site(_prepared(folder), **settings))
             _say(f"{database}: adding {options.jobs} jobs")
             site.run(_FILL.format(num_jobs=options.jobs, long_job_id=LONG_JOB_ID))
             for name, value in _measured(site, options.repeats).items():
                 figures[f"{database}_{name}"] = value
     figures_print("pages", figures)
-
-
-@contextmanager
-def _database(name: str) -> Iterator[dict[str, str]]:
-    """Start a database; yield the settings with which a site uses it."""
-    if name == "sqlite":
-        yield {}
-        return
-    server = servers.start_postgresql(servers.postgresql_directory())
-    try:
-        yield {"DATABASE_URL": server.url}
-    finally:
-        server.stop()
 
 
 def _prepared(folder: Path) -> Path:

@@ -9,15 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents.trainer.local.local_cluster import LocalJob
-from controlplane.core.protocol.wire import (
-    Membership,
-    ReductionMode,
-    ReportKind,
-    StopCondition,
-    StopKind,
-    TrainerReport,
-    TrainingSpec,
-)
+from benchmarks.specs import spec_make
+from controlplane.core.protocol.wire import Membership, ReportKind, TrainerReport
 
 JOB = """
 import keras
@@ -65,7 +58,6 @@ SIZES = (
 BATCH = 32
 #: The size beside which a restart from a checkpoint stands.
 COMPARED = "10m"
-NEVER_STEPS = 10_000_000
 #: `steps` reports of the new membership to wait for, so that its normal pace is known.
 SETTLED_REPORTS = 4
 DEADLINE_S = 180.0
@@ -110,7 +102,8 @@ def pauses_of(size: Size, repeats: int) -> list[Pause]:
         code = Path(folder) / "job.py"
         code.write_text(JOB)
         num_slots = 4 * repeats * len(ways) + 4
-        with LocalJob(pause_spec(size), code, Path(folder) / "trainers", num_slots) as job:
+        spec = spec_make({"hidden_units": size.hidden_units, "optimizer": size.optimizer}, BATCH)
+        with LocalJob(spec, code, Path(folder) / "trainers", num_slots) as job:
             job.resize(1)
             for way, change in [*ways.items()] * repeats:
                 for number in (2, 1):
@@ -137,22 +130,6 @@ def check_digests(job: LocalJob) -> None:
     different = {number: digests for number, digests in found().items() if len(digests) > 1}
     if different:
         sys.exit(f"a joiner's state is not that of the source: {different}")
-
-
-def pause_spec(size: Size) -> TrainingSpec:
-    """Describe a job that goes on for as long as it is let."""
-    return TrainingSpec(
-        job_id=0,
-        name="growth benchmark",
-        entry_file="job.py",
-        code_sha256="",
-        settings={"hidden_units": size.hidden_units, "optimizer": size.optimizer},
-        global_batch_size=BATCH,
-        num_virtual_nodes=4,
-        seed=0,
-        reduction=ReductionMode.EXACT,
-        stop=StopCondition(kind=StopKind.STEPS, limit=NEVER_STEPS),
-    )
 
 
 def change_live(job: LocalJob, number: int) -> Membership:

@@ -148,18 +148,22 @@ def world_make(
 ) -> tuple[Workload, Cluster]:
     """Make the workload and the cluster of a case."""
     cluster = cluster_make(16, 4) if kinds == 1 else cluster_build(THREE_KINDS)
-    most = min(cluster.kinds.values())
-    num_jobs = round(NUM_JOBS * load)
-    if profiles == "synthetic":
-        applications = synthetic_applications()
-        if kinds > 1:
-            for application in applications.values():
-                application.speeds = MADE_UP_SPEEDS
-        return workload_draw(applications, num_jobs, HOURS, seed, models=MODELS, most=most), cluster
-    applications = profiles_read(POLLUX, gavel_speeds(THROUGHPUTS) if kinds > 1 else None)
     if workload == WORKLOAD_6:
-        return pollux_workload(POLLUX / "workload-6.csv", applications), cluster
-    return workload_draw(applications, num_jobs, HOURS, seed, most=most), cluster
+        return pollux_workload(POLLUX / "workload-6.csv", profiles_read(POLLUX)), cluster
+    most = min(cluster.kinds.values())
+    return workload_make(round(NUM_JOBS * load), most, kinds, seed, profiles), cluster
+
+
+def workload_make(num_jobs: int, most: int, kinds: int, seed: int, profiles: str) -> Workload:
+    """Draw jobs, each of at most `most` accelerators, with speeds on so many kinds of them."""
+    if profiles == "pollux":
+        speeds = gavel_speeds(THROUGHPUTS) if kinds > 1 else None
+        return workload_draw(profiles_read(POLLUX, speeds), num_jobs, HOURS, seed, most=most)
+    applications = synthetic_applications()
+    if kinds > 1:
+        for application in applications.values():
+            application.speeds = MADE_UP_SPEEDS
+    return workload_draw(applications, num_jobs, HOURS, seed, models=MODELS, most=most)
 
 
 def case_run(case: Case) -> Row:

@@ -32,7 +32,7 @@ from typing import Any
 from benchmarks.cpu_quota import CpuQuota
 from benchmarks.figures import figures_print
 from controlplane.core.policies import DEFAULT_POLICY
-from jobs.demo.stack.stack import Stack, embedded_stack
+from tests.support.stack import Stack, embedded_stack
 
 CODE = """
 import keras

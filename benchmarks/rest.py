@@ -114,11 +114,8 @@ def main() -> int:
     if options.rounds < 1 or options.seconds <= 0 or options.many < FEW_JOBS:
         parser.error(f"at least 1 round, more than 0 seconds and {FEW_JOBS} jobs are needed")
     if options.database == "postgresql":
-        server = servers.start_postgresql(servers.postgresql_directory())
-        try:
-            figures = _figures(options, server.url)
-        finally:
-            server.stop()
+        with servers.postgresql_running() as url:
+            figures = _figures(options, url)
     else:
         figures = _figures(options, options.database)
     name = options.database.partition(":")[0] or "sqlite"

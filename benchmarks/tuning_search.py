@@ -40,9 +40,9 @@ import optuna
 from agents.trainer.local.local_cluster import LocalJob
 from benchmarks.figures import figures_print
 from benchmarks.parallel_trials import parallel_run
+from benchmarks.specs import epochs_stop, spec_make
 from controlplane.core.protocol.tuning import TunableRange, TuningSpec
 from controlplane.core.protocol.wire import (
-    ReductionMode,
     ReportKind,
     StopCondition,
     StopKind,
@@ -146,7 +146,7 @@ def _retune_figures(seeds: Sequence[int]) -> dict[str, Any]:
 
 def _lowest(seed: int, *, retune: bool) -> tuple[float, int]:
     """Train a tuned job to its end; returns its lowest validation loss, and the trials kept."""
-    stop = StopCondition(kind=StopKind.EPOCHS, limit=JOB_EPOCHS)
+    stop = epochs_stop(JOB_EPOCHS)
     _, reports = _tuned_run(seed, stop, TuningSpec(space=SPACE, retune=retune))
     losses = [row.data["logs"]["val_loss"] for row in reports if row.kind is ReportKind.EPOCH]
     return min(losses), _trials_print(reports)
@@ -226,7 +226,7 @@ def _tuned(seed: int, target: float) -> tuple[int, bool]:
 
 def _parallel(seed: int, target: float) -> tuple[tuple[int, bool], int]:
     """Train a job beside its trials; returns its steps and whether it is there, and all steps."""
-    stop = StopCondition(kind=StopKind.EPOCHS, limit=JOB_EPOCHS)
+    stop = epochs_stop(JOB_EPOCHS)
     spec = _spec(seed, stop, TuningSpec(space=SPACE, parallel=True))
     found = parallel_run(spec, TEMPLATE, "val_accuracy", target)
     for number, trials in enumerate(found.rounds, start=1):
@@ -251,16 +251,11 @@ def _tuned_run(
 
 def _spec(seed: int, stop: StopCondition, tuning: TuningSpec) -> TrainingSpec:
     """Describe a tuned job that begins with the bad rate."""
-    return TrainingSpec(
-        job_id=0,
-        name="digits",
+    return spec_make(
+        {"learning_rate": BAD},
+        BATCH_SIZE,
         entry_file=TEMPLATE.name,
-        code_sha256="0" * 64,
-        settings={"learning_rate": BAD},
-        global_batch_size=BATCH_SIZE,
-        num_virtual_nodes=4,
         seed=seed,
-        reduction=ReductionMode.EXACT,
         stop=stop,
         tuning=tuning,
     )

@@ -33,7 +33,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,26 +42,15 @@ import numpy as np
 from benchmarks.figures import figures_print
 from controlplane.core.policies.common.fair_fill import power_of_two_fill
 from controlplane.core.values.types import Job
-from controlplane.simulator import (
-    Report,
-    ResizeCosts,
-    Workload,
-    WorkloadJob,
-    cluster_make,
-    simulate,
-)
-from controlplane.simulator.published.scaled import ScaledApplication
+from controlplane.simulator import Report, ResizeCosts, Workload, cluster_make, simulate
+from controlplane.simulator.applications.step_times import Floats
+from controlplane.simulator.published.scaled import scaling
+from controlplane.simulator.published.workload_files import COLD_START_S, virtualflow_workload
 
 TRACE, NUM_ACCELERATORS = "medium20_12jph", 8
 
-#: Images a second of ResNet-50 at a fixed batch, by V100s.
-SCALING = {1: 1248.0, 2: 2446.0, 4: 4660.0, 8: 8516.0}
-
 #: The other scaling: n accelerators are n to the power of this times as fast as one.
 EXPONENT = 0.6
-
-#: Seconds of cold start that every measured run time contains.
-COLD_START_S = 78.0
 
 COSTS = ResizeCosts(start_s=COLD_START_S, pause_s=0.7, growth_s=80.0, release_s=10.0)
 
@@ -106,35 +95,14 @@ def _job(index: int, row: Mapping[str, Any]) -> Job:
     )
 
 
-def workload(folder: Path, scaling: Mapping[int, float] = SCALING) -> Workload:
-    """Read the trace of 20 jobs and how long each ran at its full demand.
+def workload(folder: Path, rates_of: Callable[[int], Floats] = scaling) -> Workload:
+    """Read the trace of 20 jobs and how long each ran at its full demand."""
+    return virtualflow_workload(folder / f"{TRACE}.json", {}, rates_of)
 
-    Args:
-        scaling: examples a second by accelerators; numbers between are interpolated.
 
-    Raises:
-        OSError: the files are not in `folder`.
-    """
-    measured = json.loads((folder / "measured_seconds_at_demand.json").read_text())[TRACE]
-    rates = np.interp(range(NUM_ACCELERATORS + 1), [0, *scaling], [0.0, *scaling.values()])
-    jobs, applications = [], {}
-    for index, row in enumerate(_trace(folder, TRACE)):
-        name, demand = f"{index}-{row['workload']}", row["gpu_demand"]
-        work = (measured[str(index)] - COLD_START_S) * float(rates[demand])
-        applications[name] = ScaledApplication(name, work, rates[: demand + 1])
-        jobs.append(
-            WorkloadJob(
-                name=name,
-                submitted_at=row["arrival_time"],
-                application=name,
-                requested=demand,
-                batch_size=1,
-                is_fixed=True,
-                max_accelerators=demand,
-                weight=row["priority"],
-            )
-        )
-    return Workload(tuple(jobs), applications)
+def power_scaling(most: int) -> Floats:
+    """Return speeds on 0..`most` accelerators, relative to one."""
+    return np.arange(most + 1.0) ** EXPONENT
 
 
 def measure(folder: Path) -> dict[str, float]:
@@ -143,9 +111,8 @@ def measure(folder: Path) -> dict[str, float]:
         f"\nno policy can have a makespan below {least_makespan_s(workload(folder)):.0f} s", end=""
     )
     print(" with ResNet-50's scaling")
-    power = {number: number**EXPONENT for number in range(1, NUM_ACCELERATORS + 1)}
     before, after = _compare("ResNet-50's scaling", workload(folder))
-    other_before, other_after = _compare(f"scaling n^{EXPONENT:g}", workload(folder, power))
+    other_before, other_after = _compare(f"scaling n^{EXPONENT:g}", workload(folder, power_scaling))
     print(
         "\nVirtualFlow, 3 jobs: not replayed, as nobody recorded how long they ran nor which of "
         "the 3 traces it was; what was published does not tell (see the head of this file)"
@@ -177,9 +144,8 @@ def _compare(title: str, jobs: Workload) -> tuple[Report, Report]:
 
 def least_makespan_s(jobs: Workload) -> float:
     """Give the seconds of all the work where it is most efficient, with nothing ever idle."""
-    efficient = max(rate / number for number, rate in SCALING.items())
     works = [application.progress_ends[-1] for application in jobs.applications.values()]
-    return sum(works) / efficient / NUM_ACCELERATORS
+    return sum(works) / NUM_ACCELERATORS  # one accelerator a job, whose speed is 1
 
 
 def print_table(title: str, reports: Mapping[str, Report]) -> None:

@@ -17,6 +17,8 @@ from rest_framework.response import Response
 PROBLEM_TYPE = "application/problem+json"
 #: Seconds after which to try again what the database could not do.
 RETRY_S = 5
+#: Most messages about one field.
+MESSAGES_LIMIT = 10
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +141,22 @@ def problem_body(
     return body
 
 
+def messages_by_field(errors: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the errors of a serializer as at most `MESSAGES_LIMIT` messages for each field."""
+    return {name: _messages(nested)[:MESSAGES_LIMIT] for name, nested in errors.items()}
+
+
+def _messages(errors: Any) -> list[str]:
+    """Return nested messages in one list; those of an entry begin with its place or key."""
+    if isinstance(errors, Mapping):
+        places = ((f"Item {key + 1}" if isinstance(key, int) else key) for key in errors)
+        pairs = zip(places, map(_messages, errors.values()), strict=True)
+        return [f"{place}: {text}" for place, texts in pairs for text in texts]
+    if isinstance(errors, list):
+        return [text for nested in errors for text in _messages(nested)]
+    return [str(errors)]
+
+
 def problem_response(error: ControlPlaneError) -> HttpResponse:
     """Render an error for a view outside the REST framework."""
     body = problem_body(error.status, error.code, error.detail, error.fields)
@@ -177,12 +195,7 @@ def _rest_problem(error: rest.APIException) -> tuple[dict[str, Any], dict[str, s
     if getattr(error, "wait", None):
         headers["Retry-After"] = str(int(error.wait) + 1)  # type: ignore[attr-defined]
     if isinstance(error, rest.ValidationError) and isinstance(error.detail, dict):
-        fields = {
-            name: [str(message) for message in messages]
-            if isinstance(messages, list)
-            else [str(messages)]
-            for name, messages in error.detail.items()
-        }
+        fields = messages_by_field(error.detail)
         return problem_body(400, "invalid", "The input is not valid.", fields), headers
     codes = error.get_codes()
     code = codes if isinstance(codes, str) else "invalid"

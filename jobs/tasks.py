@@ -9,8 +9,9 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from jobs import counters, nudges
+from jobs.services.cluster.cordons import shared_nodes_cordon
 from jobs.services.cluster.maintenance import windows_advance
-from jobs.services.cluster.nodes import nodes_expire, shared_nodes_cordon
+from jobs.services.cluster.nodes import nodes_expire
 from jobs.services.cluster.replays import replay_next
 from jobs.services.failures.quarantine import nodes_judge
 from jobs.services.failures.timeouts import generations_expire, stalled_recover
@@ -60,6 +61,13 @@ def _cycle_run() -> set[int]:
     return changed
 
 
+def _nudged(changed: set[int]) -> list[int]:
+    """Wake whoever waits for orders of changed jobs; return the jobs, sorted."""
+    if changed:
+        nudges.jobs_changed(changed, orders=True)
+    return sorted(changed)
+
+
 def _orders_changed(changed: set[int]) -> None:
     if changed:
         nudges.jobs_changed(changed, orders=True, cycle=False)
@@ -87,10 +95,7 @@ def expire_nodes() -> list[int]:
 def expire_generations() -> list[int]:
     """Abort resizes and stop leaving trainers past their time limit; return the changed jobs."""
     now = timezone.now()
-    changed = generations_expire(now) if watch_is_kept(now) else set()
-    if changed:
-        nudges.jobs_changed(changed, orders=True)
-    return sorted(changed)
+    return _nudged(generations_expire(now) if watch_is_kept(now) else set())
 
 
 @shared_task(time_limit=60)
@@ -145,27 +150,19 @@ def expire_validations() -> list[int]:
     if watch_is_kept(now):
         changed |= validations_expire(now)
     validations_delete_old(now)
-    if changed:
-        nudges.jobs_changed(changed, orders=True)
-    return sorted(changed)
+    return _nudged(changed)
 
 
 @shared_task(time_limit=60)
 def advance_forks() -> list[int]:
     """Start forks whose state has come, refuse those that wait in vain; return changed jobs."""
-    changed = forks_advance(timezone.now())
-    if changed:
-        nudges.jobs_changed(changed, orders=True)
-    return sorted(changed)
+    return _nudged(forks_advance(timezone.now()))
 
 
 @shared_task(time_limit=60)
 def advance_tuning() -> list[int]:
     """Begin, judge and end rounds of parallel tuning; return changed jobs."""
-    changed = tuning_advance(timezone.now())
-    if changed:
-        nudges.jobs_changed(changed, orders=True)
-    return sorted(changed)
+    return _nudged(tuning_advance(timezone.now()))
 
 
 @shared_task(time_limit=60)

@@ -133,43 +133,20 @@ class ControlPlaneClient:
             return None
         return _understood(WantedState, _parsed(body))
 
-    def fetch_code(self, resource: str, sha256: str, target: BinaryIO) -> None:
-        """Write uploaded code to `target`.
+    def fetch(self, resource: str, part: str, sha256: str, target: BinaryIO) -> None:
+        """Write a file that a job or a validation needs to `target`.
 
         Args:
             resource: "jobs/7", or "validations/7".
+            part: its uploaded "code"; its newest durable "checkpoint", or of a validation the state
+                that it starts from; the "adopted" state that it goes on with; the "source", the
+                model with which it predicts.
 
         Raises:
             DigestMismatchError: the bytes do not have the announced SHA-256.
         """
-        self._download(f"{resource}/code/", sha256, target, MAX_CODE_BYTES)
-
-    def fetch_checkpoint(self, resource: str, sha256: str, target: BinaryIO) -> None:
-        """Write the job's newest durable checkpoint to `target`.
-
-        Raises:
-            DigestMismatchError: the bytes do not have the announced SHA-256.
-        """
-        self._download(f"{resource}/checkpoint/", sha256, target, MAX_FILE_BYTES)
-
-    def fetch_adopted(self, resource: str, sha256: str, target: BinaryIO) -> None:
-        """Write the state that a job goes on with to `target`.
-
-        Raises:
-            DigestMismatchError: the bytes do not have the announced SHA-256.
-        """
-        self._download(f"{resource}/adopted/", sha256, target, MAX_FILE_BYTES)
-
-    def fetch_source(self, resource: str, sha256: str, target: BinaryIO) -> None:
-        """Write the model of another job, with which `resource` predicts, to `target`.
-
-        Args:
-            resource: as of `fetch_code`.
-
-        Raises:
-            DigestMismatchError: the bytes do not have the announced SHA-256.
-        """
-        self._download(f"{resource}/source/", sha256, target, MAX_FILE_BYTES)
+        max_bytes = MAX_CODE_BYTES if part == "code" else MAX_FILE_BYTES
+        self._download(f"{resource}/{part}/", sha256, target, max_bytes)
 
     def upload(
         self, job_id: int, slot: int, generation: int, name: str, path: Path, below: Path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 from agents.session.client import (
     ConflictError,
@@ -90,15 +91,7 @@ class Introduction:
                 "file in VIRTUALFLOW_ENROLMENT_TOKEN_FILE)"
             )
         request = EnrolRequest(
-            token=settings.enrolment_token,
-            name=settings.node,
-            host=self._host,
-            first_port=settings.first_port,
-            last_port=settings.last_port,
-            boot_id=self.boot_id,
-            accelerators=self._accelerators,
-            isolation=settings.isolation,
-            filters_peers=settings.peer_filter,
+            token=settings.enrolment_token, name=settings.node, **self._present()
         )
         try:
             reply = self._client.enrol(request)
@@ -123,12 +116,16 @@ class Introduction:
             log.warning("the used enrolment token is still there, delete it: %s", error)
 
     def _hello(self) -> HelloRequest:
-        return HelloRequest(
-            host=self._host,
-            first_port=self._settings.first_port,
-            last_port=self._settings.last_port,
-            boot_id=self.boot_id,
-            accelerators=self._accelerators,
-            isolation=self._settings.isolation,
-            filters_peers=self._settings.peer_filter,
-        )
+        return HelloRequest(**self._present())
+
+    def _present(self) -> dict[str, Any]:
+        """Return what enrolment and hello tell alike."""
+        return {
+            "host": self._host,
+            "first_port": self._settings.first_port,
+            "last_port": self._settings.last_port,
+            "boot_id": self.boot_id,
+            "accelerators": self._accelerators,
+            "isolation": self._settings.isolation,
+            "filters_peers": self._settings.peer_filter,
+        }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,9 +25,25 @@ SOURCE_FILE = "source.keras"
 FORKED_FILE = "restore.npz"
 
 
-def trainer_prepare(
-    wanted: WantedTrainer, directory: RunDirectory, client: ControlPlaneClient, cache: FileCache
-) -> None:
+@dataclass(frozen=True, slots=True)
+class SiteFiles:
+    """Files of a job or a validation on the site, by way of the node's cache.
+
+    Attributes:
+        resource: "jobs/7", or "validations/7".
+    """
+
+    client: ControlPlaneClient
+    cache: FileCache
+    resource: str
+
+    def take(self, part: str, sha256: str, target: Path) -> None:
+        """Place a part (see `ControlPlaneClient.fetch`) at `target`."""
+        fetch = partial(self.client.fetch, self.resource, part, sha256)
+        self.cache.take(sha256, fetch, target)
+
+
+def trainer_prepare(files: SiteFiles, wanted: WantedTrainer, directory: RunDirectory) -> None:
     """Create the run directory from scratch, with the job's code, checkpoint and source model.
 
     Raises:
@@ -34,40 +51,26 @@ def trainer_prepare(
         RequestRefusedError, DigestMismatchError, ValueError, OSError: permanent failure.
     """
     directory.prepare()
-    code_sha256 = wanted.spec.code_sha256
-    resource = f"jobs/{wanted.spec.job_id}"
-    code_fetch(resource, code_sha256, wanted.code_name, directory.code, client, cache)
-    source_fetch(resource, wanted.spec, directory.path, client, cache)
+    code_fetch(files, wanted.spec.code_sha256, wanted.code_name, directory.code)
+    source_fetch(files, wanted.spec, directory.path)
     if wanted.checkpoint_sha256 is not None:
-        fetch = partial(client.fetch_checkpoint, resource, wanted.checkpoint_sha256)
-        cache.take(wanted.checkpoint_sha256, fetch, directory.restore)
+        files.take("checkpoint", wanted.checkpoint_sha256, directory.restore)
 
 
-def source_fetch(
-    resource: str, spec: TrainingSpec, folder: Path, client: ControlPlaneClient, cache: FileCache
-) -> None:
+def source_fetch(files: SiteFiles, spec: TrainingSpec, folder: Path) -> None:
     """Place the model with which a job predicts, if it is another job's, into `folder`."""
     if spec.model_sha256 is not None:
-        fetch = partial(client.fetch_source, resource, spec.model_sha256)
-        cache.take(spec.model_sha256, fetch, folder / SOURCE_FILE)
+        files.take("source", spec.model_sha256, folder / SOURCE_FILE)
 
 
-def forked_state_fetch(
-    resource: str, spec: TrainingSpec, folder: Path, client: ControlPlaneClient, cache: FileCache
-) -> None:
+def forked_state_fetch(files: SiteFiles, spec: TrainingSpec, folder: Path) -> None:
     """Place the state of another job from which a job starts, if there is one, into `folder`."""
     if spec.fork is not None:
-        fetch = partial(client.fetch_checkpoint, resource, spec.fork.sha256)
-        cache.take(spec.fork.sha256, fetch, folder / FORKED_FILE)
+        files.take("checkpoint", spec.fork.sha256, folder / FORKED_FILE)
 
 
 def adopted_state_fetch(
-    resource: str,
-    adoption: Adoption,
-    previous: int,
-    directory: RunDirectory,
-    client: ControlPlaneClient,
-    cache: FileCache,
+    files: SiteFiles, adoption: Adoption, previous: int, directory: RunDirectory
 ) -> None:
     """Give a running trainer its copy of the state that its job goes on with.
 
@@ -78,9 +81,8 @@ def adopted_state_fetch(
     """
     passing = directory.records / "adopted.npz"
     passing.unlink(missing_ok=True)
-    fetch = partial(client.fetch_adopted, resource, adoption.sha256)
     try:
-        cache.take(adoption.sha256, fetch, passing)
+        files.take("adopted", adoption.sha256, passing)
         with plain_file_open(passing) as file:
             plain_file_write(directory.adopted(adoption.number), file)
         plain_file_delete(directory.adopted(previous), directory.path)
@@ -88,16 +90,9 @@ def adopted_state_fetch(
         passing.unlink(missing_ok=True)
 
 
-def code_fetch(
-    resource: str,
-    sha256: str,
-    code_name: str,
-    target: Path,
-    client: ControlPlaneClient,
-    cache: FileCache,
-) -> None:
-    """Unpack the code of `resource` (see `fetch_code`) into the empty folder `target`."""
+def code_fetch(files: SiteFiles, sha256: str, code_name: str, target: Path) -> None:
+    """Unpack the code into the empty folder `target`."""
     with tempfile.TemporaryDirectory(dir=target.parent) as passing:
         archive = Path(passing) / "archive"
-        cache.take(sha256, partial(client.fetch_code, resource, sha256), archive)
+        files.take("code", sha256, archive)
         archive_unpack(archive.read_bytes(), code_name, target)

@@ -19,7 +19,7 @@ from agents.session.report_queue import ReportQueue, last_report
 from agents.settings import AgentSettings
 from agents.supervision.cache import FileCache
 from agents.supervision.devices import accelerator_environment
-from agents.supervision.fetch import adopted_state_fetch, trainer_prepare
+from agents.supervision.fetch import SiteFiles, adopted_state_fetch, trainer_prepare
 from agents.supervision.fork_servers import ForkServers
 from agents.supervision.heartbeat import Pulse
 from agents.supervision.isolation import Isolation
@@ -70,6 +70,10 @@ class AgentContext:
     transfers: Background
     fork_servers: ForkServers
     isolation: Isolation
+
+    def files_of(self, resource: str) -> SiteFiles:
+        """Return the files of a job or a validation on the site."""
+        return SiteFiles(self.client, self.cache, resource)
 
 
 class _TrainerLog(logging.LoggerAdapter[logging.Logger]):
@@ -270,11 +274,11 @@ class TrainerHandle:
             self._adopted = adoption.number
             self.follow(wanted)
         elif now >= self._fetch_after:
-            client, cache, directory = self._around.client, self._around.cache, self.directory
-            resource, previous = f"jobs/{wanted.spec.job_id}", self._adopted
+            files, directory = self._around.files_of(f"jobs/{wanted.spec.job_id}"), self.directory
+            previous = self._adopted
             self._adopted_fetch = self._around.transfers.start(
                 f"adopt-{directory.path.name}",
-                lambda: adopted_state_fetch(resource, adoption, previous, directory, client, cache),
+                lambda: adopted_state_fetch(files, adoption, previous, directory),
             )
 
     def _report_memory_kill(self, process: OwnedProcess) -> None:
@@ -305,10 +309,9 @@ class TrainerHandle:
             self.directory.prepare()
             self._give_up(f"this node has no accelerator {wanted.accelerator_index}")
             return
-        client, cache, directory = self._around.client, self._around.cache, self.directory
+        files, directory = self._around.files_of(f"jobs/{wanted.spec.job_id}"), self.directory
         self._fetch = self._around.transfers.start(
-            f"fetch-{directory.path.name}",
-            lambda: trainer_prepare(wanted, directory, client, cache),
+            f"fetch-{directory.path.name}", lambda: trainer_prepare(files, wanted, directory)
         )
 
     def _can_start(self, wanted: WantedTrainer) -> bool:

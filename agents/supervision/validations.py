@@ -118,17 +118,10 @@ class Validation:
         self.path.mkdir(mode=0o700)
         (self.path / "code").mkdir()
         spec = self._wanted.spec
-        resource = f"validations/{self._wanted.validation_id}"
-        code_fetch(
-            resource,
-            spec.code_sha256,
-            self._wanted.code_name,
-            self.path / "code",
-            self._around.client,
-            self._around.cache,
-        )
-        source_fetch(resource, spec, self.path, self._around.client, self._around.cache)
-        forked_state_fetch(resource, spec, self.path, self._around.client, self._around.cache)
+        files = self._around.files_of(f"validations/{self._wanted.validation_id}")
+        code_fetch(files, spec.code_sha256, self._wanted.code_name, self.path / "code")
+        source_fetch(files, spec, self.path)
+        forked_state_fetch(files, spec, self.path)
         plain_file_write(self.path / "orders.json", json.dumps(encode(spec)).encode())
 
     def _start(self, now: float, error: BaseException | None) -> None:

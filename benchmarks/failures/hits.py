@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from benchmarks.failures.fates import Fates, Met
-from jobs.demo.stack.stack import Stack
+from tests.support.stack import Stack
 
 CODE = (Path(__file__).parent / "fated_job.py").read_text()
 BATCH = 16

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from jobs.demo.environment import BASE_DIR
-from jobs.demo.stack.stack import Stack
+from tests.support.stack import Stack
 
 PASSWORD = "correct-horse-battery-staple"
 _COMMAND_LIMIT_S = 120.0

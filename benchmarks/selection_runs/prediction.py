@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from agents.trainer.local.local_cluster import LocalJob
-from benchmarks.selection_runs.described import epochs_stop, job_spec
+from benchmarks.selection_runs.described import job_spec
+from benchmarks.specs import epochs_stop
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import ReportKind, TrainingSpec

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.selection_runs.costs import Costs
-from benchmarks.selection_runs.described import BATCH_SIZE, epochs_stop, job_spec
+from benchmarks.selection_runs.described import BATCH_SIZE, job_spec
 from benchmarks.selection_runs.runs import Reached, run
+from benchmarks.specs import epochs_stop, steps_stop
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind
 
@@ -137,7 +138,7 @@ def _run(
         )
     elif num_steps is not None:
         settings["decay_steps"] = num_steps
-        stop = StopCondition(kind=StopKind.STEPS, limit=num_steps)
+        stop = steps_stop(num_steps)
     return run(job_spec(settings, stop, selection, seed))
 
 

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
+from benchmarks.specs import spec_make
 from benchmarks.throughput_arms.job import NETWORKS
-from controlplane.core.protocol.wire import ReductionMode, StopCondition, StopKind, TrainingSpec
+from controlplane.core.protocol.wire import ReductionMode, TrainingSpec
 
 
 def job_spec(network: str, num_virtual_nodes: int, reduction: ReductionMode) -> TrainingSpec:
     """Describe an endless job."""
-    return TrainingSpec(
-        job_id=0,
-        name=network,
-        entry_file="job.py",
-        code_sha256="",
-        settings={"network": network},
-        global_batch_size=NETWORKS[network][2],
-        num_virtual_nodes=num_virtual_nodes,
-        seed=0,
-        reduction=reduction,
-        stop=StopCondition(kind=StopKind.STEPS, limit=10**9),
-    )
+    batch_size = NETWORKS[network][2]
+    return spec_make({"network": network}, batch_size, num_virtual_nodes, reduction=reduction)

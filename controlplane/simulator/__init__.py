@@ -1,8 +1,8 @@
 """Runs workloads through the production policies without a cluster. Pure: imports the core only."""
 
 from controlplane.core.policies import BatchMode
-from controlplane.simulator.engine.event_clock import StuckError
 from controlplane.simulator.engine.report import JobOutcome, Report
+from controlplane.simulator.engine.run import StuckError
 from controlplane.simulator.engine.simulate import simulate
 from controlplane.simulator.published.workload_files import pollux_workload
 from controlplane.simulator.settings import (
@@ -25,28 +25,3 @@ from controlplane.simulator.workloads.workloads import (
     cluster_build,
     cluster_make,
 )
-
-__all__ = [
-    "FLAT_30",
-    "FREE",
-    "MEASURED",
-    "BatchMode",
-    "Cluster",
-    "Failures",
-    "JobOutcome",
-    "Knowledge",
-    "NodeGroup",
-    "Report",
-    "ResizeCosts",
-    "Rules",
-    "StuckError",
-    "TuningPlan",
-    "Workload",
-    "WorkloadJob",
-    "cluster_build",
-    "cluster_make",
-    "code_version",
-    "pollux_workload",
-    "profiles_read",
-    "simulate",
-]

@@ -339,7 +339,7 @@ def _file_load(
         case "gavel":
             return gavel_workload(path, num_jobs, hours=num_jobs / JOBS_PER_HOUR, seed=seed)
         case "virtualflow":
-            return virtualflow_workload(path, None, speeds.get(SCALED, {}))
+            return virtualflow_workload(path, speeds.get(SCALED, {}))
         case _:
             return history_workload(history_read(path))
 

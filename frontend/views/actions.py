@@ -15,8 +15,9 @@ from frontend.views.changes import actor, person, words
 from frontend.views.job import changeable_job_or_404
 from frontend.views.reprioritise import reprioritise_confirm, standing_given
 from jobs import nudges
+from jobs.api.bodies import checked
 from jobs.api.jobs.serializers import DescriptionSerializer
-from jobs.exceptions import ControlPlaneError, InvalidInputError
+from jobs.exceptions import ControlPlaneError
 from jobs.models import Job
 from jobs.services.lifecycle.retention import files_delete
 from jobs.services.submission import job_actions
@@ -104,16 +105,9 @@ def job_describe(request: HttpRequest, job_id: int) -> HttpResponse:
     """Change the tags and the note of a job."""
 
     def change(job: Job) -> Job:
-        serializer = DescriptionSerializer(
-            data={name: request.POST.get(name, "") for name in ("tags", "note")}
-        )
-        if not serializer.is_valid():
-            raise InvalidInputError(
-                "", fields={k: [*map(str, v)] for k, v in serializer.errors.items()}
-            )
-        return job_actions.job_describe(
-            job.pk, timezone.now(), actor=actor(request), **serializer.validated_data
-        )
+        given = {name: request.POST.get(name, "") for name in ("tags", "note")}
+        changes = checked(DescriptionSerializer, given)
+        return job_actions.job_describe(job.pk, timezone.now(), actor=actor(request), **changes)
 
     return _do(
         request,

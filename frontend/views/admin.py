@@ -24,12 +24,11 @@ from jobs.selectors import access, pages
 from jobs.selectors.audit_filter import AuditFilter
 from jobs.selectors.peer_filters import unfiltered_nodes
 from jobs.services.cluster.agent_tokens import node_token_replace
+from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.cluster.nodes import (
     ENROLMENT_TOKEN_HOURS,
-    Cordon,
     enrolment_token_create,
     enrolment_token_revoke,
-    node_cordon,
 )
 from jobs.services.failures.quarantine import node_unquarantine
 

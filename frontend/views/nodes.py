@@ -21,7 +21,7 @@ from jobs.models import Node
 from jobs.selectors import access, drains, pages
 from jobs.selectors.peer_filters import unfiltered_nodes
 from jobs.selectors.readings import measures_told, readings_between
-from jobs.services.cluster.nodes import Cordon
+from jobs.services.cluster.cordons import Cordon
 
 _DEFAULT_WINDOW_S = 3600
 _TITLES = {

@@ -18,12 +18,12 @@ from django.views.decorators.http import require_POST, require_safe
 from frontend.views.admin import admin_or_404
 from frontend.views.changes import person, words
 from jobs import nudges
+from jobs.api.bodies import checked
 from jobs.api.projects.serializers import (
     NewProjectSerializer,
     PricesSerializer,
     ProjectChangeSerializer,
     RoleSerializer,
-    checked,
 )
 from jobs.api.projects.usage_views import usage_csv, usage_of
 from jobs.exceptions import ControlPlaneError, ForbiddenError, InvalidInputError, NotFoundError

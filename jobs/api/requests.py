@@ -27,6 +27,8 @@ _PLAIN_COLUMNS = {
     if not field.is_relation
 }
 ETAG = re.compile(r'(?:W/)?"(\d{1,10})\.(\d{1,10})"')
+#: ETag of a project or a user: a digest of what can be changed.
+DIGEST_ETAG = re.compile(r'(?:W/)?"([0-9a-f]{16})"')
 
 
 def visible_jobs(request: Request, job_id: int | None = None) -> QuerySet[Job]:
@@ -105,19 +107,25 @@ def etag(revision: int, version: int) -> str:
     return f'"{revision}.{version}"'
 
 
-def revision_expected(request: Request) -> int | None:
-    """Read the revision of If-Match; None for an unconditional change.
+def version_expected(request: Request, pattern: re.Pattern[str], noun: str) -> str | None:
+    """Read the version in If-Match; None for an unconditional change.
 
     Raises:
-        InvalidInputError: the header is not a job's ETag.
+        InvalidInputError: the header is not an ETag of this pattern.
     """
-    header = request.headers.get("If-Match")
-    if header is None or header.strip() == "*":
+    header = request.headers.get("If-Match", "*").strip()
+    if header == "*":
         return None
-    match = ETAG.fullmatch(header.strip())
+    match = pattern.fullmatch(header)
     if match is None:
-        raise InvalidInputError.of(if_match="Send the ETag of the job as you read it.")
-    return int(match[1])
+        raise InvalidInputError.of(if_match=f"Send the ETag of the {noun} as you read it.")
+    return match[1]
+
+
+def revision_expected(request: Request) -> int | None:
+    """Read the revision of a job in If-Match; see `version_expected`."""
+    revision = version_expected(request, ETAG, "job")
+    return None if revision is None else int(revision)
 
 
 def body(request: Request) -> Mapping[str, Any]:

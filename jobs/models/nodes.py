@@ -20,9 +20,9 @@ class Node(models.Model):
     `status` follows from heartbeats (online or lost). An admin cordons a node (`is_cordoned`: it
     gets no new work, and jobs there keep what they have) or drains it (`is_draining` as well: they
     leave); `cordoned_by` is the actor, and `cordon_reason` what the actor gave. A cordon by
-    `system` ends with its cause (services.cluster.nodes). Until `quarantined_until` the node is in
-    quarantine for `quarantine_reason`: trainers kept dying there. `quarantined_at` is the start of
-    the last quarantine, `num_quarantines` the number of them in a row. `maintenance_from` and
+    `system` ends with its cause (services.cluster.cordons). Until `quarantined_until` the node is
+    in quarantine for `quarantine_reason`: trainers kept dying there. `quarantined_at` is the start
+    of the last quarantine, `num_quarantines` the number of them in a row. `maintenance_from` and
     `maintenance_until` are the times of the first of its maintenance windows that has not ended,
     whatever an admin makes of the node by hand: it takes no new work from `maintenance_closes_at`
     on, and jobs leave at the start. `next_agent_token_digest` belongs to a token that was sent to

@@ -85,9 +85,7 @@ def _accelerators_usable(
     )
 
 
-def cluster_snapshot(
-    now: datetime.datetime, seed: int = 0, *, without_nodes: Collection[int] = ()
-) -> ClusterView:
+def cluster_snapshot(now: datetime.datetime, *, without_nodes: Collection[int] = ()) -> ClusterView:
     """Read the cluster for a policy, in a constant number of queries.
 
     A job with unreadable values is left out, with the accelerators that it holds.
@@ -129,7 +127,7 @@ def cluster_snapshot(
     )
     snapshot = types.Snapshot(
         now=now.timestamp(),
-        seed=seed,
+        seed=0,
         accelerators=accelerators,
         jobs=tuple(core_jobs),
         held=manned | {job_id: manned.get(job_id, ()) + row for job_id, row in kept.items()},

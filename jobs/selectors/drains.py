@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.conf import settings
 from django.db.models import Avg, F, Q
 
 from controlplane.core.expected_starts import ExpectedStart, expected_starts
 from controlplane.core.values import types
 from controlplane.simulator.settings import MEASURED
-from jobs.models import Accelerator, Allocation, ClusterSetting, Event, Generation, Job, Node
+from jobs.models import Accelerator, Allocation, Event, Generation, Job, Node
 from jobs.models.audit import AuditAction
 from jobs.selectors.access import Person, jobs_visible_to
-from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.estimates.resize_history import WAS_RESIZED
-from jobs.selectors.expected_starts import decide_timed
-from jobs.selectors.policy_state import policy_state_read
+from jobs.selectors.expected_starts import decide_timed, next_cycle
 
 #: Most jobs of the record of a drain.
 RECORD_LIMIT = 500
@@ -58,6 +54,11 @@ class DrainMove:
         return ", ".join(f"{count} on {name}" for name, count in self.nodes.items())
 
     @property
+    def start_s(self) -> tuple[float, float] | None:
+        """Seconds until the earliest and the latest start."""
+        return None if self.start is None else (self.start.earliest_s, self.start.latest_s)
+
+    @property
     def text(self) -> str:
         """The change in words: "4 → 3 on node-b"."""
         if not self.wanted:
@@ -69,9 +70,7 @@ class DrainMove:
 
 def drain_preview(nodes: Collection[Node], now: datetime.datetime) -> list[DrainMove]:
     """Decide as if nodes were drained now; list the changed jobs, those of the nodes first."""
-    policy, carried = _policy()
-    view = cluster_snapshot(now, without_nodes=[node.pk for node in nodes])
-    snapshot = dataclasses.replace(view.snapshot, carried=carried)
+    snapshot, policy = next_cycle(now, without_nodes=[node.pk for node in nodes])
     plan, num_decisions = decide_timed(snapshot, policy)
     assert plan.allocation is not None
     starts = expected_starts(snapshot, plan, policy, num_decisions)
@@ -244,13 +243,6 @@ def _within_s(
     if not held:
         return total_s + costs.start_s
     return total_s + leave_s[job.id] + (costs.growth_s if wanted - held else 0.0)
-
-
-def _policy() -> tuple[str, object | None]:
-    """Return the policy in force, and the state of its last cycle."""
-    setting = ClusterSetting.objects.filter(id=1).first()
-    name = settings.DEFAULT_POLICY if setting is None else setting.policy
-    return name, policy_state_read(name)
 
 
 def _node_names(accelerator_ids: Iterable[int]) -> dict[int, str]:

@@ -9,18 +9,17 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
-from django.conf import settings
 from django.contrib.auth.models import User
 
 from controlplane.core.expected_starts import expected_starts, unknown_starts
 from controlplane.core.values import types
-from jobs.models import ClusterSetting, Job, Project
+from jobs.models import Job, Project
 from jobs.selectors.access import share_factors, text_for
-from jobs.selectors.cluster import cluster_snapshot, remaining_work
+from jobs.selectors.cluster import remaining_work
 from jobs.selectors.estimates.batch_sizes import accelerator_sizes
 from jobs.selectors.estimates.job import known_read
 from jobs.selectors.estimates.step_times import step_times_read
-from jobs.selectors.expected_starts import decide_timed
+from jobs.selectors.expected_starts import decide_timed, next_cycle
 from jobs.submission import Submission
 
 #: Id of the job in question, above every id of the database.
@@ -53,14 +52,13 @@ class Outlook:
 
 def submission_outlook(submission: Submission, now: datetime.datetime, user: User) -> Outlook:
     """Return the policy's decision if the user's job were valid and in the queue now."""
-    snapshot = cluster_snapshot(now).snapshot
+    snapshot, policy = next_cycle(now)
     job = _job(submission)
     step_times = step_times_read([job])[job.pk]
     project_id = (
         Project.objects.filter(name=submission.project).values_list("pk", flat=True).first()
     )
     known = known_read([job], {job.pk: step_times}, accelerator_sizes())[job.pk]
-    chosen = ClusterSetting.objects.values_list("policy", flat=True).first()
     asked = types.Job(
         id=_ASKED_JOB_ID,
         submitted_at=now.timestamp(),
@@ -81,7 +79,6 @@ def submission_outlook(submission: Submission, now: datetime.datetime, user: Use
         user_factor=share_factors().get(user.pk, 1.0),
     )
     snapshot = dataclasses.replace(snapshot, jobs=(*snapshot.jobs, asked))
-    policy = chosen or settings.DEFAULT_POLICY
     plan, num_decisions = decide_timed(snapshot, policy)
     kinds = {accelerator.id: accelerator.kind for accelerator in snapshot.accelerators}
     shrunk = sum(len(resize.wanted) < len(resize.held) for resize in plan.resizes)

@@ -1,14 +1,36 @@
-"""Decisions, with the effort that a forecast of starts may take after them."""
+"""Decisions as the next cycle would make them, with the effort of a forecast after them."""
 
 from __future__ import annotations
 
+import datetime
 import time
+from collections.abc import Collection
+from dataclasses import replace
+
+from django.conf import settings
 
 from controlplane.core.cycle import decide
 from controlplane.core.values.types import Plan, Snapshot
+from jobs.models import ClusterSetting
+from jobs.selectors.cluster import cluster_snapshot
+from jobs.selectors.policy_state import policy_state_read
 
 #: Seconds that a forecast may take, if its decisions take as long as the first one.
 FORECAST_S = 0.5
+
+
+def next_cycle(
+    now: datetime.datetime, *, without_nodes: Collection[int] = ()
+) -> tuple[Snapshot, str]:
+    """Return what the next cycle decides about, and the policy in force, which decides.
+
+    Args:
+        without_nodes: as of `cluster_snapshot`.
+    """
+    chosen = ClusterSetting.objects.values_list("policy", flat=True).first()
+    policy = chosen or settings.DEFAULT_POLICY
+    snapshot = cluster_snapshot(now, without_nodes=without_nodes).snapshot
+    return replace(snapshot, carried=policy_state_read(policy)), policy
 
 
 def decide_timed(snapshot: Snapshot, policy: str) -> tuple[Plan, int]:

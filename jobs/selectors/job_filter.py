@@ -75,6 +75,10 @@ class TextsFilter(django_filters.Filter):
 class IdFilter(django_filters.NumberFilter):
     """`?sweep=3`."""
 
+    def __init__(self, field_name: str, label: str) -> None:
+        bounds = {"min_value": 1, "max_value": JOB_ID_LIMIT, "decimal_places": 0}
+        super().__init__(field_name, label=label, **bounds)
+
 
 def metric_read(text: str) -> tuple[str, str, float | None]:
     """Read `val_accuracy>0.9` or `val_accuracy` into a name, a lookup and a bound.
@@ -134,26 +138,11 @@ class JobFilter(django_filters.FilterSet):
     project = django_filters.CharFilter(field_name="project__name", max_length=40)
     name = django_filters.CharFilter(lookup_expr="icontains", max_length=100)
     template = django_filters.CharFilter(max_length=60)
-    forked_from = IdFilter(
-        field_name="forked_from_id",
-        min_value=1,
-        max_value=JOB_ID_LIMIT,
-        decimal_places=0,
-        label="forks of the job with this number",
-    )
-    sweep = IdFilter(
-        field_name="sweep_id",
-        min_value=1,
-        max_value=JOB_ID_LIMIT,
-        decimal_places=0,
-        label="jobs of the sweep with this number",
-    )
+    forked_from = IdFilter("forked_from_id", "forks of the job with this number")
+    sweep = IdFilter("sweep_id", "jobs of the sweep with this number")
     trial_of = IdFilter(
-        field_name="trial_of_id",
-        min_value=1,
-        max_value=JOB_ID_LIMIT,
-        decimal_places=0,
-        label="parallel trials of the job with this number; without it trials are not listed",
+        "trial_of_id",
+        "parallel trials of the job with this number; without it trials are not listed",
     )
     tag = TextsFilter(method="filter_tags", read=str, label="a tag")
     metric = TextsFilter(

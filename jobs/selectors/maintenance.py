@@ -27,11 +27,9 @@ def _between(start: datetime.datetime, end: datetime.datetime, of: str) -> Q:
     return Q(**{f"{of}maintenance_from__lte": start, f"{of}maintenance_until__gt": end})
 
 
-def windows_open(person: Person, node_id: int | None = None) -> list[MaintenanceWindow]:
+def windows_open(person: Person) -> list[MaintenanceWindow]:
     """List the windows that have not ended, the next one first, as a person may see them."""
     rows = MaintenanceWindow.objects.filter(ended_at=None, node__removed_at=None)
-    if node_id is not None:
-        rows = rows.filter(node_id=node_id)
     found = list(rows.select_related("node").order_by("starts_at", "node__name")[:MAX_WINDOWS])
     for row in found:
         row.reason = text_for(person, row.reason)

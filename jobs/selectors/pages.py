@@ -40,8 +40,8 @@ from jobs.selectors.access import (
 from jobs.selectors.job_order import jobs_slice
 from jobs.selectors.readings import IdleHeld, use_now
 
-#: Most rows of one response, whatever the request.
-MAX_PAGE = 200
+#: Rows of a page of jobs or of the audit log.
+PAGE_SIZE = 50
 MAX_LIVE_JOBS = 500
 MAX_NODES = 500
 MAX_ACCELERATORS = 4000
@@ -52,11 +52,7 @@ MAX_TOKENS = 200
 #: More than a page shows, for the number of members before the oldest resize shown.
 MAX_GENERATIONS = 150
 
-_OPEN_PHASES = (
-    GenerationPhase.PREPARING.value,
-    GenerationPhase.SWITCHING.value,
-    GenerationPhase.ACTIVE.value,
-)
+_OPEN_PHASES = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE)
 
 #: Times of an allocation that its job does not keep.
 _LEAVING = ("stop_requested_at", "release_requested_at", "left_at", "finished_at")
@@ -139,7 +135,6 @@ def job_page(
     cursor: str,
     metric: str = "",
     parts: Sequence[Q] = (Q(),),
-    size: int = 50,
 ) -> JobPage:
     """Read one page of `jobs`, the first one if the cursor is none of them.
 
@@ -147,11 +142,10 @@ def job_page(
         order, cursor, parts: as of `jobs_slice`.
         metric: name of a metric whose best values are shown.
     """
-    size = min(size, MAX_PAGE)
     try:
-        part = jobs_slice(jobs, order, cursor, size, parts)
+        part = jobs_slice(jobs, order, cursor, PAGE_SIZE, parts)
     except ValueError:
-        part = jobs_slice(jobs, order, "", size, parts)
+        part = jobs_slice(jobs, order, "", PAGE_SIZE, parts)
     rows = jobs.filter(pk__in=part.job_ids).annotate(steps_per_epoch=F("facts__steps_per_epoch"))
     found = rows.order_by().in_bulk()
     shown = [found[job_id] for job_id in part.job_ids if job_id in found]
@@ -167,8 +161,7 @@ def job_page(
 
 def live_jobs(person: Person) -> list[Job]:
     """List jobs that have not ended, by tier and priority, highest first, then oldest first."""
-    statuses = [status.value for status in LIVE_JOB_STATUSES]
-    jobs = jobs_visible_to(person).filter(status__in=statuses)
+    jobs = jobs_visible_to(person).filter(status__in=LIVE_JOB_STATUSES)
     return list(jobs.order_by(*QUEUE_ORDER)[:MAX_LIVE_JOBS])
 
 
@@ -178,7 +171,7 @@ def queue_page(number: int) -> list[tuple[Job, int]]:
     More jobs than fit on a page tell that there is another one.
     """
     first = (number - 1) * QUEUE_JOBS_AT_ONCE
-    jobs = Job.objects.filter(status__in=[status.value for status in LIVE_JOB_STATUSES])
+    jobs = Job.objects.filter(status__in=LIVE_JOB_STATUSES)
     rows = jobs.select_related("owner").only(*_QUEUE_COLUMNS).order_by(*QUEUE_ORDER)
     shown = list(rows[first : first + QUEUE_JOBS_AT_ONCE + 1])
     kept = Allocation.objects.filter(
@@ -269,7 +262,7 @@ def _virtual_nodes_by_slot(job_ids: Iterable[int]) -> dict[tuple[int, int], tupl
     found: dict[tuple[int, int], tuple[int, ...]] = {}
     generations = Generation.objects.filter(job_id__in=list(job_ids), phase__in=_OPEN_PHASES)
     for generation in sorted(
-        generations, key=lambda g: (g.phase != GenerationPhase.ACTIVE.value, g.number)
+        generations, key=lambda g: (g.phase != GenerationPhase.ACTIVE, g.number)
     ):
         for member in generation.membership.members:
             key = (generation.job_id, member.slot)
@@ -344,13 +337,13 @@ def enrolment_tokens(now: datetime.datetime) -> list[EnrolmentToken]:
 
 
 def audit_page(
-    entries: QuerySet[AuditEntry], before_id: int | None = None, size: int = 50
+    entries: QuerySet[AuditEntry], before_id: int | None
 ) -> tuple[list[AuditEntry], bool]:
     """Read one page of audit entries, newest first; and whether there are older ones."""
     if before_id is not None:
         entries = entries.filter(pk__lt=before_id)
-    rows = list(entries.order_by("-pk")[: size + 1])
-    return rows[:size], len(rows) > size
+    rows = list(entries.order_by("-pk")[: PAGE_SIZE + 1])
+    return rows[:PAGE_SIZE], len(rows) > PAGE_SIZE
 
 
 def generations_of(job: Job) -> list[Generation]:
@@ -358,10 +351,9 @@ def generations_of(job: Job) -> list[Generation]:
     return list(job.generations.defer("membership").order_by("-number")[:MAX_GENERATIONS])
 
 
-def events_of(job: Job, before_id: int | None = None) -> list[Event]:
+def events_of(job: Job) -> list[Event]:
     """List events of a job, newest first."""
-    events = job.events.order_by("-id")
-    return list((events.filter(pk__lt=before_id) if before_id else events)[:MAX_EVENTS])
+    return list(job.events.order_by("-id")[:MAX_EVENTS])
 
 
 def members_by_phase(job: Job) -> dict[str, int]:
@@ -378,7 +370,7 @@ def queue_place(job: Job) -> int | None:
     cannot_start = begins("cannot_start")
     if job.policy_reason.startswith(cannot_start):
         return None
-    ahead = Job.objects.filter(status=JobStatus.PENDING.value).filter(
+    ahead = Job.objects.filter(status=JobStatus.PENDING).filter(
         Q(tier__in=[tier for tier in TIERS if tier.rank < Tier(job.tier).rank])
         | Q(tier=job.tier, priority__gt=job.priority)
         | Q(tier=job.tier, priority=job.priority, pk__lt=job.pk)
@@ -397,7 +389,7 @@ class PriorityRange:
 
 def priority_ranges(without: Job | None = None) -> dict[Tier, PriorityRange]:
     """Return the priorities of all active jobs, whoever owns them, by tier, highest first."""
-    jobs = Job.objects.filter(status__in=[status.value for status in LIVE_JOB_STATUSES])
+    jobs = Job.objects.filter(status__in=LIVE_JOB_STATUSES)
     if without is not None:
         jobs = jobs.exclude(pk=without.pk)
     rows = jobs.order_by("-tier").values_list("tier")

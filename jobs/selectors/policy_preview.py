@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from django.conf import settings
 from django.db.models import QuerySet
 
 from controlplane.core.expected_starts import ExpectedStart, expected_starts
@@ -15,10 +14,9 @@ from controlplane.core.values.explanations import durations
 from controlplane.core.values.lifecycle import JobStatus
 from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Plan, Snapshot
-from jobs.models import ClusterSetting, Job
+from jobs.models import Job
 from jobs.selectors.cluster import cluster_snapshot
-from jobs.selectors.expected_starts import decide_timed
-from jobs.selectors.policy_state import policy_state_read
+from jobs.selectors.expected_starts import decide_timed, next_cycle
 
 #: Most jobs whose expected start is told; those that start first.
 STARTS_LIMIT = 20
@@ -78,19 +76,16 @@ def reprioritise_preview(
     Args:
         visible: jobs whose expected starts may be told.
     """
-    view = cluster_snapshot(now).snapshot
+    snapshot, policy = next_cycle(now)
     jobs = tuple(
         replace(
             job,
             weight=float(priorities.get(job.id, job.weight)),
             tier=tiers.get(job.id, job.tier),
         )
-        for job in view.jobs
+        for job in snapshot.jobs
     )
-    chosen = ClusterSetting.objects.values_list("policy", flat=True).first()
-    policy = chosen or settings.DEFAULT_POLICY
-    snapshot = replace(view, jobs=jobs, carried=policy_state_read(policy))
-    return _preview(snapshot, policy, now, visible)
+    return _preview(replace(snapshot, jobs=jobs), policy, now, visible)
 
 
 def _preview(

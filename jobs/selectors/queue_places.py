@@ -44,7 +44,7 @@ def places_moved(job_id: int, position: int) -> list[Place]:
         NotFoundError: no job of the queue has this number.
         ConflictError: there is no room without changing more than `MOVED_LIMIT` jobs.
     """
-    queue = Job.objects.filter(status__in=[status.value for status in LIVE_JOB_STATUSES])
+    queue = Job.objects.filter(status__in=LIVE_JOB_STATUSES)
     found = queue.filter(pk=job_id).first()
     if found is None:
         raise NotFoundError(f"There is no job {job_id} in the queue.")

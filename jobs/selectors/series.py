@@ -24,6 +24,18 @@ MAX_EPOCHS = 5_000
 MAX_RESIZES = 1_000
 MAX_METRICS = 100
 MAX_BATCH_GENERATIONS = 5_000
+#: Values of a bin in the order of `StepBin`; no name may be that of a column.
+_BIN = {
+    "until": Max("at"),
+    "step": Max("last_step"),
+    "total": Sum("examples"),
+    "spent_s": Sum("seconds"),
+    "mean_loss": Avg("loss"),
+    "largest_batch": Max("batch_size"),
+    "mean_rate": Avg("learning_rate"),
+    "mean_sqr": Avg("noise_sqr"),
+    "mean_var": Avg("noise_var"),
+}
 _STEP_SERIES = frozenset({"loss", "learning_rate"})
 
 
@@ -190,32 +202,8 @@ def step_reports_binned(job: Job, num_bins: int) -> QuerySet[Any, Any]:
 
 def step_bins_of(job: Job) -> list[StepBin]:
     """Sum up a job's step reports in bins, each about a `MAX_STEP_BINS`-th of its steps."""
-    rows = (
-        step_reports_binned(job, MAX_STEP_BINS)
-        .annotate(
-            until=Max("at"),
-            step=Max("last_step"),
-            total=Sum("examples"),
-            spent_s=Sum("seconds"),
-            mean_loss=Avg("loss"),
-            largest_batch=Max("batch_size"),
-            mean_rate=Avg("learning_rate"),
-            mean_sqr=Avg("noise_sqr"),
-            mean_var=Avg("noise_var"),
-        )
-        .order_by("bin_number")
-        .values_list(
-            "until",
-            "step",
-            "total",
-            "spent_s",
-            "mean_loss",
-            "largest_batch",
-            "mean_rate",
-            "mean_sqr",
-            "mean_var",
-        )
-    )
+    bins = step_reports_binned(job, MAX_STEP_BINS).annotate(**_BIN).order_by("bin_number")
+    rows = bins.values_list(*_BIN)
     return [StepBin(*row) for row in rows[: 2 * MAX_STEP_BINS]]
 
 

@@ -13,8 +13,8 @@ from benchmarks.slaq_runs import RecordedLoss
 from controlplane.simulator import FREE, MEASURED, Workload, WorkloadJob, cluster_make, simulate
 
 TWO = [
-    {"arrival_time": 1, "workload": "bert", "priority": 5, "gpu_demand": 4},
-    {"arrival_time": 10, "workload": "bert", "priority": 5, "gpu_demand": 4},
+    {"arrival_time": at, "workload": "bert", "priority": 5, "gpu_demand": 4, "batch_size": 64}
+    for at in (1, 10)
 ]
 
 

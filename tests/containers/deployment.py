@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 
 from jobs.demo.stack.ports import free_port
-from jobs.demo.stack.stack import Stack
 from tests.e2e.submitted import Submitted
+from tests.support.stack import Stack
 
 ROOT = Path(__file__).parent.parent.parent
 NODES = ("node-a", "node-b")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobs.demo.stack import stack as demo_stack
-from jobs.demo.stack.stack import ADMIN, Stack, stack_environment
+from tests.support import stack as whole_stack
 from tests.support.servers import RunningServer, create_database
+from tests.support.stack import ADMIN, Stack, stack_environment
 from tests.support.starts import count_start
 
 __all__ = ["ADMIN", "PASSWORD", "Stack", "running_stack"]
@@ -36,7 +36,7 @@ def running_stack(
         ADMIN_PASSWORD=PASSWORD,
         **variables,
     )
-    with demo_stack.running_stack(
+    with whole_stack.running_stack(
         directory, environment, options_for=options_for, address_for=address_for
     ) as stack:
         yield stack

@@ -11,8 +11,9 @@ from django.contrib.auth.models import User
 from controlplane.core.protocol.wire import HelloRequest
 from jobs.exceptions import ConflictError
 from jobs.models import Job, Node
+from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.cluster.node_shapes import shape_accept
-from jobs.services.cluster.nodes import Cordon, node_cordon, node_hello
+from jobs.services.cluster.nodes import node_hello
 from tests.jobs.world import PlayedNode, World
 from tests.security.every_answer import answers_of
 from tests.support.builders import accelerators, at, job_make, node_make, user_make

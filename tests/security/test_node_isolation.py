@@ -17,7 +17,8 @@ from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.wire import HelloRequest
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Event, Node
-from jobs.services.cluster.nodes import Cordon, enrolment_token_create, node_cordon
+from jobs.services.cluster.cordons import Cordon, node_cordon
+from jobs.services.cluster.nodes import enrolment_token_create
 from jobs.services.submission.validations import validation_start
 from jobs.tasks import expire_nodes
 from tests.support.builders import accelerators, enrol_request, job_make, node_make

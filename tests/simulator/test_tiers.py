@@ -59,7 +59,7 @@ def test_files_may_name_tiers(tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     row = {"arrival_time": 0, "workload": "a", "priority": 1, "gpu_demand": 2, "batch_size": 8}
     trace.write_text(json.dumps([row, {**row, "tier": "idle"}]))
-    found = virtualflow_workload(trace, None, {})
+    found = virtualflow_workload(trace, {})
     assert [one.tier for one in found.jobs] == [Tier.NORMAL, Tier.IDLE]
     jobs = tmp_path / "jobs.csv"
     jobs.write_text(

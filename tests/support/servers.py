@@ -14,7 +14,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -127,6 +128,16 @@ def start_postgresql(directory: Path) -> RunningServer:
     with psycopg.connect(maintenance, autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{DATABASE}"')
     return RunningServer(process, directory, postgresql_url(directory))
+
+
+@contextmanager
+def postgresql_running() -> Iterator[str]:
+    """Run a server of this process while the block runs; gives the address of its database."""
+    server = start_postgresql(postgresql_directory())
+    try:
+        yield server.url
+    finally:
+        server.stop()
 
 
 def create_database(server: RunningServer, name: str) -> str:

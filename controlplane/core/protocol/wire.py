@@ -290,16 +290,14 @@ class TrainerReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnrolRequest:
-    """Registration of a new node, with the one-time token that an admin created for it.
+class HelloRequest:
+    """An enrolled agent's (re)start: its present addresses and accelerators, and its boot id.
 
     Attributes:
         isolation: how jobs run there, "uid" (each as a user of its own) or "none".
         filters_peers: trainers start only if they drop packets from outside their job.
     """
 
-    token: str
-    name: str
     host: str
     first_port: int
     last_port: int
@@ -308,6 +306,14 @@ class EnrolRequest:
     isolation: str = "none"
     filters_peers: bool = True
     protocol: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrolRequest(HelloRequest):
+    """Registration of a new node, with the one-time token that an admin created for it."""
+
+    token: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,24 +324,6 @@ class EnrolReply:
     agent_token: str
     heartbeat_s: float
     lease_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HelloRequest:
-    """An enrolled agent's (re)start: its present addresses and accelerators, and its boot id.
-
-    Attributes:
-        isolation, filters_peers: as in `EnrolRequest`.
-    """
-
-    host: str
-    first_port: int
-    last_port: int
-    boot_id: str
-    accelerators: tuple[AcceleratorInfo, ...]
-    isolation: str = "none"
-    filters_peers: bool = True
-    protocol: int = PROTOCOL_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -320,11 +320,6 @@ class Resize:
     batch_size: int | None = None
     counts: tuple[int, ...] | None = None
 
-    @property
-    def is_preemption(self) -> bool:
-        """True when the job ends up without accelerators."""
-        return not self.wanted
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -13,11 +13,8 @@ machine: push an item, then replace the two topmost entries by their sum a numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +94,6 @@ def running_sum(items: Sequence[int]) -> Schedule:
     Used where the order need not survive another mapping (the fast mode).
     """
     return Schedule(tuple(items), tuple(min(index, 1) for index in range(len(items))))
-
-
-def execute(
-    schedule: Schedule, item: Callable[[int], Item], add: Callable[[Item, Item], Item]
-) -> list[Item]:
-    """Run a program; the plain reference for the tensor version in the trainer."""
-    stack: list[Item] = []
-    for index, merges in zip(schedule.items, schedule.merges, strict=True):
-        stack.append(item(index))
-        for _ in range(merges):
-            right = stack.pop()
-            stack.append(add(stack.pop(), right))
-    return stack
 
 
 class _Planner:

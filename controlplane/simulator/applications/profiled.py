@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,12 @@ from controlplane.simulator.applications.step_times import Floats, Placement, St
 
 #: Least squared norm of a gradient as a share of its variance: measured ones go down to 0.
 LEAST_SIGNAL = 1e-9
+
+#: Methods of an application that compute each answer once.
+_REMEMBERED = (
+    *("batch", "pace", "packed_paces", "packed_examples_per_s"),
+    *("_iterations_of", "_packed_table", "_tried"),
+)
 
 
 @dataclass(frozen=True)
@@ -70,14 +77,8 @@ class ProfiledApplication:
         least = np.min(np.stack([run.progress[:rows] for run in runs]), axis=0)
         self._ends = (0.0, *(float(end) for end in least))
         self._metric = runs[0].metric[:rows]
-        self._candidates: dict[tuple[str, Placement], tuple[NDArray[np.int64], ...]] = {}
-        self._seconds: dict[tuple[str, Placement], Floats] = {}
-        self._best: dict[tuple[str, Placement, int], Batch | None] = {}
-        self._paces: dict[tuple[str, Placement, Batch, int], Pace] = {}
-        self._packed: dict[tuple[str, int, int, int | None, int], Floats] = {}
-        self._fixed: dict[tuple[str, int, int, int, bool], Floats] = {}
-        self._tables: dict[tuple[str, int, int, int | None], tuple[NDArray[np.int64], Floats]] = {}
-        self._iterations_of: dict[int, Floats] = {}
+        for name in _REMEMBERED:
+            setattr(self, name, cache(getattr(self, name)))
 
     @property
     def progress_ends(self) -> Sequence[float]:
@@ -103,39 +104,26 @@ class ProfiledApplication:
         count = sum(placement)
         if batch_size is not None:
             return fixed_batch(self.bounds, batch_size, count)
-        key = (kind, placement, epoch)
-        if key not in self._best:
-            sizes, local, slices = self._tried(kind, placement)
-            rates = self._gain(sizes, epoch) / self._seconds[kind, placement]
-            best = int(np.argmax(rates)) if rates.size else 0
-            is_possible = rates.size > 0 and rates[best] > 0.0
-            self._best[key] = (
-                Batch(count, int(local[best]), int(slices[best])) if is_possible else None
-            )
-        return self._best[key]
+        sizes, local, slices, seconds = self._tried(kind, placement)
+        rates = self._gain(sizes, epoch) / seconds
+        best = int(np.argmax(rates)) if rates.size else 0
+        is_possible = rates.size > 0 and rates[best] > 0.0
+        return Batch(count, int(local[best]), int(slices[best])) if is_possible else None
 
     def pace(self, kind: str, placement: Placement, batch: Batch, epoch: int) -> Pace:
-        key = (kind, placement, batch, epoch)
-        if key not in self._paces:
-            step, sync = self._step_seconds(kind, placement, np.array([batch.local]))[:, 0]
-            total = step + (batch.num_slices - 1) * (step - sync)
-            sqr, var = self._statistics(batch.size, epoch)
-            gain = (var + sqr) / (var / (batch.size / self.bounds.initial) + sqr)
-            noise = self.bounds.initial * var / max(sqr, LEAST_SIGNAL * var)
-            self._paces[key] = Pace(
-                float(gain / total), batch, float(step), float(sync), float(noise)
-            )
-        return self._paces[key]
+        step, sync = self._step_seconds(kind, placement, np.array([batch.local]))[:, 0]
+        total = step + (batch.num_slices - 1) * (step - sync)
+        sqr, var = self._statistics(batch.size, epoch)
+        gain = (var + sqr) / (var / (batch.size / self.bounds.initial) + sqr)
+        noise = self.bounds.initial * var / max(sqr, LEAST_SIGNAL * var)
+        return Pace(float(gain / total), batch, float(step), float(sync), float(noise))
 
     def packed_paces(
         self, kind: str, most: int, per_node: int, batch_size: int | None, epoch: int
     ) -> Floats:
-        key = (kind, most, per_node, batch_size, epoch)
-        if key not in self._packed:
-            sizes, seconds = self._packed_table(kind, most, per_node, batch_size)
-            paces = np.where(sizes > 0, self._gain(np.maximum(sizes, 1), epoch) / seconds, 0.0)
-            self._packed[key] = np.concatenate([[0.0], paces.max(axis=1)])
-        return self._packed[key]
+        sizes, seconds = self._packed_table(kind, most, per_node, batch_size)
+        paces = np.where(sizes > 0, self._gain(np.maximum(sizes, 1), epoch) / seconds, 0.0)
+        return np.concatenate([[0.0], paces.max(axis=1)])
 
     def examples_per_s(
         self, kind: str, placement: Placement, batch_size: int, *, slices_alone: bool = False
@@ -147,18 +135,13 @@ class ProfiledApplication:
     def packed_examples_per_s(
         self, kind: str, most: int, per_node: int, batch_size: int, *, slices_alone: bool = False
     ) -> Floats:
-        key = (kind, most, per_node, batch_size, slices_alone)
-        if key not in self._fixed:
-            self._fixed[key] = np.array(
-                [0.0]
-                + [
-                    self.examples_per_s(
-                        kind, packed(count, per_node), batch_size, slices_alone=slices_alone
-                    )
-                    for count in range(1, most + 1)
-                ]
+        rates = [
+            self.examples_per_s(
+                kind, packed(count, per_node), batch_size, slices_alone=slices_alone
             )
-        return self._fixed[key]
+            for count in range(1, most + 1)
+        ]
+        return np.array([0.0, *rates])
 
     def examples_left(self, batch_size: int, epoch: int, progress: float) -> float:
         """Interpolate the number of iterations that the measured runs needed, epoch by epoch."""
@@ -172,11 +155,10 @@ class ProfiledApplication:
 
     def iterations(self, batch_size: int, epoch: int) -> float:
         """Return the iterations at the end of `epoch`, interpolated between batch sizes."""
-        if batch_size not in self._iterations_of:
-            self._iterations_of[batch_size] = np.array(
-                [np.interp(batch_size, self._sizes, row) for row in self._iterations.T]
-            )
-        return float(self._iterations_of[batch_size][epoch])
+        return float(self._iterations_of(batch_size)[epoch])
+
+    def _iterations_of(self, batch_size: int) -> Floats:
+        return np.array([np.interp(batch_size, self._sizes, row) for row in self._iterations.T])
 
     def modelled(
         self,
@@ -216,37 +198,30 @@ class ProfiledApplication:
 
         Shapes (most, number of batches to choose from); sizes are 0 where there is none.
         """
-        key = (kind, most, per_node, batch_size)
-        if key not in self._tables:
-            counts = np.arange(1, most + 1)
-            if batch_size is None:
-                tried = candidate_batches(self.bounds, counts)
-            else:
-                tried = fixed_batches(self.bounds, batch_size, counts)
-            seconds = np.ones(tried.sizes.shape)
-            for row, count in enumerate(counts):
-                step, sync = self._step_seconds(
-                    kind, packed(int(count), per_node), tried.locals[row]
-                )
-                seconds[row] = step + (tried.num_slices[row] - 1) * (step - sync)
-            self._tables[key] = tried.sizes, seconds
-        return self._tables[key]
+        counts = np.arange(1, most + 1)
+        if batch_size is None:
+            tried = candidate_batches(self.bounds, counts)
+        else:
+            tried = fixed_batches(self.bounds, batch_size, counts)
+        seconds = np.ones(tried.sizes.shape)
+        for row, count in enumerate(counts):
+            step, sync = self._step_seconds(kind, packed(int(count), per_node), tried.locals[row])
+            seconds[row] = step + (tried.num_slices[row] - 1) * (step - sync)
+        return tried.sizes, seconds
 
-    def _tried(self, kind: str, placement: Placement) -> tuple[NDArray[np.int64], ...]:
-        key = (kind, placement)
-        if key not in self._candidates:
-            found = candidate_batches(self.bounds, np.array([sum(placement)]))
-            chosen = found.sizes[0] > 0
-            sizes, local, slices = (
-                row[0][chosen] for row in (found.sizes, found.locals, found.num_slices)
-            )
-            self._candidates[key] = (sizes, local, slices)
-            if sizes.size:
-                step, sync = self._step_seconds(kind, placement, local)
-                self._seconds[key] = step + (slices - 1) * (step - sync)
-            else:
-                self._seconds[key] = np.empty(0)
-        return self._candidates[key]
+    def _tried(
+        self, kind: str, placement: Placement
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats]:
+        """Return sizes, examples of a slice, slices and seconds of the batches to choose from."""
+        found = candidate_batches(self.bounds, np.array([sum(placement)]))
+        chosen = found.sizes[0] > 0
+        sizes, local, slices = (
+            row[0][chosen] for row in (found.sizes, found.locals, found.num_slices)
+        )
+        if not sizes.size:
+            return sizes, local, slices, np.empty(0)
+        step, sync = self._step_seconds(kind, placement, local)
+        return sizes, local, slices, step + (slices - 1) * (step - sync)
 
     def _step_seconds(self, kind: str, placement: Placement, local: NDArray[np.int64]) -> Floats:
         if kind in self.times_by_kind:

@@ -6,31 +6,27 @@ import dataclasses
 import heapq
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from controlplane.core.cycle import decide
 from controlplane.core.scheduling.plan import plan_between
 from controlplane.core.values.types import AcceleratorId, Allocation, Job, Plan, Snapshot
 from controlplane.simulator.engine.changes import Holding, Releases
-from controlplane.simulator.engine.estimates import Comparisons
 from controlplane.simulator.engine.failures import Outages, Turn, silence, survive
 from controlplane.simulator.engine.jobs import SimulatedJob, Terms
-from controlplane.simulator.engine.records import Records
+from controlplane.simulator.engine.run import (
+    LONGEST_S,
+    STUCK_ROUNDS,
+    Progress,
+    Run,
+    StuckError,
+    stuck_text,
+)
 from controlplane.simulator.engine.trials import Trials
 from controlplane.simulator.workloads.workloads import Cluster, Workload
 
-#: Called with jobs ended, jobs in all and the simulated time: at every end, and every other second
-#: of wall-clock time.
-Progress = Callable[[int, int, float], None]
-
 #: Called with the input and the plan of every decision; may raise to stop the simulation.
 Watch = Callable[[Snapshot, Plan], None]
-
-#: Consecutive rounds without training or change after which the simulation counts as stuck.
-STUCK_ROUNDS = 2_000
-
-#: Simulated seconds without an arrival or end after which the simulation counts as stuck.
-LONGEST_S = 400 * 86_400.0
 
 #: Wall-clock seconds after which progress is reported, if no job ends before.
 REPORT_EVERY_S = 2.0
@@ -39,18 +35,7 @@ REPORT_EVERY_S = 2.0
 MOST_PLANS = 20
 
 
-class StuckError(RuntimeError):
-    """The policy leaves jobs waiting for ever."""
-
-
-def stuck_text(policy: str, jobs: Sequence[SimulatedJob]) -> str:
-    """Describe the jobs that would never end."""
-    names = ", ".join(job.spec.name for job in jobs[:5])
-    others = f" and {len(jobs) - 5} more" if len(jobs) > 5 else ""
-    return f"under {policy} these jobs would never end: {names}{others}"
-
-
-class EventRun:
+class EventRun(Run):
     """One simulation by the product's rules."""
 
     def __init__(
@@ -65,17 +50,10 @@ class EventRun:
         progress: Progress | None = None,
         watch: Watch | None = None,
     ) -> None:
-        self._watch = watch
-        self.cluster, self.policy, self.seed, self.round_s = cluster, policy, seed, round_s
-        self._projects = workload.projects
-        self.jobs = [
-            SimulatedJob(number, spec, workload.applications[spec.application], terms)
-            for number, spec in enumerate(workload.jobs, start=1)
-        ]
-        self.records = Records()
+        super().__init__(workload, cluster, policy, terms, seed=seed, progress=progress)
+        self.round_s = round_s
         self.trials = Trials(self.jobs, terms)
-        self.now = 0.0
-        self._progress = progress
+        self._watch = watch
         self._arrived = 0
         self._live: dict[int, Holding] = {}
         self._events: list[tuple[float, int, int]] = []  # (time, job, version)
@@ -84,12 +62,7 @@ class EventRun:
         self._tick_at = -math.inf
         self._snapshot: Snapshot | None = None
         self._wanted: Allocation | None = None
-        self._carried: object | None = None
         self._waiting_seen: dict[int, Job] = {}
-        self._comparisons = Comparisons()
-        self._nodes: dict[int, list[AcceleratorId]] = {}
-        for one in cluster.accelerators:
-            self._nodes.setdefault(one.node_id, []).append(one.id)
         self._outages = Outages(self._nodes, terms.failures, seed)
         self._silent: dict[int, float] = {}  # node -> end of its lease
         self._lost: set[AcceleratorId] = set()
@@ -294,7 +267,8 @@ class EventRun:
         )
 
     def _snapshot_make(self) -> Snapshot:
-        self._compare_kinds()
+        if self._compare_kinds([holding.job for holding in self._live.values()]):
+            self._waiting_seen.clear()
         return self._placed(
             Snapshot(
                 now=self.now,
@@ -307,15 +281,6 @@ class EventRun:
                 projects=self._projects,
             )
         )
-
-    def _compare_kinds(self) -> None:
-        """Update every job's relative speeds of kinds from the other jobs."""
-        jobs = [holding.job for holding in self._live.values()]
-        if self._comparisons.update((job.code, job.memory) for job in jobs):
-            self._waiting_seen.clear()
-        for job in jobs:
-            job.speeds = self._comparisons.of(job.code)
-            job.tried = self._comparisons.kinds(job.code)
 
     def _seen(self, job: SimulatedJob) -> Job:
         """Return the policies' view of a job; that of a waiting job is cached."""

@@ -15,17 +15,9 @@ from collections.abc import Mapping
 from controlplane.core.cycle import decision_check
 from controlplane.core.policies import POLICIES
 from controlplane.core.values.types import AcceleratorId, Decision, JobId, Snapshot
-from controlplane.simulator.engine.estimates import Comparisons
-from controlplane.simulator.engine.event_clock import (
-    LONGEST_S,
-    STUCK_ROUNDS,
-    Progress,
-    StuckError,
-    stuck_text,
-)
-from controlplane.simulator.engine.jobs import SimulatedJob, Terms
-from controlplane.simulator.engine.records import Records
-from controlplane.simulator.workloads.workloads import Cluster, Workload
+from controlplane.simulator.engine.jobs import SimulatedJob
+from controlplane.simulator.engine.run import LONGEST_S, STUCK_ROUNDS, Run, StuckError, stuck_text
+from controlplane.simulator.workloads.workloads import Cluster
 
 #: Pause of a job whose accelerators changed, and interval of decisions, in seconds.
 RESTART_S, ROUND_S = 30.0, 60.0
@@ -34,34 +26,8 @@ RESTART_S, ROUND_S = 30.0, 60.0
 ByNode = Counter[int]
 
 
-class RoundRun:
+class RoundRun(Run):
     """One simulation by the rules of Pollux."""
-
-    def __init__(
-        self,
-        workload: Workload,
-        cluster: Cluster,
-        policy: str,
-        terms: Terms,
-        *,
-        seed: int,
-        progress: Progress | None = None,
-    ) -> None:
-        self.cluster, self.policy, self.seed = cluster, policy, seed
-        self._projects = workload.projects
-        self.jobs = [
-            SimulatedJob(number, spec, workload.applications[spec.application], terms)
-            for number, spec in enumerate(workload.jobs, start=1)
-        ]
-        self.records = Records()
-        self.now = 0.0
-        self._progress = progress
-        self._still_s: dict[JobId, float] = {}
-        self._carried: object | None = None
-        self._comparisons = Comparisons()
-        self._nodes: dict[int, list[AcceleratorId]] = {}
-        for one in cluster.accelerators:
-            self._nodes.setdefault(one.node_id, []).append(one.id)
 
     def run(self) -> None:
         """Run until every job has ended.
@@ -69,6 +35,7 @@ class RoundRun:
         Raises:
             StuckError: jobs would never end.
         """
+        self._still_s: dict[JobId, float] = {}
         idle, counted_at = 0, 0.0
         waiting, live = list(reversed(self.jobs)), list[SimulatedJob]()
         while waiting or live:
@@ -125,10 +92,7 @@ class RoundRun:
         self.records.held.append((now, job.id, 0))
 
     def _decide(self, live: list[SimulatedJob]) -> None:
-        self._comparisons.update((job.code, job.memory) for job in live)
-        for job in live:
-            job.speeds = self._comparisons.of(job.code)
-            job.tried = self._comparisons.kinds(job.code)
+        self._compare_kinds(live)
         snapshot = Snapshot(
             now=self.now,
             seed=self.seed,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from controlplane.core.policies import DEMANDS, POLICIES, BatchMode, Demand
-from controlplane.simulator.engine.event_clock import EventRun, Progress, Watch
+from controlplane.simulator.engine.event_clock import EventRun, Watch
 from controlplane.simulator.engine.jobs import SimulatedJob, Terms
 from controlplane.simulator.engine.pollux_clock import RoundRun
 from controlplane.simulator.engine.report import Report, report_make
+from controlplane.simulator.engine.run import Progress
 from controlplane.simulator.settings import (
     FLAT_30,
     MEASURED,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from controlplane.simulator.applications.applications import Application
+from controlplane.simulator.applications.step_times import Floats
 from controlplane.simulator.published.scaled import ScaledApplication, scaling
 from controlplane.simulator.workloads.reading import (
     csv_read,
@@ -145,29 +146,28 @@ def philly_workload(path: Path, num_jobs: int, speeds: Mapping[str, float]) -> W
 
 
 def virtualflow_workload(
-    path: Path, measured: Path | None, speeds: Mapping[str, float]
+    path: Path, speeds: Mapping[str, float], rates_of: Callable[[int], Floats] = scaling
 ) -> Workload:
     """Read a trace of VirtualFlow: arrival_time, workload, priority, gpu_demand, batch_size.
 
-    A job may have a `tier`.
+    A job may have a `tier`. Beside the trace `measured_seconds_at_demand.json` may have, by name of
+    the trace, the seconds that each job ran at its demand; otherwise it is 15 minutes a job.
 
     Args:
-        measured: JSON with the seconds that each job ran at its demand, by name of the trace; by
-            default `measured_seconds_at_demand.json` beside it, if it exists. A trace that is not
-            in it gets 15 minutes a job.
         speeds: kind of accelerator -> relative speed.
+        rates_of: speeds on 0, 1, 2 ... up to a number of accelerators.
 
     Raises:
         ValueError: the file does not have this format.
     """
     trace = json_read(path, "--workload")
-    seconds = _measured_seconds(path, measured)
+    seconds = _measured_seconds(path)
     jobs, applications = [], {}
     for index, row in enumerate(trace):
         with row_of("--workload", f"job {index} of {path}"):
             demand, name = _accelerators(row, "gpu_demand"), f"{index}-{text_of(row, 'workload')}"
             run_s = seconds.get(str(index), UNKNOWN_RUN_S + COLD_START_S) - COLD_START_S
-            rates = scaling(demand)[: demand + 1]
+            rates = rates_of(demand)[: demand + 1]
             applications[name] = ScaledApplication(
                 name, run_s * float(rates[demand]), rates, speeds
             )
@@ -189,11 +189,10 @@ def virtualflow_workload(
     return Workload(tuple(jobs), applications, notes if unknown else ())
 
 
-def _measured_seconds(path: Path, measured: Path | None) -> dict[str, float]:
-    beside = path.with_name("measured_seconds_at_demand.json")
-    if measured is None and not beside.exists():
+def _measured_seconds(path: Path) -> dict[str, float]:
+    file = path.with_name("measured_seconds_at_demand.json")
+    if not file.exists():
         return {}
-    file = measured or beside
     with row_of("--workload", f"{path.stem} in {file}, the run times of {path}"):
         rows = dict(json_read(file, "--workload")).get(path.stem, {})
         return {str(index): number_of(rows, index) for index in rows}

@@ -193,15 +193,13 @@ def cluster_build(groups: Sequence[NodeGroup]) -> Cluster:
     )
 
 
-def cluster_make(
-    num_nodes: int, per_node: int, kinds: Mapping[str, int] | None = None, default: str = "gpu"
-) -> Cluster:
+def cluster_make(num_nodes: int, per_node: int, kinds: Mapping[str, int] | None = None) -> Cluster:
     """Make nodes that are all alike, or a number of nodes of each kind.
 
     Raises:
         ValueError: a number is not positive, or the nodes by kind are not `num_nodes`.
     """
-    nodes = dict(kinds) if kinds else {default: num_nodes}
+    nodes = dict(kinds) if kinds else {"gpu": num_nodes}
     if num_nodes < 1:
         raise ValueError("nodes, accelerators and kinds must be positive numbers")
     if sum(nodes.values()) != num_nodes:

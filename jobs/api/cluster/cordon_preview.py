@@ -10,15 +10,17 @@ from rest_framework import serializers
 
 from jobs.models import Node
 from jobs.selectors.drains import drain_preview, jobs_on
-from jobs.services.cluster.nodes import Cordon
+from jobs.services.cluster.cordons import Cordon
 
 
 class DrainMoveSerializer(serializers.Serializer):
-    """A job that would change, by a drain or by maintenance. Only for the OpenAPI document."""
+    """A job that would change, by a drain or by maintenance."""
 
-    job = serializers.IntegerField()
-    name = serializers.CharField()
-    on_node = serializers.IntegerField(help_text="Accelerators that it holds on the node.")
+    job = serializers.IntegerField(source="job.pk")
+    name = serializers.CharField(source="job.name")
+    on_node = serializers.IntegerField(
+        source="num_here", help_text="Accelerators that it holds on the node."
+    )
     held = serializers.IntegerField()
     wanted = serializers.IntegerField()
     nodes = serializers.DictField(
@@ -36,7 +38,7 @@ class DrainMoveSerializer(serializers.Serializer):
 
 
 class CordonPreviewSerializer(serializers.Serializer):
-    """Effect of a cordon, a drain or maintenance now. Only for the OpenAPI document."""
+    """Effect of a cordon, a drain or maintenance now."""
 
     dry_run = serializers.BooleanField()
     change = serializers.CharField()
@@ -50,22 +52,6 @@ def cordon_preview(nodes: Collection[Node], change: str) -> dict[str, Any]:
     """Return the changes of jobs by a drain or maintenance; a cordon moves nothing."""
     moves = [] if change == Cordon.CORDON else drain_preview(nodes, timezone.now())
     moved = {move.job.pk for move in moves}
-    return {
-        "dry_run": True,
-        "change": str(change),
-        "moves": [
-            {
-                "job": move.job.pk,
-                "name": move.job.name,
-                "on_node": move.num_here,
-                "held": move.held,
-                "wanted": move.wanted,
-                "nodes": dict(move.nodes),
-                "within_s": move.within_s,
-                "start_s": move.start and [move.start.earliest_s, move.start.latest_s],
-                "text": move.text,
-            }
-            for move in moves
-        ],
-        "staying": [job.pk for job in jobs_on(nodes) if job.pk not in moved],
-    }
+    staying = [job.pk for job in jobs_on(nodes) if job.pk not in moved]
+    preview = {"dry_run": True, "change": str(change), "moves": moves, "staying": staying}
+    return dict(CordonPreviewSerializer(preview).data)

@@ -12,6 +12,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from jobs import nudges
+from jobs.api.bodies import BodySerializer, checked
 from jobs.api.cluster.cordon_preview import CordonPreviewSerializer, cordon_preview
 from jobs.api.jobs.serializers import ReasonSerializer
 from jobs.api.permissions import AdminPermission, AdminToWritePermission
@@ -49,7 +50,7 @@ class MaintenanceWindowSerializer(serializers.ModelSerializer):
         )
 
 
-class WindowPlanSerializer(serializers.Serializer):
+class WindowPlanSerializer(BodySerializer):
     """A request for windows of the same times."""
 
     nodes = serializers.ListField(
@@ -94,9 +95,7 @@ class MaintenanceWindows(APIView):
     def post(self, request: Request) -> Response:
         """Plan a window for each of some nodes."""
         is_dry_run = flag_param(request, "dry_run")
-        given = WindowPlanSerializer(data=body(request), partial=is_dry_run)
-        given.is_valid(raise_exception=True)
-        values = given.validated_data
+        values = checked(WindowPlanSerializer, body(request), partial=is_dry_run)
         if is_dry_run:
             return Response(cordon_preview(_nodes(values.get("nodes", ())), "maintenance"))
         planned = windows_plan(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from django.http import Http404
+from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -16,7 +16,7 @@ from rest_framework.views import APIView
 from jobs.api.openapi import fields_param
 from jobs.api.requests import chosen_fields, time_param
 from jobs.exceptions import InvalidInputError
-from jobs.models import Node
+from jobs.models import Node, ReadingBin
 from jobs.selectors.readings import STEPS_S, readings_between
 
 _DEFAULT_SPAN = datetime.timedelta(hours=1)
@@ -33,17 +33,12 @@ FIELDS = (
 )
 
 
-class ReadingBinSerializer(serializers.Serializer):
-    """Means of a bin, and peaks. Only for the OpenAPI document."""
+class ReadingBinSerializer(serializers.ModelSerializer):
+    """Means of a bin, which begins `at`, and peaks. Only for the OpenAPI document."""
 
-    at = serializers.DateTimeField(help_text="Beginning of the bin.")
-    num_readings = serializers.IntegerField()
-    utilisation_percent = serializers.FloatField(allow_null=True)
-    utilisation_peak = serializers.FloatField(allow_null=True)
-    memory_bytes = serializers.FloatField(allow_null=True)
-    memory_peak = serializers.FloatField(allow_null=True)
-    temperature_c = serializers.FloatField(allow_null=True)
-    power_w = serializers.FloatField(allow_null=True)
+    class Meta:
+        model = ReadingBin
+        fields = FIELDS
 
 
 class AcceleratorUtilisationSerializer(serializers.Serializer):
@@ -85,9 +80,7 @@ class NodeUtilisation(APIView):
     )
     def get(self, request: Request, node_id: int) -> Response:
         """Get the bins of every accelerator between two times."""
-        node = Node.objects.filter(removed_at=None, id=node_id).first()
-        if node is None:
-            raise Http404
+        node = get_object_or_404(Node, removed_at=None, id=node_id)
         now = timezone.now()
         until = time_param(request, "until") or now
         since = time_param(request, "since") or until - _DEFAULT_SPAN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from django.http import Http404
+from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -42,14 +42,9 @@ from jobs.selectors.readings import use_now
 from jobs.services.cluster.accounts import password_confirm
 from jobs.services.cluster.agent_tokens import node_token_replace
 from jobs.services.cluster.api_tokens import JOB_SCOPES, api_token_create, api_token_revoke
+from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.cluster.node_shapes import shape_accept
-from jobs.services.cluster.nodes import (
-    Cordon,
-    enrolment_token_create,
-    enrolment_token_revoke,
-    node_cordon,
-    node_remove,
-)
+from jobs.services.cluster.nodes import enrolment_token_create, enrolment_token_revoke, node_remove
 from jobs.services.failures.quarantine import node_unquarantine
 from jobs.services.scheduling.policy import cluster_setting, policy_choose
 
@@ -106,11 +101,8 @@ class NodeDetail(APIView):
 
 
 def _node(node_id: int) -> Node:
-    nodes = Node.objects.filter(removed_at=None, id=node_id)
-    node = nodes.prefetch_related("accelerators").first()
-    if node is None:
-        raise Http404
-    return node
+    nodes = Node.objects.prefetch_related("accelerators")
+    return get_object_or_404(nodes, removed_at=None, id=node_id)
 
 
 class NodeCordon(APIView):

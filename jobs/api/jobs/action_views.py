@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +15,7 @@ from rest_framework.views import APIView
 
 from controlplane.core.values.tiers import Tier
 from jobs import nudges
+from jobs.api.bodies import BodySerializer, checked
 from jobs.api.jobs.submission_fields import (
     TAG_SCHEMA,
     EnumField,
@@ -49,7 +50,7 @@ class TagField(serializers.CharField):
         return words[0] if words else ""
 
 
-class _StandingSerializer(serializers.Serializer):
+class _StandingSerializer(BodySerializer):
     """Priority and tier to give, and those that a job must have until then."""
 
     priority = WholeField(*PRIORITY_RANGE, required=False, help_text="Of `reprioritise`.")
@@ -62,15 +63,6 @@ class _StandingSerializer(serializers.Serializer):
     expected_tier = EnumField(
         Tier, required=False, help_text="Jobs of another tier are refused (`stale_version`)."
     )
-
-    def to_internal_value(self, data: Any) -> dict[str, Any]:
-        """Refuse unknown fields."""
-        unknown = f"There is no such field; use {', '.join(self.fields)}."
-        names = data if isinstance(data, Mapping) else ()
-        errors = {str(name): [unknown] for name in names if name not in self.fields}
-        if errors:
-            raise serializers.ValidationError(errors)
-        return super().to_internal_value(data)
 
 
 class ChangeSerializer(_StandingSerializer):
@@ -176,7 +168,7 @@ def action_perform(user: Any, data: Mapping[str, Any]) -> tuple[list[Outcome], l
         InvalidInputError: the request is not valid; no job changed.
         ControlPlaneError: a job is refused, and the request is all or none; no job changed.
     """
-    values = _checked(data)
+    values = checked(JobsActionSerializer, data)
     action, changes = values["action"], _changes(values)
     texts = {"tag": values.get("tag", ""), "reason": values["reason"]}
     is_all_or_none = values.get("all_or_none", False)
@@ -196,7 +188,7 @@ def action_preview(user: Any, data: Mapping[str, Any]) -> dict[str, Any]:
         NotFoundError: one of the jobs is not there for this user.
         ThrottledError: the user asks too often.
     """
-    values = _checked(data)
+    values = checked(JobsActionSerializer, data)
     if values["action"] is not JobsAction.REPRIORITISE:
         raise InvalidInputError.of(action="Only reprioritise has an effect to preview.")
     given = {job_id: change.given for job_id, change in _changes(values).items()}
@@ -222,13 +214,6 @@ def action_preview(user: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
-    serializer = JobsActionSerializer(data=data)
-    if not serializer.is_valid():
-        raise InvalidInputError("The input is not valid.", fields=_texts(serializer.errors))
-    return dict(serializer.validated_data)
-
-
 def _changes(values: Mapping[str, Any]) -> dict[int, Change]:
     """Return the change of each job of a checked request."""
     rows = values.get("changes") or [{**values, "job": job} for job in values["jobs"]]
@@ -239,22 +224,6 @@ def _changes(values: Mapping[str, Any]) -> dict[int, Change]:
         )
         for row in rows
     }
-
-
-def _texts(errors: Mapping[str, Any]) -> dict[str, Sequence[str]]:
-    """Return one message per field; those of a list's items are the field's."""
-    return {name: [_first(messages)] for name, messages in errors.items()}
-
-
-def _first(messages: Any) -> str:
-    """Return the first message, after the place in the list and the field, if it has them."""
-    if isinstance(messages, str):
-        return str(messages)
-    if not isinstance(messages, Mapping):
-        return _first(messages[0])
-    name, nested = next(iter(messages.items()))
-    where = f"Item {name + 1}" if isinstance(name, int) else name
-    return f"{where}: {_first(nested)}"
 
 
 class MoveSerializer(serializers.Serializer):

@@ -49,30 +49,30 @@ _SEARCH_LIMIT = 200
 _PICTURE_AGE_S = 3600
 
 
-class JobEvents(generics.ListAPIView):
+class _JobRows(generics.ListAPIView):
+    """Rows of a job, newest first."""
+
+    filter_backends = ()
+
+    def get_queryset(self) -> Any:
+        rows = super().get_queryset()
+        if getattr(self, "swagger_fake_view", False):
+            return rows.none()
+        return rows.filter(job=job_exists(self.request, self.kwargs["job_id"]))
+
+
+class JobEvents(_JobRows):
     """Events of a job, newest first."""
 
-    queryset = Event.objects.none()
+    queryset = Event.objects.all()
     serializer_class = EventSerializer
-    filter_backends = ()
-
-    def get_queryset(self) -> Any:
-        if getattr(self, "swagger_fake_view", False):
-            return self.queryset
-        return Event.objects.filter(job=job_exists(self.request, self.kwargs["job_id"]))
 
 
-class JobGenerations(generics.ListAPIView):
+class JobGenerations(_JobRows):
     """A job's resizes with their figures, newest first."""
 
-    queryset = Generation.objects.none()
+    queryset = Generation.objects.all()
     serializer_class = GenerationSerializer
-    filter_backends = ()
-
-    def get_queryset(self) -> Any:
-        if getattr(self, "swagger_fake_view", False):
-            return self.queryset
-        return Generation.objects.filter(job=job_exists(self.request, self.kwargs["job_id"]))
 
 
 class JobAllocations(APIView):

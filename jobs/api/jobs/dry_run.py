@@ -13,6 +13,13 @@ from jobs.selectors.estimates.memory import submission_memory_advice
 from jobs.submission import Submission
 
 
+class BytesField(serializers.IntegerField):
+    """An estimate of bytes, which need not be a whole number."""
+
+    def to_representation(self, value: float) -> int:
+        return round(value)
+
+
 class KindMemorySerializer(serializers.Serializer):
     """Memory of a slice of the batch on one kind."""
 
@@ -21,21 +28,23 @@ class KindMemorySerializer(serializers.Serializer):
     num_virtual_nodes = serializers.IntegerField(
         allow_null=True, help_text="The fewest that fit; null if no number fits."
     )
-    slice_bytes = serializers.IntegerField(help_text="Need with the requested virtual nodes.")
+    slice_bytes = BytesField(help_text="Need with the requested virtual nodes.")
     is_enough = serializers.BooleanField()
 
 
 class MemoryAdviceSerializer(serializers.Serializer):
     """Memory estimate of a job from validations of the same code."""
 
-    bytes_per_example = serializers.IntegerField()
-    base_bytes = serializers.IntegerField()
-    kept_states = serializers.IntegerField()
-    kept_bytes = serializers.IntegerField()
+    bytes_per_example = BytesField(source="need.bytes_per_example")
+    base_bytes = BytesField(source="need.base_bytes")
+    kept_states = serializers.IntegerField(source="need.num_kept_states")
+    kept_bytes = BytesField(source="need.kept_bytes")
     num_virtual_nodes = serializers.IntegerField(
-        allow_null=True, help_text="The fewest that fit every kind where any number fits."
+        source="suggested",
+        allow_null=True,
+        help_text="The fewest that fit every kind where any number fits.",
     )
-    kinds = KindMemorySerializer(many=True)
+    kinds = KindMemorySerializer(source="fits", many=True)
 
 
 class SubmissionOutlookSerializer(serializers.Serializer):
@@ -62,5 +71,5 @@ def submission_preview(submission: Submission, user: User) -> dict[str, Any]:
         "accelerators": outlook.accelerators,
         "num_shrunk": outlook.num_shrunk,
         "reason": outlook.reason,
-        "memory": None if memory is None else memory.as_data(),
+        "memory": None if memory is None else MemoryAdviceSerializer(memory).data,
     }

@@ -15,6 +15,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from controlplane.core.values.tiers import TIERS
+from jobs.api.bodies import BodySerializer
 from jobs.api.jobs.submission_fields import NoteField, TagsField
 from jobs.api.readable import ReadableText, reader_of
 from jobs.models import (
@@ -343,15 +344,10 @@ class PrioritySerializer(ReasonSerializer):
     tier = serializers.ChoiceField(choices=[tier.value for tier in TIERS], required=False)
 
 
-class DescriptionSerializer(serializers.Serializer):
+class DescriptionSerializer(BodySerializer):
     """New tags and note of a job; what is left out stays."""
+
+    unknown_text = "This cannot be changed; use {}."
 
     tags = TagsField(required=False, help_text="All tags of the job.")
     note = NoteField(required=False)
-
-    def to_internal_value(self, data: Any) -> Any:
-        """Refuse unknown fields."""
-        unknown = f"This cannot be changed; use {' or '.join(self.fields)}."
-        if errors := {str(name): [unknown] for name in data if name not in self.fields}:
-            raise serializers.ValidationError(errors)
-        return super().to_internal_value(data)

@@ -19,7 +19,7 @@ from controlplane.core.protocol.wire import StopCondition, StopKind, Task, decod
 from jobs.api.jobs.submission_fields import SettingsField
 from jobs.api.jobs.submission_serializer import STOP_FIELDS, SubmissionSerializer
 from jobs.api.parsers import yaml_read
-from jobs.exceptions import InvalidInputError, TooLargeError
+from jobs.exceptions import InvalidInputError, TooLargeError, messages_by_field
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.submission import ONE_PASS, Submission
 
@@ -54,8 +54,7 @@ def submission_read(
     file = None if code is None else (code, code_name)
     serializer = SubmissionSerializer(data=objects_flattened(data), context={"file": file})
     if not serializer.is_valid():
-        errors = {name: [*map(str, messages)] for name, messages in serializer.errors.items()}
-        raise InvalidInputError(_INVALID, fields=errors)
+        raise InvalidInputError(_INVALID, fields=messages_by_field(serializer.errors))
     values = {**serializer.validated_data}
     values |= {name: tuple(values[name]) for name in _LISTS}
     stop = {name.removeprefix("stop_"): values.pop(name, None) for name in STOP_FIELDS}

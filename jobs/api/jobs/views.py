@@ -18,6 +18,7 @@ from rest_framework.views import APIView
 
 from controlplane.core.protocol.wire import Task
 from jobs import nudges
+from jobs.api.bodies import checked
 from jobs.api.jobs.dry_run import SubmissionOutlookSerializer, submission_preview
 from jobs.api.jobs.serializers import (
     DescriptionSerializer,
@@ -184,17 +185,14 @@ class JobDetail(APIView):
     )
     def patch(self, request: Request, job_id: int) -> Response:
         """Change tags and note of a job; they have no effect on its training."""
-        serializer = DescriptionSerializer(data=body(request))
-        if not serializer.is_valid():
-            errors = {name: [*map(str, texts)] for name, texts in serializer.errors.items()}
-            raise InvalidInputError("The input is not valid.", fields=errors)
+        changes = checked(DescriptionSerializer, body(request))
         job = changeable_job(request, job_id)
         job_actions.job_describe(
             job.pk,
             timezone.now(),
             actor=actor(request),
             seen_revision=revision_expected(request),
-            **serializer.validated_data,
+            **changes,
         )
         nudges.jobs_changed([job_id])
         return _job_response(request, job_id)

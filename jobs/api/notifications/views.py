@@ -11,10 +11,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from jobs.api.bodies import BodySerializer, checked
 from jobs.api.jobs.submission_fields import FlagField
 from jobs.api.pagination import NewestFirst
 from jobs.api.requests import body, person
-from jobs.exceptions import InvalidInputError
 from jobs.models import ChannelKind, NotificationChannel, NotificationDelivery
 from jobs.selectors.access import deliveries_visible_to
 from jobs.services.lifecycle.notifications import CLUSTER_EVENTS, JOB_EVENTS
@@ -79,7 +79,7 @@ class ChannelSerializer(serializers.ModelSerializer):
         return shown
 
 
-class NewChannelSerializer(serializers.Serializer):
+class NewChannelSerializer(BodySerializer):
     """A channel to create."""
 
     name = serializers.CharField(max_length=NAME_LIMIT)
@@ -89,7 +89,7 @@ class NewChannelSerializer(serializers.Serializer):
     is_cluster_wide = FlagField(default=False)
 
 
-class ChannelChangeSerializer(serializers.Serializer):
+class ChannelChangeSerializer(BodySerializer):
     """Changes of a channel."""
 
     events = EventsField(required=False)
@@ -127,7 +127,7 @@ class ChannelList(APIView):
     @extend_schema(request=NewChannelSerializer, responses={201: ChannelSerializer})
     def post(self, request: Request) -> Response:
         """Create a channel; the answer has the signing key of a webhook, this once."""
-        values = _values(NewChannelSerializer, request)
+        values = checked(NewChannelSerializer, body(request))
         channel, key = channel_create(person(request), values, timezone.now())
         shown = ChannelSerializer(channel).data
         headers = {"Cache-Control": "no-store"}
@@ -145,7 +145,7 @@ class ChannelDetail(APIView):
     @extend_schema(request=ChannelChangeSerializer, responses=ChannelSerializer)
     def patch(self, request: Request, channel_id: int) -> Response:
         """Change the events of a channel, pause or resume it."""
-        values = _values(ChannelChangeSerializer, request)
+        values = checked(ChannelChangeSerializer, body(request))
         return Response(ChannelSerializer(channel_change(person(request), channel_id, values)).data)
 
     @extend_schema(responses={204: None})
@@ -178,19 +178,3 @@ class ChannelDeliveries(generics.ListAPIView):
         user = person(self.request)
         channel = channel_of(user, self.kwargs["channel_id"])
         return deliveries_visible_to(user, channel.deliveries.all())
-
-
-def _values(serializer: type[serializers.Serializer], request: Request) -> dict[str, Any]:
-    """Read the body.
-
-    Raises:
-        InvalidInputError: a field is not known.
-        ValidationError: a value is not valid.
-    """
-    values = body(request)
-    known = serializer().fields
-    if unknown := sorted(str(field)[:60] for field in values if field not in known):
-        raise InvalidInputError.of(**dict.fromkeys(unknown, "There is no such field."))
-    read = serializer(data=values)
-    read.is_valid(raise_exception=True)
-    return dict(read.validated_data)

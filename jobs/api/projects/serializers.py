@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from jobs.api.bodies import BodySerializer
 from jobs.api.jobs.submission_fields import EnumField, FlagField, NumberField, WholeField
-from jobs.exceptions import InvalidInputError
 from jobs.models import ProjectMembership, ProjectRole
 from jobs.models.projects import NAME_PATTERN, QUOTA_LIMIT
 from jobs.services.cluster.projects import PRICES_LIMIT
 
-_UNKNOWN = "There is no such field."
 _WRONG_KINDS = f"Give at most {PRICES_LIMIT} kinds, each of 1 to 40 printable characters."
 
 
@@ -39,7 +37,7 @@ class CountsField(serializers.DictField):
         return found
 
 
-class ProjectChangeSerializer(serializers.Serializer):
+class ProjectChangeSerializer(BodySerializer):
     """Shares and limits of a project; null stands for no limit."""
 
     description = serializers.CharField(required=False, allow_blank=True, max_length=300)
@@ -68,7 +66,7 @@ class NewProjectSerializer(ProjectChangeSerializer):
     )
 
 
-class RoleSerializer(serializers.Serializer):
+class RoleSerializer(BodySerializer):
     """Role of a member."""
 
     role = EnumField(ProjectRole)
@@ -124,7 +122,7 @@ class ProjectSerializer(serializers.Serializer):
     role = serializers.CharField(help_text="Your role; empty: you are no member.")
 
 
-class PricesSerializer(serializers.Serializer):
+class PricesSerializer(BodySerializer):
     """Price of an hour of one accelerator, by kind."""
 
     currency = serializers.CharField(read_only=True, help_text="The site's setting; may be empty.")
@@ -139,27 +137,3 @@ class PricesSerializer(serializers.Serializer):
 
 def _is_kind(name: str) -> bool:
     return 0 < len(name) <= 40 and name.isprintable()
-
-
-def checked(serializer: type[serializers.Serializer], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the valid fields of a body; unknown ones are refused.
-
-    Raises:
-        InvalidInputError: with a message for every wrong field.
-    """
-    filled = serializer(data=values)
-    wrong: dict[str, list[str]] = {
-        str(name)[:60]: [_UNKNOWN] for name in values if name not in filled.fields
-    }
-    if not filled.is_valid():
-        wrong |= {name: _texts(errors) for name, errors in filled.errors.items()}
-    if wrong:
-        raise InvalidInputError("The input is not valid.", fields=wrong)
-    return dict(filled.validated_data)
-
-
-def _texts(errors: Any) -> list[str]:
-    """Return messages in a list; those of a dictionary's entries begin with their key."""
-    if isinstance(errors, Mapping):
-        return [f"{key}: {text}" for key, texts in errors.items() for text in _texts(texts)]
-    return [str(text) for text in errors]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from django.conf import settings
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema, extend_schema_field
@@ -14,6 +12,7 @@ from rest_framework.reverse import reverse
 from rest_framework.views import APIView
 
 from jobs import nudges
+from jobs.api.bodies import checked
 from jobs.api.openapi import if_match_param
 from jobs.api.permissions import AdminToWritePermission
 from jobs.api.projects.serializers import (
@@ -23,10 +22,8 @@ from jobs.api.projects.serializers import (
     ProjectChangeSerializer,
     ProjectSerializer,
     RoleSerializer,
-    checked,
 )
-from jobs.api.requests import body, person
-from jobs.exceptions import InvalidInputError
+from jobs.api.requests import DIGEST_ETAG, body, person, version_expected
 from jobs.models import AcceleratorPrice, ProjectMembership
 from jobs.selectors.access import members_change_check, project_visible_to
 from jobs.selectors.projects import ProjectState, project_states
@@ -38,8 +35,6 @@ from jobs.services.cluster.projects import (
     project_make,
     project_version,
 )
-
-_ETAG = re.compile(r'(?:W/)?"([0-9a-f]{16})"')
 
 
 class ProjectDetailSerializer(ProjectSerializer):
@@ -85,14 +80,13 @@ class ProjectDetail(APIView):
     @extend_schema(
         request=ProjectChangeSerializer,
         responses=ProjectDetailSerializer,
-        parameters=[if_match_param(_ETAG)],
+        parameters=[if_match_param(DIGEST_ETAG)],
     )
     def patch(self, request: Request, project_id: int) -> Response:
         """Change shares and limits of a project (admins); the next decision keeps them."""
         values = checked(ProjectChangeSerializer, body(request))
-        project_change(
-            project_id, values, by=person(request), seen_version=_version_expected(request)
-        )
+        seen = version_expected(request, DIGEST_ETAG, "project")
+        project_change(project_id, values, by=person(request), seen_version=seen)
         nudges.jobs_changed(cluster=True)
         return _answer(request, project_id)
 
@@ -148,18 +142,3 @@ def _answer(
     tag = {"ETag": f'"{project_version(state.project)}"'}
     data = ProjectDetailSerializer(state).data
     return Response(data, status=status, headers={**tag, **(headers or {})})
-
-
-def _version_expected(request: Request) -> str | None:
-    """Read If-Match; None for an unconditional change.
-
-    Raises:
-        InvalidInputError: the header is not a project's ETag.
-    """
-    header = request.headers.get("If-Match", "*").strip()
-    if header == "*":
-        return None
-    match = _ETAG.fullmatch(header)
-    if match is None:
-        raise InvalidInputError.of(if_match="Send the ETag of the project as you read it.")
-    return match[1]

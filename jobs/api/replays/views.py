@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.http import Http404
+from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
@@ -78,9 +78,7 @@ class ReplayDetail(APIView):
     @extend_schema(responses=ReplaySerializer)
     def get(self, _request: Request, replay_id: int) -> Response:
         """Get a replay, with its result when it is done."""
-        replay = Replay.objects.select_related("requested_by").filter(id=replay_id).first()
-        if replay is None:
-            raise Http404
+        replay = get_object_or_404(Replay.objects.select_related("requested_by"), id=replay_id)
         return Response(ReplaySerializer(replay).data)
 
     @extend_schema(responses={204: None})
@@ -107,9 +105,7 @@ class ReplayComparison(APIView):
     )
     def get(self, request: Request, replay_id: int) -> Response:
         """Compare a replay with those over the same history."""
-        replay = Replay.objects.filter(id=replay_id).first()
-        if replay is None:
-            raise Http404
+        replay = get_object_or_404(Replay, id=replay_id)
         prices = dict(text.rpartition("=")[::2] for text in request.query_params.getlist("price"))
         comparison = comparison_of(replay, prices)
         known = {f"{row.pk}:{kind}" for row in comparison.replays for kind in row.accelerators}

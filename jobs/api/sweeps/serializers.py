@@ -10,9 +10,10 @@ from django.db.models import Count, QuerySet
 from rest_framework import serializers
 from rest_framework.request import Request
 
+from jobs.api.bodies import BodySerializer
 from jobs.api.jobs.submission_fields import SettingsField, WholeField
 from jobs.api.jobs.submission_request import submission_apart
-from jobs.exceptions import InvalidInputError
+from jobs.exceptions import InvalidInputError, messages_by_field
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, Sweep
 from jobs.services.submission.sweeps import SweepRequest
@@ -26,7 +27,7 @@ from jobs.sweep_space import (
 )
 
 
-class SweepPlanSerializer(serializers.Serializer):
+class SweepPlanSerializer(BodySerializer):
     """The space of a sweep, and how its jobs are drawn from it."""
 
     space = SettingsField(
@@ -44,13 +45,6 @@ class SweepPlanSerializer(serializers.Serializer):
     max_running = WholeField(
         1, JOBS_LIMIT, default=DEFAULT_MAX_RUNNING, help_text="Most jobs that run at once."
     )
-
-    def to_internal_value(self, data: Any) -> Any:
-        """Refuse unknown fields."""
-        unknown = f"There is no such field; use {', '.join(self.fields)}."
-        if errors := {str(name): [unknown] for name in data if name not in self.fields}:
-            raise serializers.ValidationError(errors)
-        return super().to_internal_value(data)
 
 
 def sweep_plan(given: Any) -> dict[str, Any]:
@@ -70,7 +64,9 @@ def sweep_plan(given: Any) -> dict[str, Any]:
         raise InvalidInputError.of(sweep="Give an object with a space of settings.")
     serializer = SweepPlanSerializer(data=given)
     if not serializer.is_valid():
-        raise InvalidInputError("The sweep is not valid.", fields=_texts(serializer.errors))
+        texts = messages_by_field(serializer.errors)
+        fields = {f"sweep.{name}": found for name, found in texts.items()}
+        raise InvalidInputError("The sweep is not valid.", fields=fields)
     values = dict(serializer.validated_data)
     try:
         space = space_read(values["space"], is_grid=values["num_draws"] is None)
@@ -78,10 +74,6 @@ def sweep_plan(given: Any) -> dict[str, Any]:
     except SpaceError as error:
         raise InvalidInputError.of(**{"sweep.space": str(error)}) from None
     return values
-
-
-def _texts(errors: Mapping[str, Any]) -> dict[str, Sequence[str]]:
-    return {f"sweep.{name}": [str(text) for text in texts] for name, texts in errors.items()}
 
 
 def sweep_request(submission: Submission, plan: Mapping[str, Any]) -> SweepRequest:
@@ -180,18 +172,13 @@ class SweepPreviewSerializer(serializers.Serializer):
     )
 
 
-class SweepChangeSerializer(serializers.Serializer):
+class SweepChangeSerializer(BodySerializer):
     """A change of a sweep."""
+
+    unknown_text = "This cannot be changed; use {}."
 
     max_running = WholeField(1, JOBS_LIMIT)
     reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=500)
-
-    def to_internal_value(self, data: Any) -> Any:
-        """Refuse unknown fields."""
-        unknown = f"This cannot be changed; use {', '.join(self.fields)}."
-        if errors := {str(name): [unknown] for name in data if name not in self.fields}:
-            raise serializers.ValidationError(errors)
-        return super().to_internal_value(data)
 
 
 def statuses_counted(sweeps: Sequence[Sweep] | QuerySet[Sweep]) -> dict[int, dict[str, int]]:

@@ -16,6 +16,7 @@ from rest_framework.reverse import reverse
 from rest_framework.views import APIView
 
 from jobs import nudges
+from jobs.api.bodies import checked
 from jobs.api.jobs.serializers import ReasonSerializer
 from jobs.api.jobs.views import key_of
 from jobs.api.openapi import one_of
@@ -28,7 +29,6 @@ from jobs.api.sweeps.serializers import (
     statuses_counted,
     sweep_request_of,
 )
-from jobs.exceptions import InvalidInputError
 from jobs.models import Sweep
 from jobs.selectors.access import sweep_visible_to, sweeps_visible_to
 from jobs.services.submission.rows import submission_admit
@@ -111,11 +111,7 @@ class SweepDetail(APIView):
     def patch(self, request: Request, sweep_id: int) -> Response:
         """Change how many jobs of a sweep run at once."""
         sweep = sweep_visible_to(request.user, sweep_id)
-        serializer = SweepChangeSerializer(data=body(request))
-        if not serializer.is_valid():
-            errors = {name: [*map(str, texts)] for name, texts in serializer.errors.items()}
-            raise InvalidInputError("The input is not valid.", fields=errors)
-        values = serializer.validated_data
+        values = checked(SweepChangeSerializer, body(request))
         sweep_limit(sweep, values["max_running"], person(request), values["reason"])
         nudges.jobs_changed(orders=True)
         return sweep_response(sweep)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -15,16 +14,14 @@ from rest_framework.views import APIView
 
 from controlplane.core.values.tiers import Tier
 from jobs import nudges
+from jobs.api.bodies import BodySerializer, checked
 from jobs.api.jobs.submission_fields import EnumField, FlagField, NumberField, WholeField
 from jobs.api.openapi import if_match_param
 from jobs.api.permissions import AdminPermission
-from jobs.api.requests import body, person
-from jobs.exceptions import InvalidInputError
+from jobs.api.requests import DIGEST_ETAG, body, person, version_expected
 from jobs.selectors.access import is_admin, limits_read
 from jobs.selectors.users import UserFilter, stored_bytes_of, user_with_use, users_with_use
 from jobs.services.cluster.user_limits import user_change, user_version
-
-_ETAG = re.compile(r'(?:W/)?"([0-9a-f]{16})"')
 
 
 class UserSerializer(serializers.Serializer):
@@ -62,7 +59,7 @@ class UserSerializer(serializers.Serializer):
         )
 
 
-class UserChangeSerializer(serializers.Serializer):
+class UserChangeSerializer(BodySerializer):
     """Changes of a user's limits; null stands for the site's own limit."""
 
     priority_ceiling = WholeField(1, 1000, required=False, allow_null=True)
@@ -95,18 +92,13 @@ class UserDetail(APIView):
     @extend_schema(
         request=UserChangeSerializer,
         responses=UserSerializer,
-        parameters=[if_match_param(_ETAG)],
+        parameters=[if_match_param(DIGEST_ETAG)],
     )
     def patch(self, request: Request, name: str) -> Response:
         """Change a user's limits, or whether the account is active."""
-        values = body(request)
-        fields = UserChangeSerializer().fields
-        if unknown := sorted(str(field)[:60] for field in values if field not in fields):
-            raise InvalidInputError.of(**dict.fromkeys(unknown, "There is no such field."))
-        changes = UserChangeSerializer(data=values)
-        changes.is_valid(raise_exception=True)
-        seen = _version_expected(request)
-        user_change(name, changes.validated_data, by=person(request), seen_version=seen)
+        changes = checked(UserChangeSerializer, body(request))
+        seen = version_expected(request, DIGEST_ETAG, "user")
+        user_change(name, changes, by=person(request), seen_version=seen)
         nudges.jobs_changed(cluster=True)
         return _answer(user_with_use(name))
 
@@ -126,18 +118,3 @@ class Account(APIView):
 def _answer(user: User) -> Response:
     headers = {"ETag": f'"{user_version(user)}"'}
     return Response(UserSerializer(user).data, headers=headers)
-
-
-def _version_expected(request: Request) -> str | None:
-    """Read If-Match; None for an unconditional change.
-
-    Raises:
-        InvalidInputError: the header is not a user's ETag.
-    """
-    header = request.headers.get("If-Match", "*").strip()
-    if header == "*":
-        return None
-    match = _ETAG.fullmatch(header)
-    if match is None:
-        raise InvalidInputError.of(if_match="Send the ETag of the user as you read it.")
-    return match[1]

@@ -6,9 +6,8 @@ from typing import Any
 
 from rest_framework import serializers
 
-from jobs.models import (
-    Validation,
-)
+from jobs.api.jobs.dry_run import MemoryAdviceSerializer
+from jobs.models import Validation
 from jobs.selectors.estimates.memory import advice_text, job_memory_advice, shortage_text
 
 
@@ -46,4 +45,4 @@ class ValidationSerializer(serializers.ModelSerializer):
         return " ".join([validation.status_reason, *texts]).strip()
 
     def get_memory(self, _validation: Validation) -> dict[str, Any] | None:
-        return None if self._advice is None else self._advice.as_data()
+        return None if self._advice is None else MemoryAdviceSerializer(self._advice).data

@@ -52,26 +52,6 @@ class MemoryAdvice:
         """True if the requested number would run out of memory on every known kind."""
         return bool(self.fits) and not any(fit.is_enough for fit in self.fits)
 
-    def as_data(self) -> dict[str, Any]:
-        """Return the advice as JSON values."""
-        return {
-            "bytes_per_example": round(self.need.bytes_per_example),
-            "base_bytes": round(self.need.base_bytes),
-            "kept_states": self.need.num_kept_states,
-            "kept_bytes": round(self.need.kept_bytes),
-            "num_virtual_nodes": self.suggested,
-            "kinds": [
-                {
-                    "kind": fit.kind,
-                    "memory_bytes": fit.memory_bytes,
-                    "num_virtual_nodes": fit.num_virtual_nodes,
-                    "slice_bytes": round(fit.slice_bytes),
-                    "is_enough": fit.is_enough,
-                }
-                for fit in self.fits
-            ],
-        }
-
 
 def memory_need_known(code_sha256: str, settings: dict[str, Any]) -> MemoryNeed | None:
     """Return the memory need measured by one of the newest validations of this code and settings.

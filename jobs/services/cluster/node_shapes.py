@@ -21,7 +21,6 @@ from django.db import transaction
 
 from controlplane.core.protocol.wire import (
     AcceleratorInfo,
-    EnrolRequest,
     HelloRequest,
     decode,
     encode,
@@ -65,9 +64,7 @@ def host_check(host: str) -> None:
             )
 
 
-def ports_taken(
-    request: EnrolRequest | HelloRequest, now: datetime.datetime, node: Node | None = None
-) -> str:
+def ports_taken(request: HelloRequest, now: datetime.datetime, node: Node | None = None) -> str:
     """Describe the live node with overlapping trainer ports; empty if there is none."""
     neighbours = Node.objects.filter(
         host=request.host,
@@ -192,7 +189,7 @@ def _memory_bytes(info: AcceleratorInfo) -> int:
     return min(max(info.memory_bytes, 0), _MEMORY_LIMIT)
 
 
-def _shape(request: EnrolRequest | HelloRequest) -> dict[str, Any]:
+def _shape(request: HelloRequest) -> dict[str, Any]:
     shape = {
         "host": request.host,
         "first_port": request.first_port,

@@ -1,17 +1,15 @@
-"""Nodes: enrolment, leases, loss, cordons, drains and removal."""
+"""Nodes: enrolment, leases, loss and removal."""
 
 from __future__ import annotations
 
 import datetime
 import logging
 import re
-from enum import StrEnum
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import IntegrityError, InterfaceError, OperationalError, transaction
-from django.db.models import Q
 
 from controlplane.core.protocol.wire import (
     PROTOCOL_VERSION,
@@ -23,7 +21,6 @@ from controlplane.core.values.lifecycle import NodeStatus
 from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError
 from jobs.models import Accelerator, Allocation, AuditAction, EnrolmentToken, Node
 from jobs.selectors.access import are_users_strangers
-from jobs.selectors.drains import drain_preview, drain_record
 from jobs.selectors.peer_filters import FILTERED, UNFILTERED, unfiltered_nodes
 from jobs.services.cluster.agent_tokens import (
     agent_token_set,
@@ -41,7 +38,7 @@ from jobs.services.cluster.node_shapes import (
 from jobs.services.cluster.tokens import token_digest, token_make
 from jobs.services.failures.exits import rows_release
 from jobs.services.lifecycle.audit import audit_add
-from jobs.services.lifecycle.events import SYSTEM, event_add
+from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.transitions import job_lock
 from jobs.services.submission.validations import validations_of_node_expire
 
@@ -57,22 +54,6 @@ ENROLMENT_TOKEN_HOURS = 24
 ISOLATIONS = ("uid", "none")
 #: Of a removed node's name so much is kept; " (removed N)" is appended.
 REMOVED_NAME_CHARACTERS = 40
-
-
-class Cordon(StrEnum):
-    """Change of what a node may be used for."""
-
-    CORDON = "cordon"  # no new work; jobs keep what they hold there
-    DRAIN = "drain"  # no new work, and jobs leave
-    UNCORDON = "uncordon"
-
-
-#: Change -> whether the node is cordoned and draining then, kind of the event, its words.
-_CORDONS = {
-    Cordon.CORDON: (True, False, AuditAction.NODE_CORDONED, "takes no new work"),
-    Cordon.DRAIN: (True, True, AuditAction.NODE_DRAINED, "takes no new work, and its jobs leave"),
-    Cordon.UNCORDON: (False, False, AuditAction.NODE_UNCORDONED, "takes work again"),
-}
 
 
 def enrolment_token_create(
@@ -139,11 +120,7 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
             isolation_check(request.isolation)
             node = Node.objects.create(
                 name=request.name,
-                host=request.host,
-                first_port=request.first_port,
-                last_port=request.last_port,
-                boot_id=request.boot_id,
-                isolation=request.isolation,
+                **_told(request),
                 agent_token_digest=token_digest(agent_token),
                 last_seen_at=now,
             )
@@ -198,19 +175,19 @@ def node_hello(
     with transaction.atomic():
         was_lost = node.status == NodeStatus.LOST
         Node.objects.filter(id=node.pk).update(
-            host=request.host,
-            first_port=request.first_port,
-            last_port=request.last_port,
-            boot_id=request.boot_id,
-            isolation=request.isolation,
-            last_seen_at=now,
-            status=NodeStatus.ONLINE,
+            **_told(request), last_seen_at=now, status=NodeStatus.ONLINE
         )
         accelerators_write(node, request.accelerators)
         if was_lost:
             event_add("node_back", f"{node.name} is back", now=now, node=node)
         _filter_note(node, request.filters_peers, now)
     return _reply(node, token_for_hello(node, agent_token, now))
+
+
+def _told(request: HelloRequest) -> dict[str, Any]:
+    """Return the columns of a node that its agent tells."""
+    names = ("host", "first_port", "last_port", "boot_id", "isolation")
+    return {name: getattr(request, name) for name in names}
 
 
 def _filter_note(node: Node, filters_peers: bool, now: datetime.datetime) -> None:
@@ -301,74 +278,6 @@ def node_trainers_lose(node: Node, now: datetime.datetime) -> set[int]:
     return jobs
 
 
-def node_cordon(
-    node: Node, change: Cordon, now: datetime.datetime, *, actor: str, reason: str = ""
-) -> bool:
-    """Cordon, drain or uncordon a node; return False if nothing changed.
-
-    The event of a drain has the preview of it, for a comparison with what happens. A person's
-    cordon takes the place of one by `system`, and `system` changes none by a person.
-
-    Raises:
-        InvalidInputError: the node would be cordoned again, as `isolation_check`.
-    """
-    is_cordoned, is_draining, kind, verb = _CORDONS[change]
-    if change is Cordon.UNCORDON:
-        isolation_check(node.isolation)
-    same, by_system = Q(is_cordoned=is_cordoned, is_draining=is_draining), Q(cordoned_by=SYSTEM)
-    rows = Node.objects.filter(id=node.pk)
-    if actor == SYSTEM:
-        rows = rows.filter(Q(is_cordoned=False) | by_system).exclude(same)
-    else:
-        rows = rows.exclude(same & ~by_system)
-    data: dict[str, Any] = {"reason": reason}
-    if change is Cordon.DRAIN and not node.is_draining:
-        data["jobs"] = _drain_expected(node, now)
-    changed = rows.update(
-        is_cordoned=is_cordoned,
-        is_draining=is_draining,
-        cordoned_by=actor if is_cordoned else "",
-        cordon_reason=reason if is_cordoned else "",
-    )
-    if changed:
-        if change is Cordon.UNCORDON and node.is_closed_by_window(now):
-            verb = "takes work again after its maintenance"
-        text = f"{node.name} {verb}" + (f": {reason}" if reason else "")
-        event_add(kind, text, now=now, node=node, actor=actor, data=data)
-        audit_add(kind, f"node:{node.name}", actor=actor, reason=reason)
-    return bool(changed)
-
-
-def shared_nodes_cordon(now: datetime.datetime) -> bool:
-    """Cordon nodes whose jobs share a user, on a site of strangers; return whether any changed.
-
-    They enrolled before there was a second account. What runs there goes on. These cordons end
-    when the users are no strangers any more, or the node's jobs have users of their own.
-    """
-    nodes = Node.objects.filter(removed_at=None)
-    are_shared = Q(isolation="none") if are_users_strangers() else Q(pk__in=[])
-    shared = nodes.filter(are_shared, is_cordoned=False)
-    reason = "its jobs share a user, and the site has several active accounts"
-    changed = [
-        node_cordon(node, Cordon.CORDON, now, actor=SYSTEM, reason=reason) for node in shared
-    ]
-    reason = "its jobs share no user with those of strangers any more"
-    held = nodes.filter(cordoned_by=SYSTEM).exclude(are_shared)
-    changed += [
-        node_cordon(node, Cordon.UNCORDON, now, actor=SYSTEM, reason=reason) for node in held
-    ]
-    return any(changed)
-
-
-def _drain_expected(node: Node, now: datetime.datetime) -> list[dict[str, Any]]:
-    """Return the record of a drain's preview; empty if the policy fails, as cycles would."""
-    try:
-        return drain_record(drain_preview([node], now))
-    except (AssertionError, ValueError):
-        logger.exception("the drain of %s cannot be previewed", node.name)
-        return []
-
-
 def node_remove(node: Node, now: datetime.datetime, *, actor: str, reason: str = "") -> set[int]:
     """Remove a node for good: its agent gets the order to stop, its jobs recover elsewhere.
 
@@ -387,7 +296,7 @@ def node_remove(node: Node, now: datetime.datetime, *, actor: str, reason: str =
     return jobs | validations_of_node_expire(node, now)
 
 
-def _node_check(request: EnrolRequest | HelloRequest) -> None:
+def _node_check(request: HelloRequest) -> None:
     fields: dict[str, list[str]] = {}
     if request.protocol != PROTOCOL_VERSION:
         fields["protocol"] = [f"This control plane speaks version {PROTOCOL_VERSION}; update it."]
@@ -414,7 +323,7 @@ def _node_check(request: EnrolRequest | HelloRequest) -> None:
         raise InvalidInputError("The node's description is not valid.", fields=fields)
 
 
-def _kinds_check(request: EnrolRequest | HelloRequest, node: Node | None = None) -> None:
+def _kinds_check(request: HelloRequest, node: Node | None = None) -> None:
     """Require one CPU thread count per kind: only equal counts give bitwise equal results.
 
     Raises:

@@ -10,11 +10,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from django.utils import timezone
 
 from controlplane.core.policies import POLICIES, BatchMode
 from controlplane.core.values.tiers import TIERS
-from controlplane.simulator.engine.event_clock import StuckError
 from controlplane.simulator.engine.report import Report
+from controlplane.simulator.engine.run import StuckError
 from controlplane.simulator.engine.simulate import simulate
 from controlplane.simulator.settings import Knowledge, ResizeCosts
 from controlplane.simulator.workloads.history import (
@@ -70,7 +71,7 @@ def replay_answers(
     """
     history = history_read(replays[0].start_at, replays[0].end_at)
     if not history.jobs:
-        raise ReplayStoppedError(_nothing(history), _now())
+        raise ReplayStoppedError(_nothing(history), timezone.now())
     policy = history.policy if history.policy in POLICIES else replays[0].policy
     parts = _parts(progress, 1 + len(replays))
     as_is = _simulate(history, policy, None, history.costs, next(parts))
@@ -121,7 +122,7 @@ def _simulate(
             progress=progress,
         )
     except (StuckError, ValueError) as error:
-        raise ReplayStoppedError(f"{policy}: {error}", _now()) from error
+        raise ReplayStoppedError(f"{policy}: {error}", timezone.now()) from error
 
 
 def _parts(progress: Progress, number: int) -> Iterator[Callable[[int, int, float], None]]:
@@ -134,7 +135,7 @@ def _parts(progress: Progress, number: int) -> Iterator[Callable[[int, int, floa
     def report(place: int, ended: int, total: int, _at: float) -> None:
         if time.monotonic() > deadline:
             text = f"It took longer than {TIME_LIMIT_S / 60:.0f} minutes; ask about fewer hours."
-            raise ReplayStoppedError(text, _now())
+            raise ReplayStoppedError(text, timezone.now())
         progress((place + ended / max(total, 1)) / number)
 
     for place in range(number):
@@ -269,7 +270,3 @@ def _nothing(history: History) -> str:
     if why:
         return f"No job of that time can be replayed ({why})."
     return "No job was submitted in that time; ask about more hours."
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)

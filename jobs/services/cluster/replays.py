@@ -11,6 +11,7 @@ from typing import Any
 
 from django.db import transaction
 from django.db.models import Q
+from django.utils import timezone
 
 from controlplane.core.policies import POLICIES
 from controlplane.simulator.settings import MOST_COST_S
@@ -207,7 +208,7 @@ def _run(replays: Sequence[Replay]) -> None:
             if isinstance(answer, ReplayStoppedError):
                 _end(replay, ReplayStatus.FAILED, answer.at, error=str(answer))
             else:
-                _end(replay, ReplayStatus.DONE, _now(), result=answer, progress=1.0)
+                _end(replay, ReplayStatus.DONE, timezone.now(), result=answer, progress=1.0)
     except ReplayStoppedError as stop:
         for replay in replays:
             _end(replay, ReplayStatus.FAILED, stop.at, error=str(stop))
@@ -215,7 +216,7 @@ def _run(replays: Sequence[Replay]) -> None:
         logger.exception("replays %s failed", [replay.pk for replay in replays])
         text = "The simulator failed; the log of its worker says where. Please report it."
         for replay in replays:
-            _end(replay, ReplayStatus.FAILED, _now(), error=text)
+            _end(replay, ReplayStatus.FAILED, timezone.now(), error=text)
 
 
 def replays_progress(replays: Sequence[Replay], share: float) -> None:
@@ -224,7 +225,7 @@ def replays_progress(replays: Sequence[Replay], share: float) -> None:
     Raises:
         ReplayStoppedError: all were cancelled, or another worker has taken them over.
     """
-    now, first = _now(), replays[0]
+    now, first = timezone.now(), replays[0]
     if first.beat_at and (now - first.beat_at).total_seconds() < PROGRESS_PERIOD_S:
         return
     first.beat_at = now
@@ -242,7 +243,3 @@ def _end(replay: Replay, status: ReplayStatus, now: datetime.datetime, **values:
     is_ours = Q(id=replay.pk, attempts=replay.attempts, status__in=LIVE_REPLAY_STATUSES)
     Replay.objects.filter(is_ours).update(status=status, finished_at=now, **values)
     nudges.jobs_changed(cluster=True, cycle=False)
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
+import io
 import re
 import tempfile
 from collections.abc import Iterable
@@ -58,23 +59,19 @@ def artifact_store(
     return _write(job, name, generation, pieces, now, expected_sha256=sha256)
 
 
-def artifact_keep(job: Job, name: str, file: File, now: datetime.datetime) -> Artifact:
+def artifact_keep(job: Job, name: str, file: io.BufferedRandom, now: datetime.datetime) -> Artifact:
     """Add a file made by the control plane to a job's files, without a size limit."""
-    digest = hashlib.sha256()
-    size_bytes = 0
-    for piece in iter(lambda: file.read(_CHUNK_BYTES), b""):
-        digest.update(piece)
-        size_bytes += len(piece)
     file.seek(0)
     artifact = Artifact(
         job=job,
         name=name,
-        sha256=digest.hexdigest(),
-        size_bytes=size_bytes,
+        sha256=hashlib.file_digest(file, "sha256").hexdigest(),
+        size_bytes=file.tell(),
         generation=job.generation,
         at=now,
     )
-    artifact.file.save(name, file, save=False)
+    file.seek(0)
+    artifact.file.save(name, File(file), save=False)
     return _replace(artifact)
 
 

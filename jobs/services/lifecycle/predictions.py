@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-from django.core.files import File
 from django.db.models import Exists, OuterRef, Q
 
 from controlplane.core.protocol.prediction_parts import (
@@ -78,8 +77,7 @@ def _join(job: Job, now: datetime.datetime) -> None:
             event_add(_DAMAGED, text, now=now, job=job)
             return
         size_bytes = whole.tell()
-        whole.seek(0)
-        artifact_keep(job, RESULT_FILE, File(whole), now)
+        artifact_keep(job, RESULT_FILE, whole, now)
     for row in parts.values():
         row.file.delete(save=False)
         row.delete()

@@ -40,7 +40,7 @@ class World:
         for _ in range(3):  # what waits for a release goes on at once
             plan = decide(self.snapshot, "goodput_fair")
             for resize in plan.resizes:
-                if resize.is_preemption:
+                if not resize.wanted:
                     self.stops[resize.job_id] = self.stops.get(resize.job_id, 0) + 1
             self.snapshot = after(self.snapshot, plan)
             if not plan.waiting:

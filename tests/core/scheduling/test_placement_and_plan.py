@@ -136,7 +136,7 @@ def test_job_whose_node_goes_away_moves_or_saves_its_state() -> None:
     assert moves.resizes[0].wanted == (1,)
     blocked = snapshot_make(left, job, held={1: (7,)}, releasing=(1,))
     saves = plan_between(blocked, Allocation({1: (1,)}))
-    assert saves.resizes[0].is_preemption
+    assert not saves.resizes[0].wanted
     assert saves.waiting == {1: (1,)}
 
 
@@ -149,7 +149,7 @@ def test_job_below_its_minimum_waits_where_it_is_until_others_need_that() -> Non
     saves = plan_between(snapshot_make(two, job, job_make(2), held=held), other)
     assert [(resize.job_id, resize.wanted) for resize in saves.resizes] == [(1, ())]
     elsewhere = snapshot_make(accelerators_make("cpu cpu"), job, held={1: (7,)})
-    assert plan_between(elsewhere, Allocation({})).resizes[0].is_preemption
+    assert not plan_between(elsewhere, Allocation({})).resizes[0].wanted
 
 
 def test_what_a_job_shuns_is_given_to_it_last_and_left_out_of_the_plan() -> None:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from controlplane.core.virtual_nodes.mapping import even_mapping
 from controlplane.core.virtual_nodes.reduction_tree import (
     Schedule,
-    execute,
     plan_reduction,
     running_sum,
 )
+from tests.support.reduction import execute
 
 
 def add(left: float, right: float) -> float:

@@ -18,7 +18,8 @@ from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Artifact, EnrolmentToken, Event, Job, LogChunk, Node
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.selectors.forks import ADOPTED_FILE
-from jobs.services.cluster.nodes import Cordon, enrolment_token_create, node_cordon
+from jobs.services.cluster.cordons import Cordon, node_cordon
+from jobs.services.cluster.nodes import enrolment_token_create
 from jobs.services.submission.validations import validation_start, validation_take
 from tests.jobs.world import PlayedNode, World
 from tests.support.builders import CODE, accelerators, at, enrol_request, job_make, node_make

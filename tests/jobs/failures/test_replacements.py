@@ -11,7 +11,7 @@ from controlplane.core.policies import POLICIES
 from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Accelerator, Event, Job
 from jobs.selectors.cluster import cluster_snapshot
-from jobs.services.cluster.nodes import Cordon, node_cordon
+from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.submission.job_actions import job_cancel
 from tests.jobs.losses import A, B, C, D, fresh, lose_node, newest, slots
 from tests.jobs.world import World

@@ -14,7 +14,7 @@ from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from controlplane.core.values.types import Plan, Resize
 from jobs.models import Accelerator, Allocation, Generation, Job, Node
 from jobs.selectors.cluster import cluster_snapshot
-from jobs.services.cluster.nodes import Cordon, node_cordon
+from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.plans import plan_apply
 from jobs.services.submission.job_actions import job_cancel, job_pause

@@ -11,7 +11,8 @@ from controlplane.core.protocol.wire import LogChunk, ReportKind
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from jobs.models import Allocation, ClusterSetting, Event, Generation, Job
 from jobs.selectors.expected_ends import expected_end_of
-from jobs.services.cluster.nodes import Cordon, node_cordon, nodes_expire
+from jobs.services.cluster.cordons import Cordon, node_cordon
+from jobs.services.cluster.nodes import nodes_expire
 from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.cycle import cycle_run
 from jobs.services.submission.job_actions import job_cancel, job_pause, job_reprioritise, job_resume

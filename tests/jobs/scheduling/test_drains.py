@@ -12,7 +12,7 @@ from rest_framework.test import APIClient
 
 from jobs.models import Allocation, Event, Job, Node
 from jobs.selectors.drains import drain_outcome, drain_preview
-from jobs.services.cluster.nodes import Cordon, node_cordon
+from jobs.services.cluster.cordons import Cordon, node_cordon
 from tests.jobs.world import World
 from tests.support.builders import job_make
 
@@ -92,7 +92,7 @@ def test_a_policy_that_fails_does_not_keep_a_node_from_its_drain(
     def fail(*_: Any) -> None:
         raise AssertionError("a broken invariant")
 
-    monkeypatch.setattr("jobs.services.cluster.nodes.drain_preview", fail)
+    monkeypatch.setattr("jobs.services.cluster.cordons.drain_preview", fail)
     node = World(num_nodes=1).nodes[0].node
     assert node_cordon(node, Cordon.DRAIN, timezone.now(), actor="user:admin")
     assert Event.objects.get(kind="node_drained").data["jobs"] == []

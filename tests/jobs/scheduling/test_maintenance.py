@@ -13,13 +13,13 @@ from jobs.exceptions import InvalidInputError
 from jobs.models import Allocation, Event, Job, MaintenanceWindow, Node, NotificationChannel
 from jobs.selectors.cluster import accelerators_open, cluster_snapshot
 from jobs.selectors.drains import drain_outcome
+from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.cluster.maintenance import (
     OPEN_LIMIT,
     window_cancel,
     windows_advance,
     windows_plan,
 )
-from jobs.services.cluster.nodes import Cordon, node_cordon
 from jobs.services.submission.validations import validation_start
 from tests.jobs.world import World
 from tests.support.builders import at, job_make, node_make, user_make, validation_make

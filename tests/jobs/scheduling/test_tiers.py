@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from controlplane.core.values.lifecycle import JobStatus
+from controlplane.core.values.types import Plan, Snapshot
 from jobs.api.jobs.submission_request import submission_read
-from jobs.models import Allocation, Event, Job, PolicyState
+from jobs.models import Allocation, Event, Job, Node, PolicyState
+from jobs.selectors import drains, dry_run, policy_preview
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.dry_run import submission_outlook
+from jobs.selectors.expected_starts import decide_timed
 from jobs.selectors.pages import live_jobs, queue_place
 from jobs.selectors.policy_state import policy_state_read
 from tests.jobs.world import World
@@ -74,6 +77,26 @@ def test_each_tier_has_a_memory_that_is_stored() -> None:
     assert state is not None
     world.settle()
     assert policy_state_read("tiresias") == state
+
+
+def test_previews_go_on_from_the_state_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(1, 2, policy="tiresias")
+    running = job_make(max_accelerators=1, num_virtual_nodes=4)
+    world.settle()
+    seen: list[Snapshot] = []
+
+    def decided(snapshot: Snapshot, policy: str) -> tuple[Plan, int]:
+        seen.append(snapshot)
+        return decide_timed(snapshot, policy)
+
+    for module in (dry_run, drains, policy_preview):
+        monkeypatch.setattr(module, "decide_timed", decided)
+    submission_outlook(submission_read(submission_values()), world.now, user_make("ada"))
+    drains.drain_preview([Node.objects.get()], world.now)
+    policy_preview.reprioritise_preview({running.pk: 7}, {}, world.now, Job.objects.all())
+    state = policy_state_read("tiresias")
+    assert state is not None
+    assert [snapshot.carried for snapshot in seen] == [state] * 3
 
 
 def test_a_dry_run_knows_the_tier() -> None:

@@ -17,10 +17,10 @@ from agents.trainer.step.microbatches import (
 )
 from controlplane.core.virtual_nodes.reduction_tree import (
     Schedule,
-    execute,
     plan_reduction,
     running_sum,
 )
+from tests.support.reduction import execute
 
 Sum = tuple["Sum", "Sum"] | int
 

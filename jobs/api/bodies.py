@@ -1,0 +1,44 @@
+"""Bodies of requests, checked by serializers, for REST and the pages alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from rest_framework import serializers
+
+from jobs.exceptions import InvalidInputError, messages_by_field
+
+
+class BodySerializer(serializers.Serializer):
+    """A body that has no other fields than those of the serializer.
+
+    Attributes:
+        unknown_text: message about another field; `{}` stands for the names of the known ones.
+    """
+
+    unknown_text: ClassVar = "There is no such field; use {}."
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        """Refuse unknown fields before anything else: a known one may be meant."""
+        given = data if isinstance(data, Mapping) else {}
+        text = self.unknown_text.format(", ".join(self.fields))
+        if errors := {str(name)[:60]: [text] for name in given if name not in self.fields}:
+            raise serializers.ValidationError(errors)
+        values: dict[str, Any] = super().to_internal_value(data)
+        return values
+
+
+def checked(
+    serializer: type[serializers.Serializer], values: Mapping[str, Any], *, partial: bool = False
+) -> dict[str, Any]:
+    """Return the valid fields of a body.
+
+    Raises:
+        InvalidInputError: with messages for every wrong field.
+    """
+    filled = serializer(data=values, partial=partial)
+    if not filled.is_valid():
+        fields = messages_by_field(filled.errors)
+        raise InvalidInputError("The input is not valid.", fields=fields)
+    return dict(filled.validated_data)
