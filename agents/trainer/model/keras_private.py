@@ -189,25 +189,28 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
     def __init__(
         self,
         mapping: Sequence[tuple[Any, Tensor]],
+        live: Sequence[Any] = (),
         watch: Callable[[Tensor], None] | None = None,
         **options: Any,
     ) -> None:
         """Map variables to values.
 
         Args:
+            live: variables that have their own values until they are assigned.
             watch: called with each value that such a weight is assigned.
         """
         super().__init__(mapping, **options)
         self.untracked: list[Any] = []
         self.enclosed: list[Any] = []
         self.assigned: list[tuple[Any, Tensor]] = []
+        self._live = {id(variable): variable.value for variable in live}
         self._watch = watch
         self._graph = tf.compat.v1.get_default_graph()
 
     def add_update(self, update: tuple[Any, Tensor]) -> None:
         """Record the new value of a variable."""
         variable, value = update
-        if super().get_current_value(variable) is None:
+        if id(variable) not in self._live and super().get_current_value(variable) is None:
             self.untracked.append(variable)
         if any(isinstance(graph, WhileBodyFuncGraph) for graph in self._inner_graphs()):
             self.enclosed.append(variable)
@@ -221,6 +224,8 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
     def get_current_value(self, variable: Any) -> Tensor:
         """Return the newest value of a variable, None if it has none in the scope."""
         value = super().get_current_value(variable)
+        if value is None:
+            return self._live.get(id(variable))
         made_in = getattr(value, "graph", None)
         inner = self._inner_graphs()
         if isinstance(made_in, FuncGraph) and made_in not in [*inner, *_outer_graphs(self._graph)]:
