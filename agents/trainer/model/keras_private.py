@@ -168,6 +168,25 @@ def unweighted_trackers(model: keras.Model) -> list[Any]:
     return [] if compiled is None else list(compiled.variables)
 
 
+def metric_variables(model: keras.Model) -> list[Any]:
+    """List the variables of all metrics, also of those that a job's own `metrics` leaves out."""
+    of_keras: list[keras.metrics.Metric] = keras.Model.metrics.fget(model)
+    return [variable for metric in [*model.metrics, *of_keras] for variable in metric.variables]
+
+
+def trainability_changed(model: keras.Model) -> tuple[list[Any], list[Any]]:
+    """List the weights of a built model that its optimizer was not built for, and vice versa.
+
+    Nothing is known of an optimizer with a `build` of its own.
+    """
+    now, plain = model.trainable_variables, plain_optimizers(model.optimizer)
+    then = [v for each in plain for v in each._trainable_variables]  # noqa: SLF001
+    if not then:
+        return [], []
+    known, trained = ({id(variable) for variable in each} for each in (then, now))
+    return [v for v in now if id(v) not in known], [v for v in then if id(v) not in trained]
+
+
 def mean_metrics(model: keras.Model) -> list[keras.metrics.Mean]:
     """List the metrics of a built model that are means, those of its layers included."""
     found = {id(metric): metric for metric in [*model.metrics, *compiled_metrics(model)]}
