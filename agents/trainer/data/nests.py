@@ -66,8 +66,14 @@ def _ones_for_none(weight: Any, y: Any, min_rank: int) -> Any:
         return {key: _ones_for_none(each, y.get(key), min_rank) for key, each in weight.items()}
     if isinstance(weight, (tuple, list)) and isinstance(y, tuple) and len(weight) == len(y):
         pairs = zip(weight, y, strict=True)
-        return tuple(_ones_for_none(each, output, min_rank) for each, output in pairs)
+        return _tuple_like(weight, (_ones_for_none(each, one, min_rank) for each, one in pairs))
     return weight
+
+
+def _tuple_like(value: Any, items: Iterable[Any]) -> Any:
+    """Make a tuple, a named one if `value` is one."""
+    named: Callable[[Iterable[Any]], Any] = getattr(type(value), "_make", tuple)
+    return named(items)
 
 
 def nested_arrays(value: Any, path: str, min_rank: int = 1) -> Any:
@@ -92,8 +98,7 @@ def nested_arrays(value: Any, path: str, min_rank: int = 1) -> Any:
     is_structure = isinstance(value, tuple) and min_rank == 0  # (1.0, 2.0): two outputs' targets
     if isinstance(value, (tuple, list)) and (is_structure or not is_number_list(value)):
         items = (nested_arrays(item, f"{path}[{i}]", min_rank) for i, item in enumerate(value))
-        named: Callable[[Iterable[Any]], Any] = getattr(type(value), "_make", tuple)
-        return named(items)
+        return _tuple_like(value, items)
     array = number_array(value, path)
     if array.ndim < min_rank:
         raise JobCodeError(
