@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras import layers, ops
 
 from tests.conformance.cases import Case
@@ -48,6 +49,33 @@ class OwnWrapper(layers.Wrapper):
         return 2.0 * self.layer(inputs)
 
 
+class OwnGradient(layers.Layer):
+    """Layer of a job: a product whose gradient is its own, half of the true one by the weight."""
+
+    def build(self, shape: Any) -> None:
+        self.kernel = self.add_weight(shape=(shape[-1], 4), initializer="glorot_uniform")
+
+    def call(self, inputs: Any) -> Any:
+        @tf.custom_gradient
+        def product(x: Any) -> Any:
+            kernel = tf.convert_to_tensor(self.kernel)
+
+            def gradient(upstream: Any, variables: Any = ()) -> Any:
+                by_kernel = [0.5 * tf.matmul(x, upstream, transpose_a=True) for _ in variables]
+                return tf.matmul(upstream, kernel, transpose_b=True), by_kernel
+
+            return tf.matmul(x, kernel), gradient
+
+        return product(inputs)
+
+
+class Recomputed(layers.Wrapper):
+    """Wrapper of a job: computes what its layer gives again for the gradient, to save memory."""
+
+    def call(self, inputs: Any) -> Any:
+        return tf.recompute_grad(self.layer)(inputs)
+
+
 class RunningMean(layers.Layer):
     """Layer of a job with a state without gradient: the mean of what has passed."""
 
@@ -82,6 +110,8 @@ def core_cases() -> list[Case]:
         ("Layer", "own layer with add_loss", OwnLayer),
         ("Layer", "own state", RunningMean),
         ("Layer", "own random generator", OwnNoise),
+        ("Layer", "own gradient of a weight", OwnGradient),
+        ("Layer", "recomputed for the gradient", lambda: Recomputed(layers.Dense(4))),
         ("InputSpec", "of an own layer", OwnLayer),
         ("Wrapper", "own wrapper", lambda: OwnWrapper(layers.Dense(3))),
         ("Dense", "", lambda: layers.Dense(3)),

@@ -50,6 +50,7 @@ All stand in `agents/trainer/model/keras_private.py`:
 | `Model._compile_loss`, `_flat_losses` | the reduction of each loss; scale losses that are sums |
 | `Model._compile_metrics` | name the metric that cannot be added up |
 | `Model._flatten_layers` | look at all layers, however deep |
+| `Optimizer._trainable_variables` | find weights that were frozen or unfrozen after `compile` |
 | `Optimizer._learning_rate` | scale the rate with the batch size |
 | `keras.src` `global_seed_generator` | its state is part of a job's state |
 """

@@ -19,7 +19,9 @@ ALWAYS = frozenset(
     {
         "layers.BatchNormalization: images",
         "layers.Dropout: noise shape",
+        "layers.Layer: own gradient of a weight",
         "layers.Layer: own state",
+        "layers.Layer: recomputed for the gradient",
         "optimizers.LossScaleOptimizer: skips steps",
         "optimizers.SGD: nesterov, average",
         "losses.SparseCategoricalCrossentropy: logits",

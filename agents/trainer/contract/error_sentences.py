@@ -207,6 +207,14 @@ def _elementwise_sentence(first: str, second: str) -> str:
     )
 
 
+def _reshape(found: Match, _shapes: DataShapes) -> str:
+    return (
+        f"A reshape in the model does not fit: its shape {_text(_shape(found['wanted']))} holds "
+        f"{found['size']} numbers, its input {found['given']}; give -1 for the number of examples, "
+        "which is that of a slice of the batch"
+    )
+
+
 def _label_range(found: Match, _shapes: DataShapes) -> str:
     number, end = int(found["number"]), int(found["end"])
     return (
@@ -331,6 +339,11 @@ _FAMILIES: tuple[tuple[re.Pattern[str], Callable[[Match, DataShapes], str]], ...
             r"(?:(?P<matrix>Matrix size-incompatible: In\[0\]: )|Incompatible shapes: )"
             rf"(?P<first>{_SHAPE})(?:, In\[1\]: | vs\. )(?P<second>{_SHAPE})",
             _runtime_sizes,
+        ),
+        (
+            r"Cannot reshape a tensor with (?P<given>\d+) elements to shape "
+            rf"(?P<wanted>{_SHAPE}) \((?P<size>\d+) elements\)",
+            _reshape,
         ),
         (rf"Received a label value of {_RANGE}", _label_range),
         (rf"indices\[?[\d,]*\]? = {_RANGE}", _index_range),

@@ -73,6 +73,13 @@ class ClassWeightedSource:
             )
         self._source = source
         self._class_weight = dict(class_weight)
+        if self._weights_of(example[1]).shape != (1,):
+            raise JobCodeError(
+                "class_weight",
+                field,
+                f"class_weight works with one label for each example, and these have labels of the "
+                f"shape {example[1].shape[1:]}; give sample weights of that shape instead",
+            )
 
     def __len__(self) -> int:
         return len(self._source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -66,14 +66,20 @@ def _ones_for_none(weight: Any, y: Any, min_rank: int) -> Any:
         return {key: _ones_for_none(each, y.get(key), min_rank) for key, each in weight.items()}
     if isinstance(weight, (tuple, list)) and isinstance(y, tuple) and len(weight) == len(y):
         pairs = zip(weight, y, strict=True)
-        return tuple(_ones_for_none(each, output, min_rank) for each, output in pairs)
+        return _tuple_like(weight, (_ones_for_none(each, one, min_rank) for each, one in pairs))
     return weight
+
+
+def _tuple_like(value: Any, items: Iterable[Any]) -> Any:
+    """Make a tuple, a named one if `value` is one."""
+    named: Callable[[Iterable[Any]], Any] = getattr(type(value), "_make", tuple)
+    return named(items)
 
 
 def nested_arrays(value: Any, path: str, min_rank: int = 1) -> Any:
     """Convert nested dicts, tuples and lists to the same nest with arrays of numbers as leaves.
 
-    Lists become tuples, as in Keras; a list of plain numbers is one array.
+    Lists become tuples, as in Keras; named tuples stay; a list of plain numbers is one array.
 
     Args:
         value: the user's data.
@@ -91,7 +97,8 @@ def nested_arrays(value: Any, path: str, min_rank: int = 1) -> Any:
         }
     is_structure = isinstance(value, tuple) and min_rank == 0  # (1.0, 2.0): two outputs' targets
     if isinstance(value, (tuple, list)) and (is_structure or not is_number_list(value)):
-        return tuple(nested_arrays(item, f"{path}[{i}]", min_rank) for i, item in enumerate(value))
+        items = (nested_arrays(item, f"{path}[{i}]", min_rank) for i, item in enumerate(value))
+        return _tuple_like(value, items)
     array = number_array(value, path)
     if array.ndim < min_rank:
         raise JobCodeError(
@@ -112,7 +119,8 @@ def number_array(value: Any, path: str) -> np.ndarray:
         if value is None:
             hint = (
                 "it may stand only at the end of (x, y, None) and for the weights of one output; "
-                "leave an optional input that is not given out of the model"
+                "leave an optional input that is not given out of the model, and give zeros for "
+                "an output without a loss"
             )
         name = "None" if value is None else type(value).__name__
         raise JobCodeError("data_type", path, f"{name} is not an array; {hint}")

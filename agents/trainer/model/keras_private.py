@@ -168,6 +168,25 @@ def unweighted_trackers(model: keras.Model) -> list[Any]:
     return [] if compiled is None else list(compiled.variables)
 
 
+def metric_variables(model: keras.Model) -> list[Any]:
+    """List the variables of all metrics, also of those that a job's own `metrics` leaves out."""
+    of_keras: list[keras.metrics.Metric] = keras.Model.metrics.fget(model)
+    return [variable for metric in [*model.metrics, *of_keras] for variable in metric.variables]
+
+
+def trainability_changed(model: keras.Model) -> tuple[list[Any], list[Any]]:
+    """List the weights of a built model that its optimizer was not built for, and vice versa.
+
+    Nothing is known of an optimizer with a `build` of its own.
+    """
+    now, plain = model.trainable_variables, plain_optimizers(model.optimizer)
+    then = [v for each in plain for v in each._trainable_variables]  # noqa: SLF001
+    if not then:
+        return [], []
+    known, trained = ({id(variable) for variable in each} for each in (then, now))
+    return [v for v in now if id(v) not in known], [v for v in then if id(v) not in trained]
+
+
 def mean_metrics(model: keras.Model) -> list[keras.metrics.Mean]:
     """List the metrics of a built model that are means, those of its layers included."""
     found = {id(metric): metric for metric in [*model.metrics, *compiled_metrics(model)]}
@@ -189,25 +208,28 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
     def __init__(
         self,
         mapping: Sequence[tuple[Any, Tensor]],
+        live: Sequence[Any] = (),
         watch: Callable[[Tensor], None] | None = None,
         **options: Any,
     ) -> None:
         """Map variables to values.
 
         Args:
+            live: variables that have their own values until they are assigned.
             watch: called with each value that such a weight is assigned.
         """
         super().__init__(mapping, **options)
         self.untracked: list[Any] = []
         self.enclosed: list[Any] = []
         self.assigned: list[tuple[Any, Tensor]] = []
+        self._live = {id(variable): variable.value for variable in live}
         self._watch = watch
         self._graph = tf.compat.v1.get_default_graph()
 
     def add_update(self, update: tuple[Any, Tensor]) -> None:
         """Record the new value of a variable."""
         variable, value = update
-        if super().get_current_value(variable) is None:
+        if id(variable) not in self._live and super().get_current_value(variable) is None:
             self.untracked.append(variable)
         if any(isinstance(graph, WhileBodyFuncGraph) for graph in self._inner_graphs()):
             self.enclosed.append(variable)
@@ -221,6 +243,8 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
     def get_current_value(self, variable: Any) -> Tensor:
         """Return the newest value of a variable, None if it has none in the scope."""
         value = super().get_current_value(variable)
+        if value is None:
+            return self._live.get(id(variable))
         made_in = getattr(value, "graph", None)
         inner = self._inner_graphs()
         if isinstance(made_in, FuncGraph) and made_in not in [*inner, *_outer_graphs(self._graph)]:

@@ -33,7 +33,11 @@ from agents.trainer.contract.atomic_write import atomic_write
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.model.batch_scaling import BatchScaling
 from agents.trainer.model.branches import Branches
-from agents.trainer.model.keras_private import global_random_state, optimizer_variables
+from agents.trainer.model.keras_private import (
+    global_random_state,
+    metric_variables,
+    optimizer_variables,
+)
 from agents.trainer.model.tunables import Tunables
 from agents.trainer.selection.state import Selection
 
@@ -86,7 +90,7 @@ class ModelState:
         self.seeds = [variable for variable in self.non_trainable if _is_seed(variable)]
         self.fixed = [variable for variable in self.non_trainable if not _is_seed(variable)]
         self.optimizer = optimizer_variables(model.optimizer) if is_trained else []
-        self.metrics = list(model.metrics_variables) if is_trained else []
+        self.metrics = _unique(metric_variables(model)) if is_trained else []
         self.variables = _unique(
             self.trainable
             + self.non_trainable

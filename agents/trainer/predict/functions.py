@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
-from agents.trainer.model.keras_private import model_call
 from agents.trainer.model.state import WORD_BYTES, ModelState
 from agents.trainer.model.stateful_ops import refuse_process_operations
 from agents.trainer.step.functions import example_specs
@@ -132,11 +131,11 @@ class PredictFunctions:
         return self.layout.pack(arrays, int(piece.arguments[0][:, 1].numpy().sum()))
 
     def _predict_one(self, examples: list[Tensor], seeds: Tensor) -> list[Tensor]:
-        """Run the forward pass of one virtual node; random generators and state do not change."""
+        """Run the model's `predict_step` for one virtual node; its state does not change."""
         (inputs,) = keras.tree.pack_sequence_as(self.sample, examples)
         mapping = [(variable, seeds[k]) for k, variable in enumerate(self.state.seeds)]
         with keras.StatelessScope(mapping):
-            given = model_call(self.model, inputs, training=False)
+            given = self.model.predict_step((inputs,))
         named = keras.tree.flatten_with_path(given)
         self._names = [_output_name(path) for path, _ in named]
         return [_dense(name, value) for name, (_, value) in zip(self._names, named, strict=True)]

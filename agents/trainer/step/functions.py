@@ -126,7 +126,6 @@ class StepFunctions:
     def _trace_sweep(self, one: Body, pieces: list[LayoutField]) -> Any:
         """Trace the loop over virtual nodes around `one`, which fills `pieces`."""
         one_virtual_node = tf.function(partial(one, pieces), autograph=False).get_concrete_function(
-            [tf.TensorSpec(v.shape, v.value.dtype) for v in self.state.trainable],
             [tf.TensorSpec(v.shape, v.value.dtype) for v in self.fixed],
             self.example_specs,
             tf.TensorSpec([], tf.float32),
@@ -140,7 +139,6 @@ class StepFunctions:
         def sweep(
             program: Tensor, weights: Tensor, num_rows: Tensor, seeds: Tensor, *examples: Tensor
         ) -> Tensor:
-            trainable = [tf.convert_to_tensor(v.value) for v in self.state.trainable]
             fixed = [tf.convert_to_tensor(v.value) for v in self.fixed]
 
             def leaf(index: Tensor) -> list[Tensor]:
@@ -149,7 +147,7 @@ class StepFunctions:
                 for array, spec in zip(local, self.example_specs, strict=True):
                     array.set_shape(spec.shape)
                 vectors: list[Tensor] = one_virtual_node(
-                    trainable, fixed, local, weights[index], program[index, 3] > 0, seeds[index]
+                    fixed, local, weights[index], program[index, 3] > 0, seeds[index]
                 )
                 return vectors
 
@@ -172,7 +170,6 @@ class StepFunctions:
     def _trace_losses(self) -> Any:
         """Trace the loop over virtual nodes that returns their examples' losses, in order."""
         one_virtual_node = tf.function(self._losses_one, autograph=False).get_concrete_function(
-            [tf.TensorSpec(v.shape, v.value.dtype) for v in self.state.trainable],
             [tf.TensorSpec(v.shape, v.value.dtype) for v in self.fixed],
             self.example_specs,
             tf.TensorSpec([len(self.seeds), 2], tf.int64),
@@ -180,7 +177,6 @@ class StepFunctions:
         refuse_process_operations(one_virtual_node.graph)
 
         def sweep(program: Tensor, seeds: Tensor, *examples: Tensor) -> Tensor:
-            trainable = [tf.convert_to_tensor(v.value) for v in self.state.trainable]
             fixed = [tf.convert_to_tensor(v.value) for v in self.fixed]
             count = tf.shape(program)[0]
             empty = tf.TensorArray(tf.float32, count, infer_shape=False, element_shape=[None])
@@ -190,7 +186,7 @@ class StepFunctions:
                 local = [array[start : start + length] for array in examples]
                 for array, spec in zip(local, self.example_specs, strict=True):
                     array.set_shape(spec.shape)
-                losses = one_virtual_node(trainable, fixed, local, seeds[index])
+                losses = one_virtual_node(fixed, local, seeds[index])
                 return index + 1, found.write(index, losses)
 
             # One iteration at a time: overlapping them would keep the activations of several.
@@ -208,18 +204,16 @@ class StepFunctions:
 
     def _losses_one(
         self,
-        trainable: list[Tensor],
         fixed: list[Tensor],
         examples: list[Tensor],
         seeds: Tensor,
     ) -> Tensor:
         """Compute the losses of one virtual node's examples."""
-        return self.virtual_node.losses(trainable, fixed, examples, seeds)
+        return self.virtual_node.losses(fixed, examples, seeds)
 
     def _train_one(
         self,
         pieces: list[LayoutField],
-        trainable: list[Tensor],
         fixed: list[Tensor],
         examples: list[Tensor],
         weight: Tensor,
@@ -227,12 +221,13 @@ class StepFunctions:
         seeds: Tensor,
     ) -> list[Tensor]:
         """Run forward and backward pass of one virtual node from the step's common state."""
+        weights = [variable.value for variable in self.state.trainable]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(trainable)
+            tape.watch(weights)
             results = self.virtual_node.forward(
-                trainable, fixed, examples, weight, seeds, training=True, watch=tape.watch
+                fixed, examples, weight, seeds, training=True, watch=tape.watch
             )
-        gradients = gradients_of(tape, results, trainable)
+        gradients = gradients_of(tape, results, weights)
         writer = MessageWriter(self.dtype)
         shapes = [variable.shape for variable in self.state.trainable]
         writer.add_gradients(gradients, shapes, 1.0 / weight)
@@ -242,7 +237,6 @@ class StepFunctions:
     def _validate_one(
         self,
         pieces: list[LayoutField],
-        trainable: list[Tensor],
         fixed: list[Tensor],
         examples: list[Tensor],
         weight: Tensor,
@@ -250,9 +244,7 @@ class StepFunctions:
         seeds: Tensor,
     ) -> list[Tensor]:
         """Run the forward pass of one virtual node, for the metrics alone."""
-        results = self.virtual_node.forward(
-            trainable, fixed, examples, weight, seeds, training=False
-        )
+        results = self.virtual_node.forward(fixed, examples, weight, seeds, training=False)
         writer = MessageWriter(self.dtype)
         self.virtual_node.results_add(writer, results, is_first, training=False)
         return writer.finish(pieces)

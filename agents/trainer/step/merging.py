@@ -111,7 +111,7 @@ class PassTracer:
 
         def forward(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
             local, weight, seed = arguments
-            results = self._node.forward(trainable, fixed, local, weight, seed, training)
+            results = self._node.forward(fixed, local, weight, seed, training, trainable)
             if results.assigned:
                 raise NotMergeableError("it assigns its own weights")
             numbers[:] = [index for index, _ in results.changes]

@@ -65,21 +65,23 @@ class VirtualNode:
 
     def forward(
         self,
-        trainable: Sequence[Tensor],
         fixed: Sequence[Tensor],
         examples: Sequence[Tensor],
         weight: Tensor,
         seeds: Tensor,
         training: bool,
+        trainable: Sequence[Tensor] | None = None,
         watch: Callable[[Tensor], None] | None = None,
     ) -> SliceResults:
         """Run the model on a slice.
 
         Args:
-            trainable, fixed: values of the variables before the step.
+            fixed: values of the other variables before the step.
             examples: flat arrays of the slice.
             weight: the slice's share of the batch's examples.
             seeds: int64 [number of random generators, 2].
+            trainable: stands for the weights; None for the weights themselves, whose gradients a
+                function with a custom gradient gives only if it reads them as variables.
             watch: lets the gradient be taken by a value that the model assigns to a weight.
 
         Raises:
@@ -88,7 +90,7 @@ class VirtualNode:
         packed = keras.tree.pack_sequence_as(self.sample, list(examples))
         batch = (*packed, None, None)[:3]
         count = tf.cast(tf.shape(examples[0])[0], tf.float32)
-        with self._scope(trainable, fixed, seeds, watch) as scope, enclosed_state_refused(scope):
+        with self._scope(fixed, seeds, trainable, watch) as scope, enclosed_state_refused(scope):
             predictions = model_call(self.model, batch[0], training=training)
             with sums_scaled(self.model, 1.0 / weight):
                 loss = model_loss(self.model, batch, predictions, training=training)
@@ -111,19 +113,14 @@ class VirtualNode:
                 integers.append((index, tf.convert_to_tensor(new)))
         places = {id(variable): index for index, variable in enumerate(self.state.trainable)}
         assigned = [(places[id(v)], new) for v, new in scope.assigned if id(v) in places]
+        before = self.state.trainable if trainable is None else trainable
         weights = [
-            (index, (tf.cast(new, self.dtype) - tf.cast(trainable[index], self.dtype)) * share)
+            (index, (tf.cast(new, self.dtype) - tf.cast(before[index], self.dtype)) * share)
             for index, new in dict(assigned).items()
         ]
         return SliceResults(weighted, objective, changes, integers, metrics, weights, assigned)
 
-    def losses(
-        self,
-        trainable: Sequence[Tensor],
-        fixed: Sequence[Tensor],
-        examples: Sequence[Tensor],
-        seeds: Tensor,
-    ) -> Tensor:
+    def losses(self, fixed: Sequence[Tensor], examples: Sequence[Tensor], seeds: Tensor) -> Tensor:
         """Return the loss of each example of a slice, without training: float32 [n].
 
         Layers behave as in validation, so an example's loss depends neither on its neighbours in
@@ -134,7 +131,7 @@ class VirtualNode:
         """
         packed = keras.tree.pack_sequence_as(self.sample, list(examples))
         batch = (*packed, None, None)[:3]
-        with self._scope(trainable, fixed, seeds):
+        with self._scope(fixed, seeds):
             predictions = model_call(self.model, batch[0], training=False)
             return example_losses(self.model, batch, predictions)
 
@@ -164,18 +161,21 @@ class VirtualNode:
 
     def _scope(
         self,
-        trainable: Sequence[Tensor],
         fixed: Sequence[Tensor],
         seeds: Tensor,
+        trainable: Sequence[Tensor] | None = None,
         watch: Callable[[Tensor], None] | None = None,
     ) -> TrainingScope:
+        weights = self.state.trainable
         mapping = [
-            *zip(self.state.trainable, trainable, strict=True),
+            *(() if trainable is None else zip(weights, trainable, strict=True)),
             *zip(self.state.fixed, fixed, strict=True),
             *((variable, seeds[index]) for index, variable in enumerate(self.state.seeds)),
             *((v, tf.zeros(v.shape, v.value.dtype)) for v in self.state.metrics),
         ]
-        return TrainingScope(mapping, watch, collect_losses=True)
+        return TrainingScope(
+            mapping, weights if trainable is None else (), watch, collect_losses=True
+        )
 
     def _metrics(self, scope: TrainingScope, count: Tensor, weight: Tensor) -> list[Tensor]:
         """Return the growth of the metric variables.

@@ -13,7 +13,13 @@ import keras
 import numpy as np
 
 from agents.trainer.contract.user_errors import JobCodeError
-from agents.trainer.model.keras_private import compiled_losses, compiled_metrics, model_layers
+from agents.trainer.model.keras_private import (
+    compiled_losses,
+    compiled_metrics,
+    metric_variables,
+    model_layers,
+    trainability_changed,
+)
 
 #: Methods of a model that the engine's own step replaces; an override would not be called.
 REPLACED_METHODS = ("train_step", "test_step", "fit", "make_train_function", "train_on_batch")
@@ -69,7 +75,7 @@ def built_model_check(model: keras.Model, smallest_slice: int) -> list[str]:
         )
     _refuse_reductions(model)
     _refuse_vectors(model)
-    warnings = []
+    warnings = _trainability_check(model)
     for layer in model_layers(model):
         _layer_refuse(layer)  # a subclassed model has layers only after it is built
         if isinstance(layer, keras.layers.BatchNormalization) and smallest_slice < 2:
@@ -98,7 +104,7 @@ def variables_check(model: keras.Model) -> None:
 
 def model_variables(model: keras.Model) -> list[Any]:
     """List all variables of model, optimizer and metrics."""
-    return [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    return [*model.variables, *model.optimizer.variables, *metric_variables(model)]
 
 
 def metric_names(model: keras.Model) -> list[str]:
@@ -150,6 +156,23 @@ def _refuse_replaced_methods(model: keras.Model) -> None:
                 "over virtual nodes, so the platform runs its own step. Move losses into "
                 "compile(loss=...), add_loss() or compute_loss(), metrics into compile()",
             )
+
+
+def _trainability_check(model: keras.Model) -> list[str]:
+    """Warn of weights that were frozen after `fit` in build; raise if others were unfrozen."""
+    unfrozen, frozen = trainability_changed(model)
+    if unfrozen:
+        raise _refusal(
+            "not_compiled",
+            f"the weight {unfrozen[0].path!r} became trainable after the optimizer was built for "
+            "the others, so it has no state there; call model.compile() again with a new optimizer",
+        )
+    if frozen and model.train_function is not None:
+        return [
+            f"the weight {frozen[0].path!r} was frozen after fit() in build and is not trained "
+            "here; Keras's next fit() trains it as before unless compile() is called in between"
+        ]
+    return []
 
 
 def _keras_method(kind: type, name: str) -> Any:

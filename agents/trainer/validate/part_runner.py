@@ -72,8 +72,8 @@ class PartRunner:
         self.model = model
         self.is_masked = False
         self.is_random = False
-        self.metrics = list(model.metrics_variables)
         state = ModelState(model)
+        self.metrics = state.metrics
         self._random_states = state.seeds
         self.trainable = state.trainable
         self.changed: list[Any] = []

@@ -224,6 +224,18 @@ FAULTS = {
         "Two tensors in the model do not fit together: they have the shapes (5, 3) and (5, 4)",
         None,
     ),
+    "a fixed number of examples": (
+        """
+        def build(settings):
+            images = keras.Input(batch_shape=(9, 4))
+            model = keras.Model(images, layers.Dense(1)(ops.reshape(images, (9, 4))))
+            model.compile("sgd","mse")
+            return model, (X, Y), None
+        """,
+        "A reshape in the model does not fit: its shape (9, 4) holds 36 numbers, its input 20; "
+        "give -1 for the number of examples, which is that of a slice of the batch",
+        None,
+    ),
     "a missing module": (
         """
         import pandas_is_not_here

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -27,6 +27,13 @@ MOST_EXAMPLES = 23
 WIDEST = {"i": "int64", "u": "int64"}
 
 
+class Pair(NamedTuple):
+    """Two inputs by name, in order."""
+
+    first: Any
+    second: Any
+
+
 def numbers_of(num_examples: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     random = np.random.default_rng(len(shape) + num_examples)
     return (random.normal(size=(num_examples, *shape)) * 50 + 100).astype(dtype)
@@ -41,6 +48,7 @@ def nests(num_examples: int, dtypes: tuple[str, ...] = DTYPES) -> st.SearchStrat
         lambda inner: (
             st.dictionaries(st.sampled_from("abc"), inner, min_size=1, max_size=2)
             | st.lists(inner, min_size=1, max_size=2).map(tuple)
+            | st.builds(Pair, inner, inner)
         ),
         max_leaves=3,
     )

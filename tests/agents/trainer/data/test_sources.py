@@ -201,7 +201,12 @@ def test_class_weights_become_sample_weights(labels: np.ndarray) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [(np.ones(2), np.ones(2), np.ones(2)), (np.ones(2), {"a": np.ones(2)}), np.ones(2)],
+    [
+        (np.ones(2), np.ones(2), np.ones(2)),
+        (np.ones(2), {"a": np.ones(2)}),
+        (np.ones(2), np.ones((2, 3, 3))),  # a label for each pixel
+        np.ones(2),
+    ],
 )
 def test_class_weights_need_plain_labels(data: Any) -> None:
     with pytest.raises(JobCodeError) as caught:

@@ -19,6 +19,7 @@ from agents.trainer.model.progress import Progress, TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.predict.functions import Output, OutputLayout, PredictFunctions
 from agents.trainer.predict.part_files import PartWriter
+from agents.trainer.step.prefetch import LocalPiece
 from controlplane.core.protocol.prediction_parts import examples_safe, part_of
 from controlplane.core.protocol.wire import (
     ReductionMode,
@@ -219,6 +220,24 @@ def test_outputs_that_do_not_go_by_example_are_refused(layer: Any, message: str)
     sample = (np.ones((2, 3), np.float32),)
     with pytest.raises(JobCodeError, match=message):
         PredictFunctions(model, ModelState(model, is_trained=False), sample)
+
+
+class Classes(keras.Sequential):  # type: ignore[misc]  # no types in Keras
+    """Predicts classes, not the probabilities with which it trains."""
+
+    def predict_step(self, data: Any) -> Any:
+        return keras.ops.argmax(super().predict_step(data), -1)
+
+
+def test_a_predict_step_of_the_models_own_gives_what_predict_gives() -> None:
+    model = Classes([keras.Input((3,)), keras.layers.Dense(4)])
+    x = np.random.default_rng(2).normal(size=(6, 3)).astype("float32")
+    functions = PredictFunctions(model, ModelState(model, is_trained=False), (x[:2],))
+    program = [[0, 4, 0, 1], [4, 2, 1, 0]]
+    seeds = tf.zeros([2, len(functions.state.seeds), 2], tf.int64)
+    arguments = (tf.constant(program), tf.ones(2), tf.constant(1), seeds, tf.constant(x))
+    given = functions.layout.unpack(functions.predict(LocalPiece(arguments, (0, 1))))
+    np.testing.assert_array_equal(given["predictions"], model.predict(x, verbose=0))
 
 
 def part_writer(folder: Path, **bounds: Any) -> tuple[PartWriter, ReportWriter]:

@@ -38,12 +38,10 @@ def losses_of(model: keras.Model, arrays: tuple[Any, ...]) -> np.ndarray:
     ]
     losses = tf.function(node.losses, autograph=False)
     found = losses.get_concrete_function(
-        [tf.TensorSpec(v.shape, v.value.dtype) for v in state.trainable],
         [tf.TensorSpec(v.shape, v.value.dtype) for v in state.fixed],
         specs,
         tf.TensorSpec([len(state.seeds), 2], tf.int64),
     )(
-        [tf.convert_to_tensor(v.value) for v in state.trainable],
         [tf.convert_to_tensor(v.value) for v in state.fixed],
         [tf.convert_to_tensor(array) for array in keras.tree.flatten(arrays)],
         tf.zeros([len(state.seeds), 2], tf.int64),

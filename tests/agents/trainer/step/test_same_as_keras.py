@@ -125,6 +125,51 @@ JOBS = {
             inputs = keras.Input((4,))
             return compiled(Own(inputs, layers.Dense(1)(inputs)), loss=None), (X, Y), None
     """,
+    "a list of metrics of one's own": """
+        class Own(keras.Model):
+            def __init__(self, *ends):
+                super().__init__(*ends)
+                self.size = keras.metrics.Mean("size")
+
+            @property
+            def metrics(self):
+                return [self.size]
+
+            def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+                self.size.update_state(ops.mean(ops.abs(y_pred), axis=-1))
+                return ops.mean(ops.abs(y - y_pred))
+
+        def build(settings):
+            inputs = keras.Input((4,))
+            return compiled(Own(inputs, layers.Dense(1)(inputs)), loss=None), (X, Y), None
+    """,
+    "inputs in a named tuple": """
+        from collections import namedtuple
+
+        Pair = namedtuple("Pair", "left right")
+
+        class Own(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.dense = layers.Dense(3)
+
+            def build(self, shape):
+                self.dense.build((None, 4))
+
+            def call(self, pair):
+                return ops.sum(self.dense(pair.left) * self.dense(pair.right), -1, keepdims=True)
+
+        def build(settings):
+            model = Own()
+            model.build(None)
+            return compiled(model, "sgd", "mse"), (Pair(X, X[::-1]), Y), None
+    """,
+    "a model that build has trained before": """
+        def build(settings):
+            model = compiled(net(layers.Dense(5, activation="tanh")), "adam", metrics=["accuracy"])
+            model.fit(X, Y, batch_size=11, verbose=0, shuffle=False)
+            return model, (X, Y), (X[:15], Y[:15])
+    """,
     "mixed precision with a loss scale": """
         def build(settings):
             keras.config.set_dtype_policy("mixed_float16")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents.trainer.trial_jobs import returning, validated
+from tests.agents.trainer.trial_jobs import returning, validated, warnings_of
 
 ACCEPTED = {
     "dropout and batch normalisation": returning(
@@ -334,6 +334,34 @@ def test_what_cannot_be_split_is_refused_by_name(code: str, tmp_path: Path) -> N
     assert (report.ok, report.code) == (False, code), report.message
     assert report.field == "code.build"
     assert len(report.message) > 40
+
+
+TRAINED_AT_BUILD = """
+    def build(settings):
+        model = compiled(net(layers.Dense(3, name="hidden", trainable={first})))
+        model.fit(X, Y, verbose=0)
+        model.get_layer("hidden").trainable = {then}
+        {more}
+        return model, (X, Y), None
+"""
+
+
+def test_a_layer_frozen_after_a_first_fit_is_told_for_fit_would_train_it(tmp_path: Path) -> None:
+    code = TRAINED_AT_BUILD.format(first=True, then=False, more="")
+    (warning,) = warnings_of(validated(tmp_path, code))
+    assert "hidden/kernel' was frozen after fit() in build and is not trained here" in warning
+    compiled_again = TRAINED_AT_BUILD.format(first=True, then=False, more="compiled(model)")
+    assert warnings_of(validated(tmp_path, compiled_again)) == []
+
+
+def test_a_layer_unfrozen_after_a_first_fit_needs_another_compile(tmp_path: Path) -> None:
+    code = TRAINED_AT_BUILD.format(first=False, then=True, more="")
+    report = validated(tmp_path, code)
+    assert (report.ok, report.code, report.field) == (False, "not_compiled", "code.build")
+    assert "hidden/kernel' became trainable" in report.message
+    assert "call model.compile() again" in report.message
+    compiled_again = TRAINED_AT_BUILD.format(first=False, then=True, more="compiled(model)")
+    assert validated(tmp_path, compiled_again).ok
 
 
 def test_a_masked_loss_is_refused_and_the_mask_is_named(tmp_path: Path) -> None:
