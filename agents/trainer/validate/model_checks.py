@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import (
@@ -45,6 +46,12 @@ def model_check(model: keras.Model) -> list[str]:
         raise _refusal(
             "run_eagerly",
             "the model is compiled with run_eagerly=True; leave it out: steps are always traced",
+        )
+    if model.distribute_strategy is not tf.distribute.get_strategy():
+        raise _refusal(
+            "distribution_scope",
+            "the model is made in the scope of a tf.distribute strategy; leave the scope out: the "
+            "platform itself splits batches over accelerators",
         )
     if model.optimizer is None:
         raise _refusal("not_compiled", "the model has no optimizer; give one to model.compile()")

@@ -194,6 +194,14 @@ REFUSED_MODELS = {
             return model, (X, Y), None
     """,
     "run_eagerly": returning("compiled(net(), run_eagerly=True)"),
+    "distribution_scope": """
+        import tensorflow as tf
+
+        def build(settings):
+            with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+                model = compiled(net())
+            return model, (X, Y), None
+    """,
     "not_compiled": returning("net()"),
     "nothing_to_train": returning(
         "compiled(keras.Sequential([keras.Input((4,)), layers.ReLU()]), loss='mse')", "(X, X)"
