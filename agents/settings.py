@@ -173,6 +173,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         description="Runs this machine's trainers for a VirtualFlow control plane.",
         epilog=f"Options with a value can also be set as {ENVIRONMENT_PREFIX}<OPTION>.",
         exit_on_error=False,
+        allow_abbrev=False,
     )
 
     def add(option: str, text: str, default: str = "", **more: Any) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, ClassVar
 
 from rest_framework import serializers
 
 from jobs.exceptions import InvalidInputError, messages_by_field
+
+#: Unknown fields that an answer names: each with all known ones, and a body may have many.
+UNKNOWN_LIMIT = 20
 
 
 class BodySerializer(serializers.Serializer):
@@ -23,7 +27,8 @@ class BodySerializer(serializers.Serializer):
         """Refuse unknown fields before anything else: a known one may be meant."""
         given = data if isinstance(data, Mapping) else {}
         text = self.unknown_text.format(", ".join(self.fields))
-        if errors := {str(name)[:60]: [text] for name in given if name not in self.fields}:
+        unknown = (str(name)[:60] for name in given if name not in self.fields)
+        if errors := {name: [text] for name in islice(unknown, UNKNOWN_LIMIT)}:
             raise serializers.ValidationError(errors)
         values: dict[str, Any] = super().to_internal_value(data)
         return values

@@ -5,6 +5,7 @@ What it tries is harmless where it succeeds: the tests must be able to fail.
 
 import ctypes
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -84,6 +85,8 @@ def attempts(state, agent, victim):
             )
             > 0
         ),
+        "call the host of the machine": lambda: socket.socket(40, socket.SOCK_STREAM).fileno(),
+        "open sockets unseen": lambda: ctypes.CDLL(None).syscall(425, 1, bytes(120)) >= 0,
         "leave a core": lambda: __import__("resource").getrlimit(4)[1],
         "use the home of the agent": lambda: Path.home() != own / "scratch",
         "share temporary files": lambda: Path(tempfile.gettempdir()) != own / "scratch",

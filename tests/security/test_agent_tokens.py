@@ -114,6 +114,16 @@ def test_an_agent_wants_https_beyond_this_machine(server: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "option", ["--insec", "--enrolment=x", "--no-peer", "--no-fork", "--isol=none", "--job-net=any"]
+)
+def test_an_option_of_an_agent_is_written_out(option: str) -> None:
+    """A slip must not switch protection off, and a new option not change what an old line means."""
+    options = ["--server", "https://site.example", "--node", "n", "--state-dir", "/nowhere"]
+    with pytest.raises((ValueError, SystemExit)):
+        settings_from([*options, option], {})
+
+
+@pytest.mark.parametrize(
     "server", ["https://site.example", "http://localhost:1", "http://127.0.0.9", "http://[::1]:80"]
 )
 def test_https_and_this_machine_need_no_word(server: str) -> None:

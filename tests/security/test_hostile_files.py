@@ -22,6 +22,7 @@ from agents.supervision.validations import _result_read
 from agents.trainer.contract.plain_files import (
     is_plain_file,
     plain_file_delete,
+    plain_file_punch,
     plain_file_touch,
     plain_file_truncate,
     plain_file_write,
@@ -205,12 +206,19 @@ def test_the_agent_writes_through_no_link(write: Callable[[Path], object], tmp_p
     assert not (tmp_path / "secret").exists()
 
 
-def test_a_link_is_not_truncated(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["link", "second name", "pipe", "folder", "missing"])
+@pytest.mark.parametrize(
+    "cut", [lambda path: plain_file_truncate(path, 0), lambda path: plain_file_punch(path, 0, 8)]
+)
+def test_nothing_but_a_plain_file_is_cut(
+    cut: Callable[[Path], object], kind: str, tmp_path: Path
+) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(SECRET)
-    (tmp_path / "log.txt").symlink_to(secret)
-    with pytest.raises(OSError, match="symbolic link"):
-        plain_file_truncate(tmp_path / "log.txt", 0)
+    if kind != "missing":
+        placed(kind)(tmp_path / "log.txt", secret)
+    with pytest.raises(OSError, match=r"log\.txt"):
+        cut(tmp_path / "log.txt")
     assert secret.read_bytes() == SECRET
 
 

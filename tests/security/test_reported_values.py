@@ -22,6 +22,7 @@ from jobs.api.jobs.submission_request import submission_read
 from jobs.models import ClusterSetting, Event, Job, Validation
 from jobs.selectors.dry_run import submission_outlook
 from jobs.selectors.estimates.job import fits_forget
+from jobs.selectors.logs import log_tail
 from jobs.services.reports.batches import batch_take
 from jobs.services.reports.model_fitting import models_fit
 from tests.jobs.losses import fresh
@@ -81,7 +82,7 @@ class TestReports:
         world, hostile, victim = jobs
         played, trainer = world.leader_of(hostile)
         _, honest = world.leader_of(victim)
-        for value in (-1, 2**31 - 1, 2**31, 2**63, 2**70, 10**300):
+        for value in (-1, 2**31 - 1, 2**31, 2**62 - 1, 2**63 - 1, 2**63, 2**70, 10**300):
             said = played.say(trainer, ReportKind.STEPS, **STEPS)
             object.__setattr__(said, field, float(value) if field == "at" else value)
             chunk = LogChunk(job_id=hostile.pk, slot=trainer.slot, offset=0, text="a")
@@ -92,8 +93,13 @@ class TestReports:
             batch = dataclasses.replace(played.batch(), logs=(chunk,))
             batch_take(played.node, batch, world.now)
         played.say(honest, ReportKind.STEPS, **STEPS)
-        batch_take(played.node, played.batch(), world.now)
+        logs = [
+            LogChunk(job_id=job.pk, slot=one.slot, offset=2**62 - 1, text="last")
+            for job, one in ((hostile, trainer), (victim, honest))
+        ]
+        batch_take(played.node, dataclasses.replace(played.batch(), logs=tuple(logs)), world.now)
         assert fresh(victim).step == 20
+        assert "last" in log_tail(victim, None).text
 
     def test_the_owner_is_told_once_of_refused_reports(self, jobs: Jobs) -> None:
         world, job, _ = jobs

@@ -91,6 +91,27 @@ def test_json_is_bounded_by_route(ada: User, client_of: Clients) -> None:
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("post", "jobs/"), ("post", "jobs/?dry_run=1"), ("post", "sweeps/"),
+        ("post", "jobs/actions/"), ("post", "jobs/{}/reprioritise/"), ("patch", "jobs/{}/"),
+        ("post", "saved-filters/"), ("put", "secrets/A/"), ("post", "jobs/{}/clone/"),
+    ],
+)  # fmt: skip
+def test_the_answer_to_many_unknown_fields_is_short(
+    method: str, path: str, ada: User, client_of: Clients
+) -> None:
+    """Each is named with all that there are instead: an answer could be 70 times its request."""
+    job = job_make(ada)
+    body = json.dumps(dict.fromkeys(map("x{}".format, range(5000)), 0))
+    send = getattr(client_of(ada), method)
+    answer = send(f"/api/v1/{path.format(job.pk)}", body, content_type="application/json")
+    assert answer.status_code == 400
+    assert len(answer.content) < len(body) // 2
+
+
+@pytest.mark.django_db
 @pytest.mark.parametrize("position", ["abc", "", "-1", "1" * 40, "\0", "1e5", "2026-01-01"])
 def test_any_cursor_is_answered(ada: User, client_of: Clients, position: str) -> None:
     cursor = b64encode(f"p={quote(position)}".encode()).decode()

@@ -16,6 +16,7 @@ import os
 import platform
 import resource
 import signal
+import socket
 import struct
 import sys
 from collections.abc import Iterator
@@ -30,9 +31,10 @@ _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CAPABILITIES_VERSION_3 = 0x20080522
 _IPC_RMID = 0
-#: Of each machine: AUDIT_ARCH_*, and the numbers of add_key (request_key and keyctl follow) and
-#: seccomp.
-_CALLS = {"x86_64": (0xC000003E, 248, 317), "aarch64": (0xC00000B7, 217, 277)}
+#: Of each machine: AUDIT_ARCH_*, and the numbers of add_key (request_key and keyctl follow), socket
+#: and seccomp.
+_CALLS = {"x86_64": (0xC000003E, 248, 41, 317), "aarch64": (0xC00000B7, 217, 198, 277)}
+_IO_URING_SETUP = 425
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1, 4
 _SECCOMP_RET_ALLOW, _SECCOMP_RET_ERRNO = 0x7FFF0000, 0x00050000
 #: Bit in the numbers of calls by the x32 ABI of x86_64.
@@ -73,7 +75,7 @@ def job_user_become(user: JobUser) -> None:
     _limit(resource.RLIMIT_NOFILE, user.num_files)
     _limit(resource.RLIMIT_NPROC, user.num_processes)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    _keys_refuse()
+    _calls_refuse()
     os.setgroups([])
     os.setresgid(user.uid, user.uid, user.uid)
     os.setresuid(user.uid, user.uid, user.uid)
@@ -98,26 +100,35 @@ def _capabilities_clear() -> None:
         raise OSError(ctypes.get_errno(), "capset")
 
 
-def _keys_refuse() -> None:
-    """Refuse add_key, request_key and keyctl from now on, and all calls of 32-bit programs.
+def _calls_refuse() -> None:
+    """Refuse calls from now on that isolation does not reach, and all of 32-bit programs.
 
-    The kernel's keyrings of a user would outlive the job, as would those that a job makes
-    unchangeable.
+    add_key, request_key and keyctl: the kernel's keyrings of a user would outlive the job, as would
+    those that a job makes unchangeable. Sockets other than Unix's, the Internet's and netlink's: no
+    firewall sees where those of the kind VSOCK lead, to the host of a virtual machine. io_uring,
+    which opens sockets past this filter.
 
     Raises:
         OSError: the kernel has no such filters, or the machine is none of `_CALLS`.
     """
     if platform.machine() not in _CALLS:
         raise OSError(errno.ENOSYS, f"isolation uid is not made for {platform.machine()}")
-    architecture, add_key, seccomp = _CALLS[platform.machine()]
+    architecture, add_key, open_socket, seccomp = _CALLS[platform.machine()]
     load, is_equal, is_greater, has_bits, end = 0x20, 0x15, 0x25, 0x45, 0x06
     instructions = (
         (load, 0, 0, 4),  # of struct seccomp_data: arch
-        (is_equal, 0, 4, architecture),
+        (is_equal, 0, 11, architecture),
         (load, 0, 0, 0),  # nr
-        (has_bits, 2, 0, _X32_BIT),
-        (is_greater, 2, 0, add_key + 2),
-        (is_greater, 0, 1, add_key - 1),
+        (has_bits, 9, 0, _X32_BIT),
+        (is_equal, 3, 0, open_socket),
+        (is_equal, 7, 0, _IO_URING_SETUP),
+        (is_greater, 7, 0, add_key + 2),
+        (is_greater, 5, 6, add_key - 1),
+        (load, 0, 0, 16),  # the first argument
+        (is_equal, 4, 0, socket.AF_UNIX),
+        (is_equal, 3, 0, socket.AF_INET),
+        (is_equal, 2, 0, socket.AF_INET6),
+        (is_equal, 1, 0, socket.AF_NETLINK),
         (end, 0, 0, _SECCOMP_RET_ERRNO | errno.EPERM),
         (end, 0, 0, _SECCOMP_RET_ALLOW),
     )

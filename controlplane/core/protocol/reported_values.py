@@ -35,6 +35,8 @@ MAGNITUDE_LIMIT = 1e100
 _REPORTED_EXAMPLES_LIMIT = 2**40
 #: Columns of 31 bits whose value may still grow by one.
 _NUMBER_LIMIT = 2**31 - 1
+#: Of a part of a log, whose end fits a column of 64 bits as well.
+_OFFSET_LIMIT = 2**62
 #: Trials of a job.
 TRIALS_LIMIT = 10_000
 NAMES_LIMIT, _NAME_LENGTH = 200, 100
@@ -177,7 +179,7 @@ def _picture(value: Any) -> dict[str, Any]:
     read: dict[str, Any] = reader(value)
     sizes = (read.get(name, 0) for name in ("height", "width", "channels"))
     num_bytes = len(base64.b64decode(read.get("pixels", ""), validate=True))
-    if num_bytes != math.prod(sizes) or read.get("channels") == 2:
+    if not num_bytes or num_bytes != math.prod(sizes) or read.get("channels") == 2:
         raise ValueError("is no picture of one or three bytes a pixel")
     return read
 
@@ -315,7 +317,7 @@ _FACTS: Mapping[str, Reader] = {
 def is_addressed(job_id: int, slot: int, *, sequence: int = 0, offset: int = 0) -> bool:
     """Return whether columns can hold the numbers that a report or a chunk of a log names."""
     is_numbered = 0 <= slot < _NUMBER_LIMIT and 0 <= sequence < _NUMBER_LIMIT
-    return is_numbered and 0 < job_id < STEP_LIMIT and 0 <= offset < BYTES_LIMIT
+    return is_numbered and 0 < job_id < STEP_LIMIT and 0 <= offset < _OFFSET_LIMIT
 
 
 def report_read(report: TrainerReport) -> TrainerReport:

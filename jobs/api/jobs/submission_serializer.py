@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from rest_framework import serializers
@@ -32,6 +33,7 @@ from controlplane.core.protocol.wire import (
     Task,
 )
 from controlplane.core.values.tiers import Tier
+from jobs.api.bodies import UNKNOWN_LIMIT
 from jobs.api.jobs.submission_code import NO_CODE, code_read
 from jobs.api.jobs.submission_fields import (
     CheckpointField,
@@ -377,7 +379,8 @@ class SubmissionSerializer(serializers.Serializer):
     def to_internal_value(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Check every field, then the rules between those that are valid."""
         given = {name: value for name, value in data.items() if value is not None and value != ""}
-        errors = {name: [self._unknown(name)] for name in given if name not in self.fields}
+        unknown = (str(name)[:60] for name in given if name not in self.fields)
+        errors = {name: [self._unknown(name)] for name in islice(unknown, UNKNOWN_LIMIT)}
         template = JOB_TEMPLATES.get(str(given.get("template")))
         complete = given if template is None else _template_values(template, given) | given
         values: dict[str, Any] = {}

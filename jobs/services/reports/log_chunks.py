@@ -10,10 +10,13 @@ ended, the whole log is also written to `log.txt` among the job's files.
 from __future__ import annotations
 
 import datetime
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
+from itertools import accumulate
 
 from django.conf import settings
 from django.db.models import Exists, F, Max, OuterRef, Q, QuerySet, Sum
+from django.db.models.functions import Greatest
 
 from controlplane.core.protocol import wire
 from controlplane.core.protocol.plain_text import plain_part
@@ -24,6 +27,8 @@ from jobs.services.lifecycle.artifacts import log_store
 
 #: A node that was cut off may send the rest of a log for so long after its trainer has ended.
 LOG_GRACE = datetime.timedelta(days=1)
+#: Rows of one trainer's log. A row counts as its share of the limit of bytes at least.
+ROWS_LIMIT = 100_000
 _END = Max(F("offset") + F("size_bytes"))
 
 
@@ -69,7 +74,9 @@ def _tenures(node: Node, job_ids: Collection[int], now: datetime.datetime) -> Qu
 
 
 def _store(job_id: int, slot: int, chunks: Sequence[wire.LogChunk], now: datetime.datetime) -> bool:
-    stored = _of_trainer(job_id, slot).aggregate(end=_END, size=Sum("size_bytes"))
+    stored = _of_trainer(job_id, slot).aggregate(
+        end=_END, size=Sum(Greatest("size_bytes", _least_bytes()))
+    )
     end, size = stored["end"] or 0, stored["size"] or 0
     unfinished = _unfinished(job_id, slot)
     rows = []
@@ -93,7 +100,7 @@ def _store(job_id: int, slot: int, chunks: Sequence[wire.LogChunk], now: datetim
                     at=now,
                 )
             )
-            end, size = offset + len(raw), size + len(raw)
+            end, size = offset + len(raw), size + max(len(raw), _least_bytes())
     LogChunk.objects.bulk_create(rows, ignore_conflicts=True)
     if size > settings.LOG_LIMIT_BYTES:
         _shorten(job_id, slot, size)
@@ -106,19 +113,24 @@ def _shorten(job_id: int, slot: int, size: int) -> None:
     A note takes the place of the last of them. A sixteenth more than necessary is deleted, so that
     this is seldom done.
     """
-    limit = settings.LOG_LIMIT_BYTES
-    own = _of_trainer(job_id, slot)
-    begins = own.filter(offset__lt=limit // 4).aggregate(end=_END)["end"] or 0
-    middle = own.filter(offset__gte=limit // 4).order_by("offset")
-    *older, _newest = middle.values_list("pk", "offset", "size_bytes")
+    limit, least = settings.LOG_LIMIT_BYTES, _least_bytes()
+    own = _of_trainer(job_id, slot).order_by("offset")
+    rows = list(own.values_list("pk", "offset", "size_bytes"))
+    counted = accumulate(max(size_bytes, least) for _, _, size_bytes in rows)
+    num_first = 1 + bisect_left(list(counted), limit // 4)
+    begins = rows[num_first - 1][1] + rows[num_first - 1][2]
     excess = size - (limit - limit // 16)
-    for number, offset, size_bytes in older:
-        excess -= size_bytes
-        if excess <= 0 or number == older[-1][0]:
+    for number, offset, size_bytes in rows[num_first:-1]:
+        excess -= max(size_bytes, least)
+        if excess <= 0 or number == rows[-2][0]:
             note = _left_out(offset + size_bytes - begins)
             own.filter(pk=number).update(text=note, unfinished="")
-            middle.filter(offset__lt=offset).delete()
+            own.filter(offset__gte=begins, offset__lt=offset).delete()
             return
+
+
+def _least_bytes() -> int:
+    return settings.LOG_LIMIT_BYTES // ROWS_LIMIT
 
 
 def _left_out(num_bytes: int) -> str:

@@ -17,6 +17,7 @@ from jobs.models import Allocation, Event, Job, LogChunk, Node, Validation
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.services.cluster.nodes import nodes_expire
 from jobs.services.failures.timeouts import generations_expire
+from jobs.services.reports import log_chunks
 from jobs.services.reports.batches import batch_take
 from jobs.services.reports.log_chunks import log_chunks_store
 from jobs.services.submission.job_actions import job_cancel
@@ -472,6 +473,21 @@ class TestLogs:
         assert text.startswith("0" * 20)
         assert text.endswith(f"{3:020}")
         assert "[40 bytes of this log are left out]" in text
+
+    @pytest.mark.parametrize("distance", [1, 3, 10**15])
+    def test_a_log_in_tiny_parts_has_few_rows(
+        self, distance: int, settings: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        settings.LOG_LIMIT_BYTES = 4_000
+        monkeypatch.setattr(log_chunks, "ROWS_LIMIT", 40)
+        world, job = settled()
+        for batch in range(10):
+            numbers = range(20 * batch, 20 * batch + 20)
+            text = self.store(world, job, *((n * distance, chr(97 + n % 26)) for n in numbers))
+            assert LogChunk.objects.count() <= 40
+            assert text.startswith("a")
+            assert text.endswith(chr(97 + numbers[-1] % 26))
+        assert "bytes of this log are left out]" in text
 
 
 def test_a_leaver_that_crashes_after_the_switch_harms_nobody() -> None:

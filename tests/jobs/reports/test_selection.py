@@ -213,6 +213,7 @@ def test_a_limited_number_of_earlier_previews_is_kept() -> None:
         {"place": 7, "picture": {"height": 1, "width": 1, "channels": 2, "pixels": "AAA="}},
         {"place": 7, "picture": {"height": 1, "width": 1, "channels": 1, "pixels": "<svg>"}},
         {"place": 7, "picture": {"height": 1, "width": 1, "channels": 1}},
+        {"place": 7, "picture": {}},
         {"place": "7", "picture": None},
         {"label": "of no place"},
         "text",
