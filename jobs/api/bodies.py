@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ from jobs.exceptions import InvalidInputError, messages_by_field
 
 #: Unknown fields that an answer names: each with all known ones, and a body may have many.
 UNKNOWN_LIMIT = 20
+UNKNOWN_TEXT = "There is no such field; use {}."
 
 
 class BodySerializer(serializers.Serializer):
@@ -21,17 +22,24 @@ class BodySerializer(serializers.Serializer):
         unknown_text: message about another field; `{}` stands for the names of the known ones.
     """
 
-    unknown_text: ClassVar = "There is no such field; use {}."
+    unknown_text: ClassVar = UNKNOWN_TEXT
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         """Refuse unknown fields before anything else: a known one may be meant."""
         given = data if isinstance(data, Mapping) else {}
-        text = self.unknown_text.format(", ".join(self.fields))
-        unknown = (str(name)[:60] for name in given if name not in self.fields)
-        if errors := {name: [text] for name in islice(unknown, UNKNOWN_LIMIT)}:
+        if errors := unknown_fields(given, self.fields, self.unknown_text):
             raise serializers.ValidationError(errors)
         values: dict[str, Any] = super().to_internal_value(data)
         return values
+
+
+def unknown_fields(
+    given: Iterable[Any], known: Iterable[str], text: str = UNKNOWN_TEXT
+) -> dict[str, list[str]]:
+    """Return messages about the first fields that are not known; `{}` in `text` names those."""
+    names = list(known)
+    unknown = (str(name)[:60] for name in given if name not in names)
+    return {name: [text.format(", ".join(names))] for name in islice(unknown, UNKNOWN_LIMIT)}
 
 
 def checked(

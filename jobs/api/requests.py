@@ -14,6 +14,7 @@ from django.db.models.functions import Coalesce
 from django.http import HttpRequest
 from rest_framework.request import Request
 
+from jobs.api.bodies import unknown_fields
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Allocation, Job
 from jobs.selectors.access import job_change_check, job_rows_visible_to, jobs_visible_to
@@ -128,14 +129,19 @@ def revision_expected(request: Request) -> int | None:
     return None if revision is None else int(revision)
 
 
-def body(request: Request) -> Mapping[str, Any]:
+def body(request: Request, *known: str) -> Mapping[str, Any]:
     """Return the fields of the body.
 
+    Args:
+        known: all that it may have; none: a serializer checks it.
+
     Raises:
-        InvalidInputError: the body is not an object.
+        InvalidInputError: the body is not an object, or has another field.
     """
     if not isinstance(request.data, Mapping):
         raise InvalidInputError("The body must be an object.")
+    if known and (errors := unknown_fields(request.data, known)):
+        raise InvalidInputError("The input is not valid.", fields=errors)
     return request.data
 
 

@@ -117,7 +117,7 @@ class MaintenanceWindowCancel(APIView):
 
     @extend_schema(request=ReasonSerializer, responses=MaintenanceWindowSerializer)
     def post(self, request: Request, window_id: int) -> Response:
-        reason = text_field(body(request), "reason")
+        reason = text_field(body(request, "reason"), "reason")
         rows = MaintenanceWindow.objects.filter(node__removed_at=None).select_related("node")
         window = rows.filter(pk=window_id).first() if window_id <= _ID_LIMIT else None
         if window is None:

@@ -94,7 +94,7 @@ class NodeDetail(APIView):
     def delete(self, request: Request, node_id: int) -> Response:
         """Remove a node: its agent stops, its jobs recover elsewhere."""
         node = _node(node_id)
-        reason = text_field(body(request), "reason")
+        reason = text_field(body(request, "reason"), "reason")
         jobs = node_remove(node, timezone.now(), actor=actor(request), reason=reason)
         nudges.jobs_changed(jobs, orders=True, cluster=True)
         return Response(status=204)
@@ -124,7 +124,7 @@ class NodeCordon(APIView):
         node = _node(node_id)
         if flag_param(request, "dry_run"):
             return Response(cordon_preview([node], self.change))
-        reason = text_field(body(request), "reason")
+        reason = text_field(body(request, "reason"), "reason")
         node_cordon(node, self.change, timezone.now(), actor=actor(request), reason=reason)
         nudges.jobs_changed(cluster=True)
         return Response(_node_data(request, node_id))
@@ -150,7 +150,7 @@ class NodeUnquarantine(APIView):
     @extend_schema(request=ReasonSerializer, responses=NodeSerializer)
     def post(self, request: Request, node_id: int) -> Response:
         node = _node(node_id)
-        reason = text_field(body(request), "reason")
+        reason = text_field(body(request, "reason"), "reason")
         node_unquarantine(node, timezone.now(), actor=actor(request), reason=reason)
         nudges.jobs_changed(cluster=True)
         return Response(_node_data(request, node_id))
@@ -164,7 +164,7 @@ class NodeAcceptShape(APIView):
     @extend_schema(request=OpenApiTypes.OBJECT, responses=NodeSerializer)
     def post(self, request: Request, node_id: int) -> Response:
         """Accept the shape of a node with this `digest`."""
-        digest = text_field(body(request), "digest", limit=64)
+        digest = text_field(body(request, "digest"), "digest", limit=64)
         shape_accept(_node(node_id), digest, timezone.now(), actor=actor(request))
         nudges.jobs_changed(cluster=True)
         return Response(_node_data(request, node_id))
@@ -238,7 +238,7 @@ class Policy(APIView):
     @extend_schema(request=PolicyChoiceSerializer, responses=PolicySerializer)
     def put(self, request: Request) -> Response:
         """Switch the policy; with `version`, only if unchanged since that version."""
-        values = body(request)
+        values = body(request, "policy", "version", "reason")
         seen = values.get("version")
         if seen is not None and (isinstance(seen, bool) or not isinstance(seen, int)):
             raise InvalidInputError.of(version="Give the version as you read it.")
@@ -331,7 +331,7 @@ class Tokens(generics.ListAPIView):
     @extend_schema(request=NewTokenSerializer, responses={201: TokenSerializer})
     def post(self, request: Request) -> Response:
         """Create an API token, with the user's `password`; `token` is shown only once."""
-        values = body(request)
+        values = body(request, "name", "scopes", "lifetime_days", "password")
         password_confirm(plain(request), person(request), text_field(values, "password", 4096))
         row, text = api_token_create(
             person(request),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -207,7 +207,13 @@ def _version(request: Request, job_id: int) -> tuple[int, int]:
 
 
 class JobAction(APIView):
-    """Base of user actions on a job."""
+    """Base of user actions on a job.
+
+    Attributes:
+        fields: of the body.
+    """
+
+    fields: ClassVar = ("reason",)
 
     @abc.abstractmethod
     def act(self, request: Request, job: Job, reason: str) -> None:
@@ -216,7 +222,7 @@ class JobAction(APIView):
     @extend_schema(request=ReasonSerializer, responses={200: JobSerializer})
     def post(self, request: Request, job_id: int) -> Response:
         job = changeable_job(request, job_id)
-        self.act(request, job, text_field(body(request), "reason"))
+        self.act(request, job, text_field(body(request, *self.fields), "reason"))
         nudges.jobs_changed([job_id], orders=True)
         return _job_response(request, job_id)
 
@@ -244,6 +250,8 @@ class JobResume(JobAction):
 
 class JobReprioritise(JobAction):
     """Change a job's priority or tier; an admin must give a reason for another user's job."""
+
+    fields = ("reason", "priority", "tier")
 
     @extend_schema(
         request=PrioritySerializer,

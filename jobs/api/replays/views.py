@@ -12,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from jobs.api.bodies import unknown_fields
 from jobs.api.permissions import AdminPermission
 from jobs.api.replays.serializers import (
     ComparisonSerializer,
@@ -26,7 +27,7 @@ from jobs.selectors.replays import comparison_of
 from jobs.services.cluster.replays import Scenario, replay_cancel, replays_ask
 
 _DEFAULT_HOURS = 24
-_FIELDS = {"policy", "accelerators", "resize_cost_s"}
+_FIELDS = ("policy", "accelerators", "resize_cost_s")
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 
 
@@ -45,16 +46,17 @@ class ReplayList(generics.ListAPIView):
         Several scenarios are replayed over the same history: `replays/N/comparison/` has them side
         by side. The answer is the first of their replays.
         """
-        values = body(request)
+        values = body(request, *_FIELDS, "scenarios", "hours")
         given = values.get("scenarios")
-        if given is not None and _FIELDS & values.keys():
+        own = {name: values[name] for name in _FIELDS if name in values}
+        if given is not None and own:
             text = "Give scenarios, or the fields of one, not both."
             raise InvalidInputError.of(scenarios=text)
         if given is not None and not isinstance(given, list):
             raise InvalidInputError.of(scenarios="Give a list of scenarios.")
         replays = replays_ask(
             person(request),
-            [_scenario(one) for one in ([values] if given is None else given)],
+            [_scenario(one) for one in ([own] if given is None else given)],
             hours=values.get("hours", _DEFAULT_HOURS),
             now=timezone.now(),
         )
@@ -64,6 +66,8 @@ class ReplayList(generics.ListAPIView):
 def _scenario(values: Any) -> Scenario:
     if not isinstance(values, dict):
         raise InvalidInputError.of(scenarios="Each scenario is an object with a policy.")
+    if wrong := unknown_fields(values, _FIELDS):
+        raise InvalidInputError("The input is not valid.", fields=wrong)
     accelerators = values.get("accelerators", {})
     if not isinstance(accelerators, dict):
         raise InvalidInputError.of(accelerators="Give an object of numbers by kind.")

@@ -36,7 +36,7 @@ class SavedFilterList(APIView):
     @extend_schema(request=SavedFilterSerializer, responses=SavedFilterSerializer)
     def post(self, request: Request) -> Response:
         """Keep a filter, in place of one of the same name."""
-        values = body(request)
+        values = body(request, "name", "query")
         name, query = text_field(values, "name"), text_field(values, "query", QUERY_LIMIT + 1)
         row = filter_save(person(request), name, query, timezone.now())
         return Response(SavedFilterSerializer(row).data)

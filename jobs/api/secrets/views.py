@@ -61,7 +61,7 @@ class SecretDetail(APIView):
     )
     def put(self, request: Request, name: str) -> Response:
         """Create the secret, or replace its value."""
-        value = body(request).get("value")
+        value = body(request, "value").get("value")
         row, is_new = secret_store(person(request), name, value, timezone.now())
         return Response(SecretSerializer(row).data, status=201 if is_new else 200)
 

@@ -127,7 +127,7 @@ class SweepAction(APIView):
     @extend_schema(request=ReasonSerializer, responses=SweepSerializer)
     def post(self, request: Request, sweep_id: int) -> Response:
         sweep = sweep_visible_to(request.user, sweep_id)
-        changed = self.act(request, sweep, text_field(body(request), "reason"))
+        changed = self.act(request, sweep, text_field(body(request, "reason"), "reason"))
         nudges.jobs_changed(changed, orders=True)
         return sweep_response(sweep)
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+from drf_spectacular.generators import SchemaGenerator
 
 from jobs.api import urls
 from jobs.api.bodies import BodySerializer, checked
 from jobs.exceptions import MESSAGES_LIMIT, InvalidInputError, messages_by_field
+from jobs.models import Project
+from tests.support.builders import job_make, node_make
 
 
 def _bodies(kind: type[BodySerializer] = BodySerializer) -> list[type[BodySerializer]]:
@@ -46,3 +54,29 @@ def test_messages_tell_the_place_of_what_they_are_about() -> None:
 def test_a_long_list_of_errors_is_cut() -> None:
     errors = {"jobs": {place: ["Give a number."] for place in range(500)}}
     assert len(messages_by_field(errors)["jobs"]) == MESSAGES_LIMIT
+
+
+@pytest.mark.django_db
+def test_every_operation_with_a_body_refuses_an_unknown_field(ada: User, admin: User) -> None:
+    """Of what does not exist it is said that it does not."""
+    client = Client()
+    client.force_login(admin)
+    job, (node, _) = job_make(ada), node_make()
+    project = Project.objects.create(name="vision", created_at=timezone.now())
+    numbers = {"job_id": job.pk, "node_id": node.pk, "project_id": project.pk}
+    refused = set()
+    paths = SchemaGenerator().get_schema(request=None, public=True)["paths"]
+    bodies = [
+        (address, method)
+        for address, operations in paths.items()
+        for method, operation in operations.items()
+        if "application/json" in operation.get("requestBody", {}).get("content", ())
+    ]
+    for address, method in bodies:
+        path = re.sub(r"\{(\w+)\}", lambda part: str(numbers.get(part[1], 1)), address)
+        answer = getattr(client, method)(path, {"bogus": 1}, content_type="application/json")
+        if answer.status_code != 404:
+            assert answer.status_code == 400, (method, path)
+            assert "bogus" in answer.json()["errors"], (method, path, answer.json())
+            refused.add((address, method))
+    assert len(refused) > 25
