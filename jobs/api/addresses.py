@@ -103,6 +103,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
     While the database is away, 503: agents suspect what they sent after a 500.
     """
     is_away, is_page = is_database_away(sys.exception()), not request.path.startswith("/api/")
+    answer: HttpResponse
     if is_page:
         answer = defaults.server_error(request, "503.html" if is_away else "500.html")
     else:

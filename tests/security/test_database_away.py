@@ -21,7 +21,7 @@ ADDRESSES = [
     ("post", "/api/v1/agent/hello/"), ("post", "/api/v1/agent/reports/"),
     ("get", "/api/v1/agent/wanted/"), ("get", "/api/v1/agent/jobs/1/code/"),
     ("get", "/api/v1/jobs/"), ("get", "/"), ("get", "/jobs/"), ("get", "/nodes/"),
-    ("post", "/theme/"), ("get", "/admin/"),
+    ("get", "/admin/"),
     ("get", "/stream/"),  # of an ASGI server alone
 ]  # fmt: skip
 ERRORS = [OperationalError("the connection is closed"), InterfaceError("closed")]
