@@ -19,6 +19,8 @@ PROBLEM_TYPE = "application/problem+json"
 RETRY_S = 5
 #: Most messages about one field.
 MESSAGES_LIMIT = 10
+#: Class of SQLSTATE of values too large for PostgreSQL, to psycopg an OperationalError as well.
+_LIMIT_EXCEEDED = "54"
 
 logger = logging.getLogger(__name__)
 
@@ -118,11 +120,28 @@ class TooLargeError(ControlPlaneError):
     code = "too_large"
 
 
+class UnavailableError(ControlPlaneError):
+    """The database does not answer for now; the same request may succeed later."""
+
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    code = "unavailable"
+
+    def __init__(self) -> None:
+        super().__init__("The database is busy or away; try again.")
+
+
 class ServerError(ControlPlaneError):
     """An unexpected failure, which is in the log."""
 
     status = HTTPStatus.INTERNAL_SERVER_ERROR
     code = "server_error"
+
+
+def is_database_away(error: BaseException | None) -> bool:
+    """Return whether a query may succeed later: it did not fail over its values."""
+    sqlstate = getattr(getattr(error, "__cause__", None), "sqlstate", None) or ""
+    is_of_the_values = sqlstate.startswith(_LIMIT_EXCEEDED)
+    return isinstance(error, OperationalError | InterfaceError) and not is_of_the_values
 
 
 def problem_body(
@@ -179,9 +198,10 @@ def problem_handler(error: Exception, _context: Mapping[str, Any]) -> Response |
         body = problem_body(403, "forbidden", str(error) or "You may not do this.")
     elif isinstance(error, rest.APIException):
         body, headers = _rest_problem(error)
-    elif isinstance(error, OperationalError | InterfaceError):
+    elif is_database_away(error):
         logger.error("the database did not answer", exc_info=error)
-        body = problem_body(503, "unavailable", "The database is busy or away; try again.")
+        away = UnavailableError()
+        body = problem_body(away.status, away.code, away.detail)
         headers["Retry-After"] = str(RETRY_S)
     else:
         return None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import functools
 import re
+import sys
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -13,7 +15,15 @@ from django.utils.deprecation import MiddlewareMixin
 from django.views import defaults
 from drf_spectacular.generators import SchemaGenerator
 
-from jobs.exceptions import InvalidInputError, NotFoundError, ServerError, problem_response
+from jobs.exceptions import (
+    RETRY_S,
+    InvalidInputError,
+    NotFoundError,
+    ServerError,
+    UnavailableError,
+    is_database_away,
+    problem_response,
+)
 
 _PREFIX = "/api/v1/"
 #: Largest number of a row.
@@ -88,7 +98,18 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Return a problem for a failure of the API, a page for any other."""
-    if request.path.startswith("/api/"):
-        return problem_response(ServerError("The site failed at this request; see its log."))
-    return defaults.server_error(request)
+    """Return a problem for a failure of the API, a page for any other.
+
+    While the database is away, 503: agents suspect what they sent after a 500.
+    """
+    is_away, is_page = is_database_away(sys.exception()), not request.path.startswith("/api/")
+    answer: HttpResponse
+    if is_page:
+        answer = defaults.server_error(request, "503.html" if is_away else "500.html")
+    else:
+        failed = ServerError("The site failed at this request; see its log.")
+        answer = problem_response(UnavailableError() if is_away else failed)
+    if is_away:
+        answer.status_code = HTTPStatus.SERVICE_UNAVAILABLE
+        answer.headers["Retry-After"] = str(RETRY_S)
+    return answer

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from django.contrib.auth.models import AnonymousUser
 from django.contrib.staticfiles import finders
+from django.db import OperationalError
 from django.http import HttpResponse
 from django.test import RequestFactory
 from django.urls import get_resolver
@@ -21,12 +22,22 @@ TEMPLATES = Path(frontend.__file__).parent / "templates"
 STATUSES = sorted(int(path.stem) for path in TEMPLATES.glob("*.html") if path.stem.isdigit())
 
 
-@pytest.mark.parametrize("status", STATUSES)
-def test_an_error_page_is_drawn_with_the_sites_look(status: int) -> None:
+def drawn(status: int) -> HttpResponse:
+    """Let Django's handler answer a request that ends with this status."""
     request = RequestFactory().get("/nowhere/")
     request.user = AnonymousUser()
-    view: Callable[..., HttpResponse] = get_resolver().resolve_error_handler(status)
-    response = view(request) if status == 500 else view(request, exception=Exception())
+    view: Callable[..., HttpResponse] = get_resolver().resolve_error_handler(min(status, 500))
+    if status < 500:
+        return view(request, exception=Exception())
+    try:
+        raise OperationalError if status == 503 else ZeroDivisionError
+    except (OperationalError, ZeroDivisionError):
+        return view(request)
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_an_error_page_is_drawn_with_the_sites_look(status: int) -> None:
+    response = drawn(status)
     page = response.content.decode()
     assert response.status_code == status
     styles = re.findall(r'<link rel="stylesheet" href="/static/([^"]+)"', page)

@@ -74,7 +74,8 @@ def site_parts(environment: Mapping[str, str], directory: Path) -> list[Part]:
         Part(
             name="replayer",
             stage=SITE_STAGE,
-            command=[*celery, "worker", "--queues", "replays,notifications", "--pool", "threads",
+            # Of processes: only these obey time limits, and receivers of messages may drip answers.
+            command=[*celery, "worker", "--queues", "replays,notifications", "--pool", "prefork",
                      "--concurrency", "2", "--loglevel", "WARNING", "--without-gossip",
                      "--without-mingle", "--hostname", "replayer@%h"],
         ),
