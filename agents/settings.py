@@ -50,6 +50,7 @@ class AgentSettings:
         grace_s: time between SIGTERM and SIGKILL.
         pulse_limit_s: longest silence of a running trainer before it is killed.
         boot_pulse_limit_s: the same for a trainer before its first pulse.
+        exit_again_s: after which an acknowledged exit of a trainer still wanted is reported again.
         fork_servers: start trainers from processes that have TensorFlow imported.
         job_networks: networks that jobs may reach besides their peers, with `job_uids`. None: they
             may reach what the machine reaches.
@@ -80,6 +81,7 @@ class AgentSettings:
     grace_s: float = 10.0
     pulse_limit_s: float = 10.0
     boot_pulse_limit_s: float = 300.0
+    exit_again_s: float = 30.0
     fork_servers: bool = True
     job_uids: range | None = None
     job_networks: tuple[Network, ...] | None = None

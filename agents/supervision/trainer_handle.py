@@ -116,6 +116,7 @@ class TrainerHandle:
         self._is_deaf = False
         self._pulse = Pulse(directory.pulse, settings.pulse_limit_s, settings.boot_pulse_limit_s)
         self._kill_reason: str | None = None
+        self._acknowledged_at: float | None = None
         self._memory_kills = OomKillCounter()
 
     @property
@@ -184,6 +185,8 @@ class TrainerHandle:
             self._step_fetching(now, is_accelerator_free)
         elif self.stage is Stage.RUNNING and self._process is not None:
             self._step_running(now, self._process)
+        elif self.stage is Stage.GONE and not self._is_unwanted:
+            self._step_gone(now)
 
     def adopt(self) -> bool:
         """Take over the run directory and process of an earlier agent process.
@@ -257,6 +260,24 @@ class TrainerHandle:
         self._watch_pulse(now, process)
         if self._wanted is not None and not self._is_unwanted:
             self._step_adopting(now, self._wanted)
+
+    def _step_gone(self, now: float) -> None:
+        """Report the exit again while the control plane wants the trainer though it knows of it.
+
+        Its database has been restored from a backup of before.
+        """
+        if self._wanted is None or not self.is_acknowledged:
+            self._acknowledged_at = None
+            return
+        if self._acknowledged_at is None:
+            self._acknowledged_at = now
+        if now - self._acknowledged_at < self._around.settings.exit_again_s:
+            return
+        exited = last_report(self.directory, {ReportKind.EXITED}, is_agents_own=True)
+        if exited is not None:
+            self.directory.add_own_report(exited.generation, ReportKind.EXITED, exited.data)
+            self.queue.fill()
+            self._log.warning("the trainer of job %d, slot %d is gone, told again", *self.key)
 
     def _step_adopting(self, now: float, wanted: WantedTrainer) -> None:
         """Fetch the state that the job is to go on with, and tell the trainer where it is."""

@@ -229,6 +229,25 @@ def test_a_crash_is_reported_and_not_repeated(plane: ControlPlane, drive: Drive)
     assert exited.data["exit_code"] == 7
 
 
+@pytest.mark.parametrize("has_restarted", [False, True])
+def test_an_exit_is_told_again_while_the_trainer_is_still_wanted(
+    plane: ControlPlane, drive: Drive, has_restarted: bool
+) -> None:
+    """As after a restored backup: the control plane has forgotten that the trainer is gone."""
+    driven = drive(exit_again_s=0.2)
+    plane.want(wanted_trainer(plane, play="crash"))
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    if has_restarted:
+        driven.vanish()
+        driven = drive(exit_again_s=0.2)
+    driven.until(lambda: plane.kinds(1, 0).count(ReportKind.EXITED) >= 3)
+    exits = [report for report in plane.reports(1, 0) if report.kind is ReportKind.EXITED]
+    assert [report.sequence for report in exits[:3]] == [AGENT_SEQUENCE + n for n in range(3)]
+    assert {report.data["exit_code"] for report in exits} == {7}
+    plane.want()
+    driven.until(lambda: not driven.agent.trainers)
+
+
 @pytest.mark.parametrize("has_kernel_counted", [True, False])
 def test_a_kill_by_the_kernel_for_memory_is_told_from_others(
     has_kernel_counted: bool,
