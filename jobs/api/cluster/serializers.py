@@ -32,6 +32,12 @@ class PolicyChoiceSerializer(serializers.Serializer):
     reason = serializers.CharField(required=False, allow_blank=True, max_length=500)
 
 
+class ShapeChoiceSerializer(serializers.Serializer):
+    """The proposed shape to accept. Only for the OpenAPI document."""
+
+    digest = serializers.CharField(max_length=64)
+
+
 class TokenSerializer(serializers.ModelSerializer):
     """An API token, without the token text."""
 

@@ -24,6 +24,7 @@ from jobs.api.cluster.serializers import (
     NewTokenSerializer,
     PolicyChoiceSerializer,
     PolicySerializer,
+    ShapeChoiceSerializer,
     TemplateSerializer,
     TokenSerializer,
 )
@@ -161,7 +162,7 @@ class NodeAcceptShape(APIView):
 
     permission_classes = (AdminPermission,)
 
-    @extend_schema(request=OpenApiTypes.OBJECT, responses=NodeSerializer)
+    @extend_schema(request=ShapeChoiceSerializer, responses=NodeSerializer)
     def post(self, request: Request, node_id: int) -> Response:
         """Accept the shape of a node with this `digest`."""
         digest = text_field(body(request, "digest"), "digest", limit=64)
