@@ -213,7 +213,7 @@ class JobAction(APIView):
         fields: of the body.
     """
 
-    fields: ClassVar = ("reason",)
+    fields: ClassVar[tuple[str, ...]] = ("reason",)
 
     @abc.abstractmethod
     def act(self, request: Request, job: Job, reason: str) -> None:
