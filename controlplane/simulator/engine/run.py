@@ -1,4 +1,4 @@
-"""What the clocks of a simulation have in common."""
+"""Base class of the simulation's two clocks, and the limits at which a simulation is stuck."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def secrets_seal_anew() -> tuple[int, int]:
             except UnsealError:
                 num_lost += 1
                 continue
-            # What was stored meanwhile stays.
+            # Only an unchanged row: a value stored since it was read has the present key already.
             num_sealed += rows.filter(**{"pk": pk, field: sealed}).update(**{field: anew})
     return num_sealed, num_lost
 
