@@ -24,9 +24,10 @@ class TokenAuthentication(BaseAuthentication):
         if scheme.lower() != "bearer":
             return None
         now = timezone.now()
-        token = tokens_valid(now).filter(digest=token_digest(text.strip())).first()
-        if token is None:
-            raise AuthenticationFailed("The token is unknown, expired or revoked.")
+        try:
+            token = tokens_valid(now).get(digest=token_digest(text.strip()))
+        except ApiToken.DoesNotExist:
+            raise AuthenticationFailed("The token is unknown, expired or revoked.") from None
         api_token_used(token, request, now)
         return token_user(token), token
 

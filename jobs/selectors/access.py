@@ -9,12 +9,14 @@ other users, which admins alone read.
 from __future__ import annotations
 
 import datetime
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
+from django.db import connection
 from django.db.models import Q, QuerySet
 
 from controlplane.core.values.explanations import others_jobs_hidden
@@ -38,6 +40,9 @@ from jobs.selectors.expressions import IsAnyOf
 from jobs.submission import PRIORITY_RANGE
 
 Person = User | AbstractBaseUser | AnonymousUser
+
+#: Stand for a job's and a person's number in SQL that is made once.
+_JOB, _PERSON = -1, -2
 
 #: Most projects of a person that are read one by one.
 PARTS_LIMIT = 20
@@ -192,6 +197,28 @@ def job_rows_visible_to(person: Person, job_id: int) -> QuerySet[Job]:
     """Return one job, or none, like `jobs_visible_to` but in a single query."""
     jobs = Job.objects.select_related("owner", "project").defer(*_HEAVY).filter(pk=job_id)
     return jobs.filter(_is_seen_at_once(person))
+
+
+def job_version(person: Person, job_id: int) -> tuple[int, int] | None:
+    """Return revision and version of a job that a person may see; None if there is no such job.
+
+    Its query is translated to SQL once, which takes longer than everything else in a poll.
+    """
+    sql, parameters = _version_sql(is_admin(person))
+    values = {_JOB: job_id, _PERSON: person.pk}
+    with connection.cursor() as cursor:
+        cursor.execute(sql, [values[parameter] for parameter in parameters])
+        row: tuple[int, int] | None = cursor.fetchone()
+        return row
+
+
+@functools.cache
+def _version_sql(is_staff: bool) -> tuple[str, tuple[int, ...]]:
+    """Return the SQL of `job_version`, and `_JOB` and `_PERSON` in the order of its parameters."""
+    rows = job_rows_visible_to(User(pk=_PERSON, is_staff=is_staff), _JOB).defer(None).order_by()
+    versions = rows.select_related(None).values_list("revision", "version")
+    sql, parameters = versions.query.sql_with_params()
+    return sql, tuple(parameters)
 
 
 def forks_visible_to(person: Person, job: Job) -> QuerySet[Job]:

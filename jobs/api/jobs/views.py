@@ -51,7 +51,7 @@ from jobs.api.throttles import preview_count
 from jobs.api.waiting import changes_await
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Job
-from jobs.selectors.access import job_rows_visible_to
+from jobs.selectors.access import job_version
 from jobs.selectors.job_filter import JobFilter
 from jobs.selectors.retention import job_code
 from jobs.services.lifecycle.audit import read_audit
@@ -199,8 +199,7 @@ class JobDetail(APIView):
 
 
 def _version(request: Request, job_id: int) -> tuple[int, int]:
-    rows = job_rows_visible_to(request.user, job_id).select_related(None).defer(None)
-    row = rows.values_list("revision", "version").first()
+    row = job_version(request.user, job_id)
     if row is None:
         raise NotFoundError("There is no such job, or it is not yours.")
     return row

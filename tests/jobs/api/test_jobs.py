@@ -12,7 +12,8 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import Job
+from jobs.models import Job, Project, ProjectMembership, ProjectRole
+from jobs.selectors.access import job_version, jobs_visible_to
 from tests.jobs.world import World
 from tests.support.builders import at, job_make
 
@@ -189,6 +190,27 @@ def test_a_wait_that_is_no_number_of_seconds(ada: User, client_of: Clients, wait
     job = job_make(ada)
     response = client_of(ada).get(f"{URL}{job.pk}/", {"wait": wait})
     assert (response.status_code, set(response.json()["errors"])) == (400, {"wait"})
+
+
+def test_versions_are_seen_by_those_who_see_the_job(ada: User, bob: User, admin: User) -> None:
+    """The SQL that is made once holds for every kind of person, and for each job."""
+    project = Project.objects.create(name="vision", created_at=at(0))
+    ProjectMembership.objects.create(
+        project=project, user=bob, role=ProjectRole.VIEWER, since=at(0)
+    )
+    jobs = [
+        job_make(ada, version=11),
+        job_make(ada, version=12, project=project),
+        job_make(bob, version=13, revision=5),
+    ]
+    for person in (ada, bob, admin):
+        for job in jobs:
+            is_seen = jobs_visible_to(person).filter(pk=job.pk).exists()
+            expected = (job.revision, job.version) if is_seen else None
+            assert job_version(person, job.pk) == expected
+    seen_by_bob = [job_version(bob, job.pk) is not None for job in jobs]
+    assert seen_by_bob == [False, True, True]
+    assert job_version(admin, jobs[-1].pk + 1) is None
 
 
 def test_other_peoples_jobs_are_not_there(ada: User, bob: User, client_of: Clients) -> None:
