@@ -13,9 +13,9 @@ same steps and validate once an epoch.
 `parallel_steps_all` counts the steps of its trials too. Both leave out what is no step: the starts
 of trials, and the way of states there and back (`benchmarks.parallel_trials` has the assumptions).
 
-A second part, `retune`, trains the tuned job for `JOB_EPOCHS` epochs with searches at plateaus and
-without. Its figure is the lowest validation loss without them over that with them, so above 1 they
-pay. The number of steps is the same, those of trials included.
+A second part, `retune`, trains `benchmarks.retuned_job` for `RETUNED_EPOCHS` epochs with searches
+at plateaus and without. Its figure is the lowest validation loss without them over that with them,
+so above 1 they pay. The number of steps is the same, those of trials included.
 
     python -m benchmarks.tuning_search [--only search,retune] [--seeds 5] [--target 0.985]
 """
@@ -38,6 +38,7 @@ import keras
 import optuna
 
 from agents.trainer.local.local_cluster import LocalJob
+from benchmarks import retuned_job
 from benchmarks.figures import figures_print
 from benchmarks.parallel_trials import parallel_run
 from benchmarks.specs import epochs_stop, spec_make
@@ -53,10 +54,11 @@ from controlplane.core.tuning.search import TrialEnd
 from jobs.job_templates import digits_cnn
 
 TEMPLATE = Path(digits_cnn.__file__)
+RETUNED_JOB = Path(retuned_job.__file__)
 LOW, HIGH = 1e-5, 1.0
 HAND, BAD = 1e-3, LOW
 BATCH_SIZE = 64
-RUN_EPOCHS, JOB_EPOCHS = 30, 100
+RUN_EPOCHS, JOB_EPOCHS, RETUNED_EPOCHS = 30, 100, 200
 RUNS_LIMIT = 40
 LIMIT_S = 3600.0
 SPACE = {"learning_rate": TunableRange(low=LOW, high=HIGH, log=True)}
@@ -146,8 +148,8 @@ def _retune_figures(seeds: Sequence[int]) -> dict[str, Any]:
 
 def _lowest(seed: int, *, retune: bool) -> tuple[float, int]:
     """Train a tuned job to its end; returns its lowest validation loss, and the trials kept."""
-    stop = epochs_stop(JOB_EPOCHS)
-    _, reports = _tuned_run(seed, stop, TuningSpec(space=SPACE, retune=retune))
+    stop, tuning = epochs_stop(RETUNED_EPOCHS), TuningSpec(space=SPACE, retune=retune)
+    _, reports = _tuned_run(seed, stop, tuning, RETUNED_JOB)
     losses = [row.data["logs"]["val_loss"] for row in reports if row.kind is ReportKind.EPOCH]
     return min(losses), _trials_print(reports)
 
@@ -236,12 +238,12 @@ def _parallel(seed: int, target: float) -> tuple[tuple[int, bool], int]:
 
 
 def _tuned_run(
-    seed: int, stop: StopCondition, tuning: TuningSpec
+    seed: int, stop: StopCondition, tuning: TuningSpec, code: Path = TEMPLATE
 ) -> tuple[dict[str, Any], list[TrainerReport]]:
     """Train a job that begins with the bad rate; returns its result and reports."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        LocalJob(_spec(seed, stop, tuning), TEMPLATE, Path(folder) / "trainers") as job,
+        LocalJob(_spec(seed, stop, tuning, code), code, Path(folder) / "trainers") as job,
     ):
         job.resize(1)
         result = job.wait_finished(LIMIT_S)
@@ -249,12 +251,14 @@ def _tuned_run(
         return result, trainer.reports
 
 
-def _spec(seed: int, stop: StopCondition, tuning: TuningSpec) -> TrainingSpec:
+def _spec(
+    seed: int, stop: StopCondition, tuning: TuningSpec, code: Path = TEMPLATE
+) -> TrainingSpec:
     """Describe a tuned job that begins with the bad rate."""
     return spec_make(
         {"learning_rate": BAD},
         BATCH_SIZE,
-        entry_file=TEMPLATE.name,
+        entry_file=code.name,
         seed=seed,
         stop=stop,
         tuning=tuning,
