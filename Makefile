@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 MAIN_STAMP := $(VENV)/.main-$(shell cat requirements.txt | sha256sum | cut -c1-16)
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements.txt requirements/dev.txt | sha256sum | cut -c1-16)
-PLOTLY := frontend/static/frontend/vendor/plotly/plotly-cartesian.min.js
+PLOTLY := frontend/static/frontend/vendor/plotly/plotly-basic.min.js
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
 # uv takes a third of pip's time. It does not read pip's configuration, so where packages come from
 # an index that only pip knows, pip installs them.
