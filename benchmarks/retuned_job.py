@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-_NUM_TRAINING, _NUM_VALIDATION, _NUM_INPUTS, _WIDTH = 4096, 1024, 10, 64
+_NUM_TRAINING, _NUM_VALIDATION, _NUM_INPUTS, _WIDTH = 16_384, 2048, 10, 64
 
 
 def build(hyperparameters: dict[str, float]) -> tuple[keras.Model, Any, Any]:

@@ -58,7 +58,7 @@ RETUNED_JOB = Path(retuned_job.__file__)
 LOW, HIGH = 1e-5, 1.0
 HAND, BAD = 1e-3, LOW
 BATCH_SIZE = 64
-RUN_EPOCHS, JOB_EPOCHS, RETUNED_EPOCHS = 30, 100, 200
+RUN_EPOCHS, JOB_EPOCHS, RETUNED_EPOCHS = 30, 100, 50
 RUNS_LIMIT = 40
 LIMIT_S = 3600.0
 SPACE = {"learning_rate": TunableRange(low=LOW, high=HIGH, log=True)}

@@ -77,6 +77,16 @@ class Deployment(Stack):
 
         self.wait_for(f"{service} to be healthy", is_healthy, HEALTHY_DEADLINE_S, look_every_s=1)
 
+    def _circumstances(self) -> str:
+        """Describe the containers as well."""
+        states = ((service, self.state(service)) for service in SERVICES)
+        lines = [
+            f"{service}: {state['Status']}, process {state['Pid']}, since {state['StartedAt']}, "
+            f"{state['Health']['Status']}, {state['Health']['Log'][-1:]}"
+            for service, state in states
+        ]
+        return "\n".join([Stack._circumstances(self), *lines])
+
     def kill(self, service: str) -> None:
         """Kill a service's container from outside, and wait until the engine has restarted it."""
         pid = self.state(service)["Pid"]
