@@ -69,6 +69,12 @@ def test_the_workers_are_found() -> None:
 
 
 @pytest.mark.parametrize("worker", WORKERS)
+def test_a_worker_waits_for_no_other_worker(worker: str) -> None:
+    """Over Redis it can hang in asking the others for their states."""
+    assert {"--without-gossip", "--without-mingle"} <= set(SERVICES[worker]["command"])
+
+
+@pytest.mark.parametrize("worker", WORKERS)
 def test_a_worker_is_healthy_while_it_sends_heartbeats(worker: str, file: Path) -> None:
     heart, timer = heart_of_worker()
     assert not is_healthy(worker, file)
