@@ -200,7 +200,7 @@ STATIC_URL = "static/" if DEBUG else f"static/{_static_version()}/"
 WHITENOISE_IMMUTABLE_FILE_TEST = "$^" if DEBUG else ""
 STATIC_ROOT = STATE_DIR / "static"
 STORAGES = {
-    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "default": {"BACKEND": "jobs.files.WholeFiles"},
     "staticfiles": {
         "BACKEND": "whitenoise.storage.CompressedStaticFilesStorage",
         # The web server may be another user than the one that collected them.
