@@ -74,5 +74,10 @@ def log_file() -> OutputFile:
 def output_files_open() -> None:
     """Let standard output and error of this process drop what finds no room, unbuffered."""
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
-        options = {"encoding": "utf-8", "errors": "backslashreplace", "write_through": True}
-        setattr(sys, name, io.TextIOWrapper(OutputFile(descriptor), **options))
+        text = io.TextIOWrapper(
+            OutputFile(descriptor),
+            encoding="utf-8",
+            errors="backslashreplace",
+            write_through=True,
+        )
+        setattr(sys, name, text)
