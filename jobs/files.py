@@ -17,7 +17,7 @@ class WholeFiles(FileSystemStorage):
 
     def _save(self, name: str, content: File) -> str:
         try:
-            return super()._save(name, content)
+            return str(super()._save(name, content))  # type: ignore[misc]
         except OSError:
             with suppress(OSError):
                 Path(self.path(name)).unlink()

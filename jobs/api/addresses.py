@@ -33,7 +33,7 @@ _PREFIX = "/api/v1/"
 #: Largest number of a row.
 _NUMBER_LIMIT = 2**63 - 1
 #: Setting and noun of what a request may have only so many of.
-_COUNT_LIMITS = {
+_COUNT_LIMITS: Mapping[type[Exception], tuple[str, str]] = {
     TooManyFieldsSent: ("DATA_UPLOAD_MAX_NUMBER_FIELDS", "query parameters or fields of a form"),
     TooManyFilesSent: ("DATA_UPLOAD_MAX_NUMBER_FILES", "files"),
 }

@@ -46,7 +46,7 @@ def rights_renew(request: Request) -> None:
         valid = tokens_valid(timezone.now()).filter(pk=token.pk).first()
         user = None if valid is None else token_user(valid)
     elif session.session_key is None or session.exists(session.session_key):
-        user = User.objects.filter(pk=request.user.pk, is_active=True).first()
+        user = User.objects.filter(pk=request.user.pk or 0, is_active=True).first()
     if user is None:
         raise AuthenticationFailed("Your token or login has ended.")
     request.user = user

@@ -93,9 +93,9 @@ def jobs_describe(
     changes: list[tuple[Job, dict[str, Any]]] = []
     events, retagged = [], []
     for job in jobs:
-        before = {"tags": job.tags, "note": job.note}
+        before: dict[str, Any] = {"tags": job.tags, "note": job.note}
         kept = [tag for tag in (job.tags if tags is None else tags) if tag not in remove]
-        after = {
+        after: dict[str, Any] = {
             "tags": list(dict.fromkeys([*kept, *add])),
             "note": job.note if note is None else note,
         }
