@@ -17,10 +17,12 @@ from django.contrib.auth.models import User
 from django.core.files.storage import filesystem
 from django.db import OperationalError, connection
 from django.test import Client
+from django.utils import timezone
 
 from controlplane import request_bodies
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import Artifact, Job, Validation
+from jobs import tasks
+from jobs.models import Artifact, Job, LogChunk, Validation
 from jobs.services.lifecycle import predictions
 from jobs.services.lifecycle.artifacts import artifact_store
 from tests.support.builders import at, job_make, node_make, submission_values, user_make
@@ -171,6 +173,22 @@ def test_predictions_that_found_no_room_are_joined_later(
     assert not job.events.exists()
     monkeypatch.undo()
     assert predictions.predictions_join_next(at(predictions.JOIN_LIMIT_S + 1)) == job.pk
+
+
+def test_a_log_that_found_no_room_is_filed_later(
+    ada: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_make(ada, status=JobStatus.FINISHED)
+    Job.objects.filter(pk=job.pk).update(ended_at=timezone.now())
+    LogChunk.objects.create(
+        job=job, slot=0, offset=0, size_bytes=5, text="hello", unfinished="", at=timezone.now()
+    )
+    with full_disk(monkeypatch), pytest.raises(OSError, match="No space"):
+        tasks.file_logs()
+    assert not Artifact.objects.exists()
+    assert tasks.file_logs() == [job.pk]
+    assert b"hello" in Artifact.objects.get(name="log.txt").file.read()
+    assert tasks.file_logs() == []
 
 
 @pytest.mark.parametrize("error", [*FULL, OSError(errno.EIO, "broken")])
