@@ -30,6 +30,7 @@ from agents.supervision.readings import AcceleratorReader, Readings
 from agents.supervision.run_directory import RunDirectory, TrainerKey
 from agents.supervision.trainer_handle import AgentContext, Stage, TrainerHandle
 from agents.supervision.validations import Validation, ValidationKey, validations_sweep
+from agents.trainer.contract.full_disk import is_disk_full
 from controlplane.core.protocol.wire import AcceleratorInfo, TrainerState, WantedState
 
 log = logging.getLogger("agents")
@@ -73,6 +74,7 @@ class Agent:
             transfers,
             self._fork_servers,
             isolation,
+            self._make_room,
         )
         self._introduction = Introduction(settings, state, self._client, host, accelerators)
         uploading = Background(settings.max_transfers, self.wake.set)
@@ -266,12 +268,20 @@ class Agent:
         """Log an error over one trainer or validation: the loop goes on with all others."""
         try:
             yield
-        except Exception:
+        except Exception as error:
+            if is_disk_full(error):
+                self._make_room()
             level = logging.DEBUG if folder in self._faulty else logging.ERROR
             self._faulty.add(folder)
             log.log(level, "%s cannot be handled, trying again", folder, exc_info=True)
         else:
             self._faulty.discard(folder)
+
+    def _make_room(self) -> None:
+        """Give up the folders of trainers that are over, and files that can be fetched again."""
+        while self._closed:
+            self._closed.popleft().delete()
+        self._around.cache.clear()
 
     def _is_accelerator_free(self, index: int) -> bool:
         trainers = [*self.trainers.values(), *self._foreign]

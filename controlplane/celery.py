@@ -44,6 +44,7 @@ _PERIODS_S = {
     "advance_tuning": settings.EXPIRE_PERIOD_S,
     "expire_records": 24 * 3600,
     "expire_files": 600,
+    "file_logs": 60,
     "expire_readings": 600,
     "sum_usage_days": 60,
     "answer_replay": settings.EXPIRE_PERIOD_S,

@@ -31,7 +31,13 @@ from rest_framework.exceptions import AuthenticationFailed
 
 from jobs.api.agent.views import node_of, upload_job
 from jobs.api.authentication import TokenAuthentication
-from jobs.exceptions import ControlPlaneError, TooLargeError, problem_response
+from jobs.exceptions import (
+    ControlPlaneError,
+    DiskFullError,
+    TooLargeError,
+    passing_error,
+    problem_response,
+)
 from jobs.origins import client_network
 
 ANONYMOUS_LIMIT_BYTES = 64 * 1024
@@ -173,9 +179,17 @@ def _uploads() -> Places:
     return Places(settings.UPLOADS_LIMIT, min(settings.UPLOADS_LIMIT, NODE_UPLOADS_LIMIT))
 
 
-def _refusal(error: ControlPlaneError) -> HttpResponse:
-    response = problem_response(error)
-    if isinstance(error, BusyError):
+def _refusal(error: ControlPlaneError | OSError) -> HttpResponse:
+    """Return the answer to a body that is not taken.
+
+    Raises:
+        OSError: it has not come, or could not be kept, for another reason than a full disk.
+    """
+    refused = error if isinstance(error, ControlPlaneError) else passing_error(error)
+    if refused is None:
+        raise error
+    response = problem_response(refused)
+    if isinstance(refused, BusyError | DiskFullError):
         response.headers["Retry-After"] = str(RETRY_AFTER_S)
     return response
 
@@ -205,7 +219,7 @@ def bounded_wsgi(application: WSGIApplication) -> WSGIApplication:
             place = nullcontext() if node_id is None else uploads.held(node_id)
             with place, body_of(request, environ["wsgi.input"], length) as body:
                 return application(environ | {"wsgi.input": body}, start_response)
-        except ControlPlaneError as error:
+        except (ControlPlaneError, OSError) as error:
             refusal = _refusal(error)
             status = f"{refusal.status_code} {refusal.reason_phrase}"
             start_response(status, [*refusal.items(), ("Connection", "close")])
@@ -240,7 +254,7 @@ def bounded_asgi(application: AsgiApplication) -> AsgiApplication:
             length, node_id = await sync_to_async(_checked, thread_sensitive=False)(request)
             with nullcontext() if node_id is None else uploads.held(node_id):
                 await application(scope, _bounded_receive(receive, length), send)
-        except ControlPlaneError as error:
+        except (ControlPlaneError, OSError) as error:
             await _respond(_refusal(error), send)
 
     return answer

@@ -200,7 +200,7 @@ STATIC_URL = "static/" if DEBUG else f"static/{_static_version()}/"
 WHITENOISE_IMMUTABLE_FILE_TEST = "$^" if DEBUG else ""
 STATIC_ROOT = STATE_DIR / "static"
 STORAGES = {
-    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "default": {"BACKEND": "jobs.files.WholeFiles"},
     "staticfiles": {
         "BACKEND": "whitenoise.storage.CompressedStaticFilesStorage",
         # The web server may be another user than the one that collected them.
@@ -224,6 +224,7 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'self'; "
     "form-action 'self'; frame-ancestors 'none'"
 )
+CSRF_FAILURE_VIEW = "frontend.unsent.csrf_failed"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"

@@ -8,6 +8,7 @@ from jobs import admin
 from jobs.api import health
 from jobs.api.metrics import Metrics
 
+handler400 = "jobs.api.addresses.bad_request"
 handler404 = "jobs.api.addresses.not_found"
 handler500 = "jobs.api.addresses.server_error"
 urlpatterns = [

@@ -8,6 +8,7 @@ from django.urls import URLPattern, path
 
 from frontend.live.streams import stream
 from frontend.policy import View, with_policy
+from frontend.unsent import with_typed_kept
 from frontend.views import (
     account,
     actions,
@@ -33,7 +34,9 @@ from frontend.views import (
 
 
 def _page(route: str, view: View | Any, name: str) -> URLPattern:
-    return path(route, with_policy(view), name=name)
+    """Route to a page; to all but the open ones, forms of people who are logged out are kept."""
+    is_open = name in ("login", "logout", "oidc_start", "oidc_callback")
+    return path(route, with_policy(view if is_open else with_typed_kept(view)), name=name)
 
 
 urlpatterns = [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import sqlite3
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -21,6 +23,8 @@ RETRY_S = 5
 MESSAGES_LIMIT = 10
 #: Class of SQLSTATE of values too large for PostgreSQL, to psycopg an OperationalError as well.
 _LIMIT_EXCEEDED = "54"
+#: SQLSTATE of a full disk.
+_DISK_FULL = "53100"
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +134,19 @@ class UnavailableError(ControlPlaneError):
         super().__init__("The database is busy or away; try again.")
 
 
+class DiskFullError(ControlPlaneError):
+    """A disk of the site is full; the same request may succeed once there is room."""
+
+    status = HTTPStatus.INSUFFICIENT_STORAGE
+    code = "disk_full"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The site's disk is full, so nothing was stored. Try again once its operator has made "
+            "room; what is running goes on."
+        )
+
+
 class ServerError(ControlPlaneError):
     """An unexpected failure, which is in the log."""
 
@@ -142,6 +159,22 @@ def is_database_away(error: BaseException | None) -> bool:
     sqlstate = getattr(getattr(error, "__cause__", None), "sqlstate", None) or ""
     is_of_the_values = sqlstate.startswith(_LIMIT_EXCEEDED)
     return isinstance(error, OperationalError | InterfaceError) and not is_of_the_values
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return whether no room was left for a file or a row."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    cause = getattr(error, "__cause__", None)
+    is_sqlites = getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    return is_sqlites or getattr(cause, "sqlstate", None) == _DISK_FULL
+
+
+def passing_error(error: BaseException | None) -> ControlPlaneError | None:
+    """Return the answer to an error that is no fault of the request, which may succeed later."""
+    if is_disk_full(error):
+        return DiskFullError()
+    return UnavailableError() if is_database_away(error) else None
 
 
 def problem_body(
@@ -198,9 +231,8 @@ def problem_handler(error: Exception, _context: Mapping[str, Any]) -> Response |
         body = problem_body(403, "forbidden", str(error) or "You may not do this.")
     elif isinstance(error, rest.APIException):
         body, headers = _rest_problem(error)
-    elif is_database_away(error):
-        logger.error("the database did not answer", exc_info=error)
-        away = UnavailableError()
+    elif away := passing_error(error):
+        logger.error("%s", away.detail, exc_info=error)
         body = problem_body(away.status, away.code, away.detail)
         headers["Retry-After"] = str(RETRY_S)
     else:

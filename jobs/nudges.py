@@ -104,10 +104,10 @@ def _replay_ask() -> None:
         logger.warning("the replay waits for its beat: %s", error)
 
 
-def delivery_asked() -> None:
-    """Have a message delivered after commit; if that is lost, the periodic task does it."""
-    if settings.REDIS_URL:
-        transaction.on_commit(lambda: deliveries_ask(1))
+def deliveries_asked(count: int) -> None:
+    """Have messages delivered after commit; if that is lost, the periodic task does it."""
+    if settings.REDIS_URL and count:
+        transaction.on_commit(lambda: deliveries_ask(count))
 
 
 def deliveries_ask(count: int) -> None:

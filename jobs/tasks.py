@@ -25,6 +25,7 @@ from jobs.services.notifications.deliveries import (
     deliveries_to_ask,
     next_attempt,
 )
+from jobs.services.reports.log_chunks import logs_file_missing
 from jobs.services.reports.model_fitting import models_fit
 from jobs.services.reports.readings import readings_expire
 from jobs.services.scheduling.cycle import cycle_run, cycle_watched
@@ -185,6 +186,14 @@ def expire_files() -> list[int]:
     deleted = files_expire(timezone.now())
     nudges.jobs_changed(deleted)
     return sorted(deleted)
+
+
+@shared_task(time_limit=60)
+def file_logs() -> list[int]:
+    """Write the logs that found no room on the disk when their jobs ended; return these jobs."""
+    filed = logs_file_missing(timezone.now())
+    nudges.jobs_changed(filed)
+    return sorted(filed)
 
 
 @shared_task(time_limit=60)

@@ -12,10 +12,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from agents.session.background import Background
 from agents.session.backoff import Backoff
 from agents.session.client import (
     ConflictError,
+    ControlPlaneAwayError,
     ControlPlaneClient,
     RequestRefusedError,
     is_passing,
@@ -43,8 +46,8 @@ class Upload:
     """Upload state of one report's files.
 
     Attributes:
-        is_superseded: the checkpoint that the report names was not stored, for a newer one is or
-            will be.
+        is_superseded: the checkpoint that the report names was not stored: a newer one is or will
+            be, or there is no room for it.
     """
 
     names: Sequence[str]
@@ -184,6 +187,17 @@ def _file_upload(
         upload.is_superseded = path.name != name
         if not upload.is_superseded:
             upload.errors[path.name] = "went away before it could be sent"
+    except ControlPlaneAwayError as error:
+        if path.name == name or error.status != httpx.codes.INSUFFICIENT_STORAGE:
+            raise
+        # The reports behind this checkpoint, which a newer one replaces, are worth more than it.
+        upload.is_superseded = True
+        log.warning(
+            "%s of job %d found no room on the site's disk",
+            path.name,
+            report.job_id,
+            extra=_fields(report),
+        )
     except (RequestRefusedError, OSError) as error:
         if is_passing(error):
             raise

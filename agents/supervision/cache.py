@@ -59,6 +59,14 @@ class FileCache:
             self._fetching.pop(sha256, None)
             self._evict(keep=sha256)
 
+    def clear(self) -> None:
+        """Delete all files that nobody takes just now, for the sake of their room."""
+        with self._lock:
+            for path in self._folder.iterdir():
+                if _SHA256.fullmatch(path.name) and path.name not in self._fetching:
+                    with contextlib.suppress(OSError):  # job code has put a folder there
+                        path.unlink()
+
     def _fetch(self, fetch: Callable[[BinaryIO], None], cached: Path) -> None:
         with atomic_write(cached, mode=0o600) as partial, partial.open("wb") as file:
             fetch(file)

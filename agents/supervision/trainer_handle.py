@@ -28,6 +28,7 @@ from agents.supervision.masking import Mask
 from agents.supervision.oom_kills import OomKillCounter
 from agents.supervision.processes import OwnedProcess, processes_of
 from agents.supervision.run_directory import RunDirectory, TrainerKey
+from agents.trainer.contract.full_disk import is_disk_full
 from controlplane.core.protocol.wire import (
     AcceleratorInfo,
     ReportKind,
@@ -61,7 +62,11 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AgentContext:
-    """Dependencies shared by all trainers and validations of an agent."""
+    """Dependencies shared by all trainers and validations of an agent.
+
+    Attributes:
+        make_room: deletes what the agent keeps to save work, after an error of a full disk.
+    """
 
     settings: AgentSettings
     accelerators: Mapping[int, AcceleratorInfo]
@@ -70,6 +75,7 @@ class AgentContext:
     transfers: Background
     fork_servers: ForkServers
     isolation: Isolation
+    make_room: Callable[[], None]
 
     def files_of(self, resource: str) -> SiteFiles:
         """Return the files of a job or a validation on the site."""
@@ -240,6 +246,9 @@ class TrainerHandle:
         elif error is not None:
             self._fetch = None
             self._fetch_after = now + max(self._backoff.next_delay_s(), wished_wait_s(error))
+            if is_disk_full(error):
+                self.directory.delete()  # what was fetched so far
+                self._around.make_room()
             # A refused download may succeed later, such as a checkpoint that was just replaced.
             self._num_refused += not is_passing(error)
             if self._num_refused >= FETCH_ATTEMPTS:
@@ -290,6 +299,8 @@ class TrainerHandle:
         error = None if fetch is None else fetch.exception()
         if error is not None:
             self._log.warning("the state to adopt was not fetched: %s", error)
+            if is_disk_full(error):
+                self._around.make_room()
             self._fetch_after = now + max(self._backoff.next_delay_s(), wished_wait_s(error))
         elif fetch is not None:
             self._adopted = adoption.number

@@ -20,6 +20,7 @@ from agents.supervision.isolation import Isolation
 from agents.supervision.masking import Mask
 from agents.supervision.processes import OwnedProcess, processes_of
 from agents.supervision.trainer_handle import AgentContext
+from agents.trainer.contract.full_disk import is_disk_full
 from agents.trainer.contract.plain_files import (
     json_parse,
     plain_file_open,
@@ -125,7 +126,11 @@ class Validation:
         plain_file_write(self.path / "orders.json", json.dumps(encode(spec)).encode())
 
     def _start(self, now: float, error: BaseException | None) -> None:
-        if is_passing(error):
+        is_full = is_disk_full(error)
+        if is_full:
+            self.delete()
+            self._around.make_room()
+        if is_passing(error) or is_full:
             self._fetch = None
             self._fetch_after = now + max(self._backoff.next_delay_s(), wished_wait_s(error))
             return

@@ -12,6 +12,7 @@ from types import ModuleType
 
 from agents.trainer.contract.environment import QUIET_ENVIRONMENT
 from agents.trainer.contract.fork_server import fork_server_run
+from agents.trainer.contract.full_disk import output_files_open
 from agents.trainer.contract.ports import port_hold
 from agents.trainer.contract.run_dir import OrderWatcher
 from agents.trainer.engine.startup_noise import startup_noise_dropped
@@ -57,6 +58,8 @@ def main(arguments: list[str] | None = None) -> int:
         # The generator of NumPy is the only one that forked processes would share.
         importlib.import_module("numpy").random.seed()
         options = parser.parse_args([request.option, request.run_dir])
+    if options.validate is not None or options.run_dir is not None:
+        output_files_open()
     if options.validate is not None:
         validation = _with_tensorflow(_VALIDATION)
         return int(validation.validation_run(options.validate) or 0)

@@ -150,7 +150,8 @@ def node_pill(node: Node) -> SafeString:
 def job_link(job: Job) -> SafeString:
     """Link a job by number and name, with its colour before it."""
     return format_html(
-        '<span class="job-name"><span class="swatch c{}"></span><a href="{}">#{} {}</a></span>',
+        '<span class="job-name"><span class="swatch c{}"></span>'
+        '<a href="{}">#{} <bdi>{}</bdi></a></span>',
         job.colour,
         reverse("job", args=[job.pk]),
         job.pk,

@@ -102,10 +102,14 @@ def job_priority(request: HttpRequest, job_id: int) -> HttpResponse:
 @login_required
 @require_POST
 def job_describe(request: HttpRequest, job_id: int) -> HttpResponse:
-    """Change the tags and the note of a job."""
+    """Change the tags and the note of a job, each if the form changes it: others may have, too."""
 
     def change(job: Job) -> Job:
-        given = {name: request.POST.get(name, "") for name in ("tags", "note")}
+        given = {
+            name: request.POST.get(name, "")
+            for name in ("tags", "note")
+            if request.POST.get(name, "") != request.POST.get(f"seen-{name}")
+        }
         changes = checked(DescriptionSerializer, given)
         return job_actions.job_describe(job.pk, timezone.now(), actor=actor(request), **changes)
 

@@ -26,7 +26,13 @@ from jobs.api.projects.serializers import (
     RoleSerializer,
 )
 from jobs.api.projects.usage_views import usage_csv, usage_of
-from jobs.exceptions import ControlPlaneError, ForbiddenError, InvalidInputError, NotFoundError
+from jobs.exceptions import (
+    ControlPlaneError,
+    ForbiddenError,
+    InvalidInputError,
+    NotFoundError,
+    StaleVersionError,
+)
 from jobs.models import Project, ProjectRole
 from jobs.models.projects import QUOTA_LIMIT
 from jobs.selectors import access
@@ -40,6 +46,7 @@ from jobs.services.cluster.projects import (
     prices_set,
     project_change,
     project_make,
+    project_version,
 )
 
 #: Fields of a project's form: name, label, help.
@@ -86,9 +93,19 @@ def project_new(request: HttpRequest) -> HttpResponse:
 def project(request: HttpRequest, project_id: int) -> HttpResponse:
     """Show a project: its shares and what it holds now, its members, its use."""
     found = _project_or_404(request, project_id)
+    return _project_page(request, found, found)
+
+
+def _project_page(
+    request: HttpRequest, found: Project, shown: Project, status: int = 200
+) -> HttpResponse:
+    """Render a project, with the values of `shown` in the form of its shares."""
     state = project_states(request.user, found.pk)[0]
     is_admin = access.is_admin(request.user)
-    context = _fields(found) | {
+    context = _fields(shown) | {
+        "project": found,
+        "version": project_version(found),
+        "is_closed": shown.is_closed,
         "state": state,
         "members": found.memberships.select_related("user"),
         "roles": _ROLES,
@@ -96,23 +113,34 @@ def project(request: HttpRequest, project_id: int) -> HttpResponse:
         "num_accelerators": num_accelerators_present(),
         "usage_query": urlencode({"by": "user", "project": found.name}),
     }
-    return render(request, "frontend/project.html", context)
+    return render(request, "frontend/project.html", context, status=status)
 
 
 @login_required
 @require_POST
 def project_edit(request: HttpRequest, project_id: int) -> HttpResponse:
-    """Change the shares and limits of a project."""
+    """Change the shares and limits of a project; show the form again if that is refused."""
     admin_or_404(request)
 
-    def change(found: Project) -> str:
-        given = _shares_given(request) | {"is_closed": "is_closed" in request.POST}
+    found = _project_or_404(request, project_id)
+    given = _shares_given(request) | {"is_closed": "is_closed" in request.POST}
+    seen = request.POST.get("version")
+    try:
         values = checked(ProjectChangeSerializer, given)
-        project_change(found.pk, values, by=person(request))
-        nudges.jobs_changed(cluster=True)
-        return "The next decision keeps the new shares."
-
-    return _do(request, project_id, change)
+        project_change(found.pk, values, by=person(request), seen_version=seen)
+    except StaleVersionError:
+        text = (
+            "Somebody else has changed this project in the meantime. Compare what you typed with "
+            "“Shares now”, and save it again if it is still meant."
+        )
+        messages.error(request, text, extra_tags="bad")
+        return _project_page(request, found, Project(**given), status=412)
+    except ControlPlaneError as error:
+        messages.error(request, words(error), extra_tags="bad")
+        return _project_page(request, found, Project(**given), status=400)
+    nudges.jobs_changed(cluster=True)
+    messages.success(request, "The next decision keeps the new shares.", extra_tags="good")
+    return redirect("project", found.pk)
 
 
 @login_required
@@ -205,9 +233,10 @@ def _projects_page(request: HttpRequest, new: Project, status: int = 200) -> Htt
 
 
 def _fields(found: Project) -> dict[str, Any]:
-    """Return what `parts/project_fields.html` shows: a project, its quotas and their bounds."""
+    """Return what `parts/project_fields.html` shows: quotas, their bounds, the description."""
     return {
         "project": found,
+        "description": found.description,
         "quotas": [(name, label, text, getattr(found, name)) for name, label, text in _QUOTAS],
         "quotas_by_kind": _kind_rows(found),
         "quota_limit": QUOTA_LIMIT,

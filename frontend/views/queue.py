@@ -82,7 +82,8 @@ def queue(request: HttpRequest) -> HttpResponse:
 
 def _page_context(number: int, given: dict[int, dict[str, Any]]) -> dict[str, Any]:
     jobs = pages.queue_page(number)
-    policy = cluster_setting().policy
+    setting = cluster_setting()
+    policy = setting.policy
     return {
         "rows": [_row(job, given, held) for job, held in jobs[: pages.QUEUE_JOBS_AT_ONCE]],
         "page": number,
@@ -92,6 +93,7 @@ def _page_context(number: int, given: dict[int, dict[str, Any]]) -> dict[str, An
         "tiers": TIERS,
         "policies": [(name, policy_summary(name)) for name in POLICIES],
         "policy": policy,
+        "policy_version": setting.version,
         "priority_text": priority_text(policy, pages.priority_ranges()),
     }
 
@@ -182,11 +184,12 @@ def _changes_preview(
 @login_required
 @require_POST
 def policy(request: HttpRequest) -> HttpResponse:
-    """Switch the policy of the whole cluster."""
+    """Switch the policy of the whole cluster, unless it is another than the form shows."""
     admin_or_404(request)
     name, reason = request.POST.get("policy", ""), request.POST.get("reason", "")[:200]
+    seen = id_or_none(request.POST.get("version", ""))
     try:
-        policy_choose(name, timezone.now(), actor=actor(request), reason=reason)
+        policy_choose(name, timezone.now(), actor=actor(request), reason=reason, seen_version=seen)
     except ControlPlaneError as error:
         messages.error(request, words(error), extra_tags="bad")
     else:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import re
+import secrets
 from typing import Any
 
 from django.conf import settings
@@ -44,6 +47,7 @@ from jobs.submission import NEWEST, Submission
 
 #: Most digits of a job's number.
 _DIGITS_LIMIT = 18
+_FORM_KEY = re.compile(r"[0-9a-f]{32}")
 
 
 @login_required
@@ -76,8 +80,13 @@ def submit(request: HttpRequest) -> HttpResponse:
             return _answer(request, form, check=submission_check(submission, person(request)))
         if request.POST.get("do") == "measure":
             return _measured(request, form, submission)
-        cloned_from = None if code_job is None else code_job.pk
-        job = job_submit(person(request), submission, timezone.now(), cloned_from=cloned_from)
+        job = job_submit(
+            person(request),
+            submission,
+            timezone.now(),
+            idempotency_key=_key(request, submission),
+            cloned_from=None if code_job is None else code_job.pk,
+        )
     except InvalidInputError as error:
         form.errors_add(error.fields)
         return _answer(request, form)
@@ -92,13 +101,22 @@ def submit(request: HttpRequest) -> HttpResponse:
 
 
 def _sweep_submitted(request: HttpRequest, wanted: SweepRequest) -> HttpResponse:
-    sweep = sweep_submit(person(request), wanted, timezone.now())
+    key = _key(request, wanted)
+    sweep = sweep_submit(person(request), wanted, timezone.now(), idempotency_key=key)
     nudges.jobs_changed(sweep.jobs.values_list("pk", flat=True), orders=True)
     text = f"Sweep {sweep.pk} is submitted: {len(wanted.settings)} jobs."
     messages.success(request, text)
     if _wants_json(request):
         return JsonResponse({"location": reverse("sweep", args=[sweep.pk])})
     return redirect("sweep", sweep.pk)
+
+
+def _key(request: HttpRequest, wanted: object) -> str:
+    """Return a key of this form with this content: sent twice, it is submitted once."""
+    form_key = request.POST.get("form_key", "")
+    if not _FORM_KEY.fullmatch(form_key):
+        return ""
+    return f"form {form_key} {hashlib.sha256(repr(wanted).encode()).hexdigest()[:32]}"
 
 
 def _read(request: HttpRequest, form: forms.JobForm) -> tuple[Submission, Job | None]:
@@ -263,6 +281,7 @@ def _page(request: HttpRequest, form: forms.JobForm, **more: Any) -> HttpRespons
         ],
         "template_values": forms.all_template_values(),
         "code_limit_bytes": settings.CODE_LIMIT_BYTES,
+        "form_key": secrets.token_hex(16),
         **more,
     }  # fmt: skip
     return render(request, "frontend/submit.html", context)

@@ -8,26 +8,35 @@ import re
 import sys
 from collections.abc import Mapping
 from http import HTTPStatus
+from itertools import islice
 from typing import Any
 
+from django.conf import settings
+from django.core.exceptions import TooManyFieldsSent, TooManyFilesSent
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.deprecation import MiddlewareMixin
 from django.views import defaults
 from drf_spectacular.generators import SchemaGenerator
 
+from jobs.api.bodies import UNKNOWN_LIMIT
 from jobs.exceptions import (
     RETRY_S,
+    ControlPlaneError,
     InvalidInputError,
     NotFoundError,
     ServerError,
-    UnavailableError,
-    is_database_away,
+    passing_error,
     problem_response,
 )
 
 _PREFIX = "/api/v1/"
 #: Largest number of a row.
 _NUMBER_LIMIT = 2**63 - 1
+#: Setting and noun of what a request may have only so many of.
+_COUNT_LIMITS: Mapping[type[Exception], tuple[str, str]] = {
+    TooManyFieldsSent: ("DATA_UPLOAD_MAX_NUMBER_FIELDS", "query parameters or fields of a form"),
+    TooManyFilesSent: ("DATA_UPLOAD_MAX_NUMBER_FILES", "files"),
+}
 _CONVERTER = re.compile(r"<(?:\w+:)?(\w+)>")
 
 
@@ -74,7 +83,8 @@ class QueryParametersMiddleware(MiddlewareMixin):
         if not address.startswith(_PREFIX) or (address, method) not in query_parameters():
             return None
         known = query_parameters()[address, method]
-        errors = {name: [_sentence(name, known)] for name in request.GET if name not in known}
+        unknown = (name for name in request.GET if name not in known)
+        errors = {name[:60]: [_sentence(name, known)] for name in islice(unknown, UNKNOWN_LIMIT)}
         if not errors:
             return None
         return problem_response(InvalidInputError("The input is not valid.", fields=errors))
@@ -86,6 +96,16 @@ def _sentence(name: str, known: frozenset[str]) -> str:
     like = difflib.get_close_matches(name, known, 1)
     hint = f" Did you mean {like[0]}?" if like else ""
     return f"No such query parameter; there are {', '.join(sorted(known))}.{hint}"
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Return a problem for what Django refuses of a request to the API, a page for any other."""
+    if not request.path.startswith("/api/"):
+        return defaults.bad_request(request, exception)
+    limit = _COUNT_LIMITS.get(type(exception))
+    if limit is None:
+        return problem_response(ControlPlaneError("The request is malformed."))
+    return problem_response(InvalidInputError(f"At most {getattr(settings, limit[0])} {limit[1]}."))
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -100,16 +120,17 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 def server_error(request: HttpRequest) -> HttpResponse:
     """Return a problem for a failure of the API, a page for any other.
 
-    While the database is away, 503: agents suspect what they sent after a 500.
+    507 or 503 if it may pass: agents suspect what they sent after a 500.
     """
-    is_away, is_page = is_database_away(sys.exception()), not request.path.startswith("/api/")
+    passing = passing_error(sys.exception())
     answer: HttpResponse
-    if is_page:
-        answer = defaults.server_error(request, "503.html" if is_away else "500.html")
-    else:
+    if request.path.startswith("/api/"):
         failed = ServerError("The site failed at this request; see its log.")
-        answer = problem_response(UnavailableError() if is_away else failed)
-    if is_away:
-        answer.status_code = HTTPStatus.SERVICE_UNAVAILABLE
+        answer = problem_response(passing or failed)
+    else:
+        status = passing.status if passing else HTTPStatus.INTERNAL_SERVER_ERROR
+        answer = defaults.server_error(request, f"{status:d}.html")
+        answer.status_code = status
+    if passing:
         answer.headers["Retry-After"] = str(RETRY_S)
     return answer

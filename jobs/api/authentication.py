@@ -34,3 +34,20 @@ class TokenAuthentication(BaseAuthentication):
     def authenticate_header(self, _request: Request) -> str:
         """Return the WWW-Authenticate header, so that DRF responds with 401."""
         return 'Bearer realm="api"'
+
+
+def rights_renew(request: Request) -> None:
+    """Give a request that has waited the rights that its user has now.
+
+    Raises:
+        AuthenticationFailed: its token, its session or its account has ended meanwhile.
+    """
+    token, user, session = request.auth, None, request.session
+    if isinstance(token, ApiToken):
+        valid = tokens_valid(timezone.now()).filter(pk=token.pk).first()
+        user = None if valid is None else token_user(valid)
+    elif session.session_key is None or session.exists(session.session_key):
+        user = User.objects.filter(pk=request.user.pk or 0, is_active=True).first()
+    if user is None:
+        raise AuthenticationFailed("Your token or login has ended.")
+    request.user = user

@@ -10,7 +10,7 @@ from rest_framework import serializers
 
 from jobs.exceptions import InvalidInputError, messages_by_field
 
-#: Unknown fields that an answer names: each with all known ones, and a body may have many.
+#: Unknown fields or query parameters that an answer names: each with all known ones.
 UNKNOWN_LIMIT = 20
 UNKNOWN_TEXT = "There is no such field; use {}."
 

@@ -49,7 +49,7 @@ PARTS_LIMIT = 20
 #: Job columns that links and status pills show.
 SHOWN_COLUMNS = ("name", "colour", "status", "pause_requested")
 #: Job columns that lists leave out; some hold many kilobytes.
-_HEAVY = ("settings", "facts", "metrics", "error_traceback", "throughput_by_count")
+HEAVY_COLUMNS = ("settings", "facts", "metrics", "error_traceback", "throughput_by_count")
 
 
 def is_admin(person: Person) -> bool:
@@ -183,7 +183,7 @@ def seen_parts(person: Person) -> list[Q]:
 
 def jobs_visible_to(person: Person) -> QuerySet[Job]:
     """Return the jobs that a person may see, with their owners, without the heavy columns."""
-    jobs = Job.objects.select_related("owner", "project").defer(*_HEAVY)
+    jobs = Job.objects.select_related("owner", "project").defer(*HEAVY_COLUMNS)
     return jobs.filter(is_seen(person))
 
 
@@ -195,7 +195,7 @@ def jobs_seen_among(person: Person, job_ids: Collection[int]) -> set[int]:
 
 def job_rows_visible_to(person: Person, job_id: int) -> QuerySet[Job]:
     """Return one job, or none, like `jobs_visible_to` but in a single query."""
-    jobs = Job.objects.select_related("owner", "project").defer(*_HEAVY).filter(pk=job_id)
+    jobs = Job.objects.select_related("owner", "project").defer(*HEAVY_COLUMNS).filter(pk=job_id)
     return jobs.filter(_is_seen_at_once(person))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 
 import pytest
@@ -31,6 +32,24 @@ def test_times_are_in_the_readers_zone(browser: Browser, site: Site) -> None:
     expect(visitor.page.locator("#zone-note")).to_have_text("Times are in UTC.")
     expect(time).to_have_text(re.compile(rf"{time.get_attribute('datetime')[11:19]}$"))
     visitor.page.context.close()
+
+
+@pytest.mark.parametrize("hours", [-26, 0, 26])
+def test_ages_are_right_whatever_the_readers_clock_says(
+    hours: int, browser: Browser, site: Site
+) -> None:
+    visitor = visit(browser, site, "admin", locale="en-GB")
+    page = visitor.page
+    shown = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=hours)
+    page.clock.install(time=shown)
+    site.run(
+        "from django.utils import timezone\nfrom jobs.models import Node\n"
+        "Node.objects.update(last_seen_at=timezone.now())"
+    )
+    visitor.open("/nodes/")
+    age = page.locator("time[data-as=age]").first
+    expect(age).to_have_text(re.compile(r"^(now|-?\d+s|-?\d+s ago|-?\d+ ?min.*)$"))
+    page.context.close()
 
 
 def _choose_utc(page: Page) -> None:

@@ -10,6 +10,7 @@ from controlplane.core.values.lifecycle import NodeStatus
 from jobs.models import ApiToken, EnrolmentToken, Event, Job, Node
 from jobs.services.cluster.tokens import token_digest
 from jobs.services.scheduling.policy import cluster_setting
+from jobs.services.submission.job_actions import job_describe
 from tests.frontend.world import PASSWORD, World
 
 
@@ -98,6 +99,32 @@ def test_switching_the_policy(world: World, admin: Client) -> None:
     wrong = admin.post("/queue/policy/", {"policy": "<b>"}, follow=True)
     assert _said(wrong).startswith("Choose one of fifo")
     assert cluster_setting().policy == "fifo"
+
+
+def test_the_policy_is_switched_once_by_two_admins(world: World, admin: Client) -> None:
+    """Whoever previewed another policy than the present one is told so."""
+    forms = [admin.get("/queue/?policy=fifo"), admin.get("/queue/?policy=priority")]
+    versions = [form.context["policy_version"] for form in forms]
+    assert f'name="version" value="{versions[0]}"' in forms[0].content.decode()
+    admin.post("/queue/policy/", {"policy": "fifo", "version": versions[0]})
+    late = {"policy": "priority", "version": versions[1]}
+    assert "in the meantime" in _said(admin.post("/queue/policy/", late, follow=True))
+    assert cluster_setting().policy == "fifo"
+
+
+def test_what_the_form_leaves_alone_may_have_been_changed_by_others(
+    world: World, ada: Client
+) -> None:
+    job = world.jobs["pending"]
+    job_describe(job.pk, timezone.now(), actor="user:ada", tags=["old"], note="first")
+    page = ada.get(f"/jobs/{job.pk}/").content.decode()
+    assert 'name="seen-tags" value="old"' in page
+    assert 'name="seen-note" value="first"' in page
+    job_describe(job.pk, timezone.now(), actor="user:root", tags=["theirs"])
+    given = {"tags": "old", "seen-tags": "old", "note": "mine", "seen-note": "first"}
+    ada.post(f"/jobs/{job.pk}/describe/", given)
+    job.refresh_from_db()
+    assert (job.tags, job.note) == (["theirs"], "mine")
 
 
 def test_a_node_that_was_set_aside_says_why_and_is_taken_back(world: World, admin: Client) -> None:

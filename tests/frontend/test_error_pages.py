@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -29,9 +30,11 @@ def drawn(status: int) -> HttpResponse:
     view: Callable[..., HttpResponse] = get_resolver().resolve_error_handler(min(status, 500))
     if status < 500:
         return view(request, exception=Exception())
+    causes: dict[int, Exception] = {503: OperationalError(), 507: OSError(errno.ENOSPC, "full")}
+    cause = causes.get(status, ZeroDivisionError())
     try:
-        raise OperationalError if status == 503 else ZeroDivisionError
-    except (OperationalError, ZeroDivisionError):
+        raise cause
+    except type(cause):
         return view(request)
 
 

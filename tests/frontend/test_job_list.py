@@ -40,6 +40,26 @@ def test_tags_settings_and_metrics_are_shown_and_filter(tagged: Job, ada: Client
     assert 'value="val_accuracy&gt;0.7"' in html
 
 
+def test_of_many_tags_a_list_shows_some(tagged: Job, ada: Client) -> None:
+    Job.objects.filter(pk=tagged.pk).update(tags=[f"tag{number}" for number in range(20)])
+    html = ada.get("/jobs/").content.decode()
+    assert '<a href="?tag=tag5">tag5</a>' in html
+    assert '<a href="?tag=tag6">' not in html
+    assert f'<a href="/jobs/{tagged.pk}/" title="tag6, tag7,' in html
+    assert ">14 more</a>" in html
+
+
+def test_a_name_turns_no_text_around_it(world: World, ada: Client) -> None:
+    """It may have characters that reverse what follows, up to the end of an element."""
+    job = world.jobs["running"]
+    Job.objects.filter(pk=job.pk).update(name="\u202esgnihtyna", note="\u202eeton")
+    isolated = "<bdi>\u202esgnihtyna</bdi>"
+    assert isolated in ada.get("/jobs/").content.decode()
+    page = ada.get(f"/jobs/{job.pk}/").content.decode()
+    assert isolated in page
+    assert "<bdi>\u202eeton</bdi>" in page
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_heading_sorts_and_turns_the_order(order: str, tagged: Job, ada: Client) -> None:
     for sign, said in (("", "ascending"), ("-", "descending")):
@@ -166,7 +186,7 @@ def test_tags_and_note_are_edited_on_the_page_of_a_job(world: World, ada: Client
     address = f"/jobs/{job.pk}/describe/"
     ada.post(address, {"tags": "a, b", "note": "why"})
     html = ada.get(f"/jobs/{job.pk}/").content.decode()
-    assert "Tags: a, b · why</summary>" in html
+    assert "Tags: a, b · <bdi>why</bdi></summary>" in html
     assert f'href="/jobs/compare/?job={job.pk}"' in html
     ada.post(address, {"tags": "a b!", "note": ""})
     assert "is no tag" in ada.get(f"/jobs/{job.pk}/").content.decode()

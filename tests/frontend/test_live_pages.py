@@ -48,7 +48,7 @@ class _StaticPart(HTMLParser):
 def _static_part(client: Client, address: str) -> list[str]:
     html = client.get(address).content.decode()
     parser = _StaticPart()
-    parser.feed(re.sub(r'value="\w{64}"', "", html))
+    parser.feed(re.sub(r'value="\w{64}"| data-now="[^"]*"', "", html))
     assert len(parser.parts) > 50
     return parser.parts
 

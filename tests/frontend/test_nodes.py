@@ -100,7 +100,7 @@ def test_a_cordon_and_a_drain_are_previewed(world: World, admin: Client, ada: Cl
     node, job = world.nodes[0], world.jobs["running"]
     page = admin.get(f"/nodes/{node.pk}/?change=cordon").content.decode()
     assert "Nothing is moved" in page
-    assert f"#{job.pk} {job.name}" in page
+    assert f"#{job.pk} <bdi>{job.name}</bdi>" in page
     page = admin.get(f"/nodes/{node.pk}/?change=drain").content.decode()
     assert "Drain node-a?" in page
     assert "on node-b" in page

@@ -108,6 +108,34 @@ def test_a_refused_new_project_keeps_its_form(
         assert re.search(rf'name="{name}"[^>]*value="{re.escape(escape(value))}"', shown), name
 
 
+def test_two_admins_change_the_shares_of_a_project(vision: Project, admin: Client) -> None:
+    """What the second has typed is shown beside the new shares, and is saved if it is meant."""
+    address = f"/projects/{vision.pk}/"
+    version = admin.get(address).context["version"]
+    first = {"guaranteed": "2", "limit": "9", "version": version}
+    assert admin.post(f"{address}edit/", first).status_code == 302
+    late = {"guaranteed": "3", "description": "typed", "version": version, "is_closed": "on"}
+    page = admin.post(f"{address}edit/", late)
+    assert page.status_code == 412
+    text = page.content.decode()
+    assert 'value="typed"' in text
+    assert 'name="is_closed" checked' in text
+    vision.refresh_from_db()
+    assert (vision.guaranteed, vision.limit, vision.is_closed) == (2, 9, False)
+    again = late | {"version": page.context["version"]}
+    assert admin.post(f"{address}edit/", again).status_code == 302
+    vision.refresh_from_db()
+    assert (vision.guaranteed, vision.limit, vision.is_closed) == (3, None, True)
+
+
+def test_refused_shares_keep_what_was_typed(vision: Project, admin: Client) -> None:
+    given = {"guaranteed": "9", "limit": "4", "description": "typed before"}
+    page = admin.post(f"/projects/{vision.pk}/edit/", given)
+    assert page.status_code == 400
+    assert "Give at most 4" in page.content.decode()
+    assert 'value="typed before"' in page.content.decode()
+
+
 def test_an_admin_makes_a_project_and_fills_it(world: World, admin: Client) -> None:
     answer = admin.post("/projects/new/", {"name": "speech", "guaranteed": "2"}, follow=True)
     made = Project.objects.get(name="speech")

@@ -66,6 +66,20 @@ def test_submitting_a_template(world: World, ada: Client) -> None:
     assert job.events.get(kind="submitted").actor == "user:ada"
 
 
+def test_a_form_that_is_sent_twice_is_submitted_once(world: World, ada: Client) -> None:
+    key = ada.get("/jobs/new/").context["form_key"]
+    first, again, changed = (
+        ada.post("/jobs/new/", _values(name=name, form_key=key)).headers["Location"]
+        for name in ("clicked twice", "clicked twice", "another")
+    )
+    assert first == again != changed
+    assert Job.objects.filter(name="clicked twice").count() == 1
+    other = ada.post("/jobs/new/", _values(name="clicked twice", form_key="0" * 32))
+    assert other.headers["Location"] not in (first, changed)
+    sweep = _values(name="swept", form_key=key, sweep_space='{"filters": [8, 16]}')
+    assert len({ada.post("/jobs/new/", sweep).headers["Location"] for _ in range(2)}) == 1
+
+
 def test_a_box_that_is_not_ticked_means_no(ada: Client, world: World) -> None:
     ada.post("/jobs/new/", _values(name="in order", shuffle=None))
     assert not Job.objects.get(name="in order").shuffle

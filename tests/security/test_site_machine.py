@@ -47,7 +47,7 @@ odd = st.sampled_from([*HOSTILE, {}, [], 1.5, "1", "ada", "../x", "a\nb"]) | st.
 names = st.sampled_from(["A", "B", "lower", "X" * 70, "A-B", "%00", "é"])
 TASKS = (
     tasks.expire_nodes, tasks.expire_generations, tasks.fit_models, tasks.join_predictions,
-    tasks.expire_validations, tasks.expire_records, tasks.expire_files,
+    tasks.expire_validations, tasks.expire_records, tasks.expire_files, tasks.file_logs,
 )  # fmt: skip
 PAGES = ("/", "/jobs/", "/jobs/?q=CODE-OF", "/nodes/", "/submit/", "/account/", "/queue/",
          "/audit/", "/jobs/{job}/", "/jobs/{job}/figures/", "/compare/?job={job}",

@@ -13,6 +13,7 @@ from typing import Any
 
 from agents.trainer.contract.atomic_write import text_write
 from agents.trainer.contract.failures import EXIT_FAILED, TrainerError
+from agents.trainer.contract.full_disk import FULL_DISK_POLL_S, is_disk_full
 from agents.trainer.contract.plain_files import plain_file_open
 from controlplane.core.protocol.wire import (
     ReportKind,
@@ -31,6 +32,8 @@ PULSE_EVERY_S = 0.5
 ALIVE_LIMIT_S = 900.0
 #: Consecutive checks that must find the file too old: after a suspend the agent resumes too.
 ALIVE_LOOKS = 60
+#: Most bytes of reports that wait for room on the disk.
+UNWRITTEN_LIMIT_BYTES = 16 * 1024 * 1024
 ORDERS_FILE = "orders.json"
 REPORTS_FILE = "reports.jsonl"
 PULSE_FILE = "pulse"
@@ -194,6 +197,8 @@ class OrderWatcher:
 class ReportWriter:
     """Appends numbered reports, each line in one write, from any thread.
 
+    Reports that find no room on the disk are kept, and written in their order once there is some.
+
     Attributes:
         generation: default generation of reports.
         last_step: the newest step that this trainer has reported as the leader.
@@ -205,15 +210,20 @@ class ReportWriter:
         self._job_id = job_id
         self._slot = slot
         self._sequence = 0
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._unwritten = b""
         path = run_dir / REPORTS_FILE
         self._stream = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def write(
         self, kind: ReportKind, data: Mapping[str, Any], generation: int | None = None
     ) -> None:
-        """Report `kind` with `data` (plain JSON values) for the current or a given generation."""
-        with self._lock:
+        """Report `kind` with `data` (plain JSON values) for the current or a given generation.
+
+        Raises:
+            OSError: the file cannot be written; on a full disk only beyond UNWRITTEN_LIMIT_BYTES.
+        """
+        with self._changed:
             report = TrainerReport(
                 job_id=self._job_id,
                 slot=self._slot,
@@ -224,7 +234,38 @@ class ReportWriter:
                 data=dict(data),
             )
             self._sequence += 1
-            os.write(self._stream, (json.dumps(encode(report)) + "\n").encode())
+            was_stuck = bool(self._unwritten)
+            self._unwritten += (json.dumps(encode(report)) + "\n").encode()
+            error = self._append()
+            if error is not None and len(self._unwritten) > UNWRITTEN_LIMIT_BYTES:
+                raise error
+            if error is not None and not was_stuck:
+                thread = threading.Thread(target=self._append_later, name="reports", daemon=True)
+                thread.start()
+
+    def settle(self, limit_s: float) -> None:
+        """Wait for room on the disk until all reports are written, for `limit_s` at most."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._unwritten, limit_s)
+
+    def _append(self) -> OSError | None:
+        """Append what is not written; return the error of a full disk. The lock is held."""
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[os.write(self._stream, self._unwritten) :]
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            return error
+        self._changed.notify_all()
+        return None
+
+    def _append_later(self) -> None:
+        is_stuck = True
+        while is_stuck:
+            time.sleep(FULL_DISK_POLL_S)
+            with self._changed:
+                is_stuck = self._append() is not None
 
     def phase(self, name: str) -> None:
         """Report that a phase begins."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 
 from agents.trainer.collectives.groups import training_group
 from agents.trainer.contract.failures import TrainerError
+from agents.trainer.contract.full_disk import log_file
 from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.engine.break_even import BreakEven
 from agents.trainer.engine.step_reports import StepReports, epoch_line
@@ -352,8 +352,8 @@ class MembershipSession:
         row = history[-1]
         now = datetime.datetime.now(datetime.UTC)
         line = epoch_line(row, self.data.course.stop, self._num_working, now)
-        with suppress(OSError):  # a full disk, or user code that closed its output
-            os.write(1, f"{line}\n".encode())
+        with suppress(OSError):  # user code has closed its output
+            log_file().write(f"{line}\n".encode())
         self._reports.write(
             ReportKind.EPOCH,
             {

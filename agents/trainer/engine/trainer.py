@@ -11,6 +11,7 @@ from typing import Any
 
 from agents.trainer.collectives.groups import membership_without, training_group
 from agents.trainer.contract.failures import EXIT_DONE, EXIT_FAILED, PEER_LOST, TrainerError
+from agents.trainer.contract.full_disk import FULL_DISK_LIMIT_S, room_awaited
 from agents.trainer.contract.ports import HeldPort
 from agents.trainer.contract.run_dir import OrderWatcher, ReportWriter
 from agents.trainer.contract.user_errors import JobCodeError, own_frames_kept
@@ -49,6 +50,19 @@ def trainer_run(
     orders = watcher.orders
     reports = ReportWriter(run_dir, orders.spec.job_id, orders.slot)
     reports.generation = orders.membership.generation
+    status = _status_of(run_dir, watcher, reports, started_at, held)
+    reports.settle(FULL_DISK_LIMIT_S)
+    return status
+
+
+def _status_of(
+    run_dir: Path,
+    watcher: OrderWatcher,
+    reports: ReportWriter,
+    started_at: float,
+    held: HeldPort | None,
+) -> int:
+    """Run a trainer; report the failure that ends it."""
     try:
         return Trainer(run_dir, watcher, reports, started_at, held).run()
     except JobCodeError as error:
@@ -292,7 +306,8 @@ class Trainer:
         elif new.source_slot == self.slot:
             self.reports.phase("saving")
             state = self.work.state
-            saved = state_save(self.outputs, state, state.capture_whole(), self.progress)
+            values = state.capture_whole()
+            saved = room_awaited(lambda: state_save(self.outputs, state, values, self.progress))
             self._settle()
             self._yield_to_recovery()
             self.reports.write(ReportKind.CHECKPOINTED, saved | {"is_last": True})
@@ -436,7 +451,7 @@ class Trainer:
         self.reports.phase("saving")
         if self._final_values:  # for other jobs to start from
             self.saver.save(self.progress, self._final_values)
-        results = self.task.results_save(self.outputs, self.progress)
+        results = room_awaited(lambda: self.task.results_save(self.outputs, self.progress))
         results["passed"] = dataclasses.asdict(self.progress.passed)
         self._settle()
         self._yield_to_recovery()

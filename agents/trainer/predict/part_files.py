@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from agents.trainer.contract.atomic_write import atomic_write, text_write
+from agents.trainer.contract.full_disk import room_awaited
 from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.model.outputs import METRICS_FILE
 from agents.trainer.model.progress import Progress
@@ -75,8 +76,7 @@ class PartWriter:
         self._num_bytes = 0
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / part.name
-        with atomic_write(path, is_synced=True) as partial, partial.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, **joined)
+        room_awaited(lambda: _arrays_write(path, joined))
         self._reports.write(
             ReportKind.PART,
             {
@@ -86,6 +86,11 @@ class PartWriter:
                 "bytes": path.stat().st_size,
             },
         )
+
+
+def _arrays_write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    with atomic_write(path, is_synced=True) as partial, partial.open("wb") as stream:
+        np.savez(stream, allow_pickle=False, **arrays)
 
 
 def summary_save(

@@ -53,6 +53,23 @@ function startMenus() {
   });
 }
 
+const DOUBLE_CLICK_MS = 3000;
+
+// A login in another tab has given this browser a new token, and a double click is meant once.
+function startForms() {
+  document.addEventListener("submit", ({ target: form }) => {
+    const cookie = document.cookie.match(/(?:^|; )virtualflow_csrf=([^;]+)/);
+    const token = form.elements.namedItem("csrfmiddlewaretoken");
+    if (cookie && token) token.value = cookie[1];
+  }, true);
+  document.addEventListener("submit", (event) => {
+    const { dataset, method } = event.target;
+    if (method !== "post" || event.defaultPrevented) return;
+    if (Date.now() - Number(dataset.sentAt ?? 0) < DOUBLE_CLICK_MS) event.preventDefault();
+    else dataset.sentAt = Date.now();
+  });
+}
+
 function startSelfSubmitting() {
   for (const form of document.querySelectorAll("[data-submit-on-change]")) {
     form.addEventListener("change", () => form.requestSubmit());
@@ -66,6 +83,7 @@ startCopyButtons();
 openTarget();
 window.addEventListener("hashchange", openTarget);
 startMenus();
+startForms();
 startTheme(drawAll);
 startZone(() => {
   localise();

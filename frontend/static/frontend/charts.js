@@ -3,9 +3,12 @@
 
 import { clockText, localStamp, timeOf } from "./times.js";
 
+// Of a chart on paper, in pixels: what an upright A4 or letter page has room for.
+const PAPER_WIDTH = 640;
 const CONFIG = { displayModeBar: false, responsive: false, doubleClick: false, showTips: false, scrollZoom: false };
 let figures = {};
 let etag = "";
+let paperWidth = 0;
 // Whether Plotly can draw: its script is executed after this one, while figures are fetched.
 const plotly = plotlyLoaded();
 const resized = new ResizeObserver((entries) => {
@@ -68,7 +71,7 @@ function layout(own, isTime) {
     shapes: (own.shapes ?? []).map((shape) => (isTime ? { ...shape, x0: localStamp(shape.x0), x1: localStamp(shape.x1) } : shape)),
     annotations: (own.annotations ?? []).map((one) => (isTime ? { ...one, x: localStamp(one.x) } : one)),
     xaxis: axis(own.xaxis), yaxis: valueAxis(own.yaxis), ...(own.yaxis2 && { yaxis2: valueAxis(own.yaxis2) }),
-    margin: { l: 8, r: 12, t: 8, b: 8 }, showlegend: false, autosize: true, dragmode: (hasMouse() && own.dragmode) || false,
+    margin: { l: 8, r: 12, t: 8, b: 8 }, showlegend: false, autosize: !paperWidth, ...(paperWidth && { width: paperWidth }), dragmode: (hasMouse() && own.dragmode) || false,
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("--muted") },
     hoverlabel: { bgcolor: colour("--surface"), bordercolor: colour("--line-strong"), font: { color: colour("--text"), size: 12 }, align: "left", namelength: -1 },
@@ -227,4 +230,18 @@ export function startCharts() {
     if (figure) fillTable(box, figure.table);
   }, true);
   refreshFigures();
+  const dark = document.getElementById("dark");
+  let media = "";
+  // On paper charts have the light colours and another width.
+  window.addEventListener("beforeprint", () => {
+    media = dark.media;
+    dark.media = "not all";
+    paperWidth = PAPER_WIDTH;
+    drawAll();
+  });
+  window.addEventListener("afterprint", () => {
+    dark.media = media;
+    paperWidth = 0;
+    drawAll();
+  });
 }

@@ -76,6 +76,7 @@ function showErrors(form, errors, focus = true) {
   document.getElementById("form-errors-text").textContent = (errors.__all__ ?? []).join(" ");
   if (!focus) return;
   const first = form.querySelector("[aria-invalid=true]");
+  box.querySelector("h2").hidden = !first;
   if (first) first.focus();
   else if (!box.hidden) box.scrollIntoView({ block: "center" });
 }
@@ -201,7 +202,7 @@ async function send(form, button) {
     if (answer.check) document.getElementById("check-result").scrollIntoView({ block: "nearest" });
     if (answer.check?.waits_at) follow(form, answer.check.waits_at);
   } catch {
-    showErrors(form, { __all__: ["The server did not answer. Nothing was submitted; try again."] });
+    showErrors(form, { __all__: ["The server did not answer. Press the button again: what has arrived already is submitted once."] });
   } finally {
     buttons.forEach((each) => { each.disabled = false; });
   }

@@ -5,6 +5,15 @@ const RELATIVE = new Intl.RelativeTimeFormat(undefined, { numeric: "always", sty
 const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
 const FORMATS = { browser: formats(undefined), utc: formats("UTC") };
 
+// By how much the reader's clock is behind the site's, whose time all others are; less than half a
+// minute may be the time that the page took to arrive.
+const BEHIND_MS = Date.parse(document.documentElement.dataset.now) - Date.now();
+const SKEW_MS = Math.abs(BEHIND_MS) > 30000 ? BEHIND_MS : 0;
+
+function now() {
+  return Date.now() + SKEW_MS;
+}
+
 function formats(timeZone) {
   const format = (options) => new Intl.DateTimeFormat(undefined, { ...options, timeZone });
   return {
@@ -26,12 +35,12 @@ function chosen() {
 
 function clock(at, unit = "clock") {
   const { date, day, [unit]: time } = chosen();
-  const isToday = date.format(at) === date.format(new Date());
+  const isToday = date.format(at) === date.format(new Date(now()));
   return isToday ? time.format(at) : `${day.format(at)} ${time.format(at)}`;
 }
 
 function age(date) {
-  const seconds = (date.getTime() - Date.now()) / 1000;
+  const seconds = (date.getTime() - now()) / 1000;
   if (Math.abs(seconds) < 2) return "now";
   const [unit, size] = UNITS.find(([, unitSize]) => Math.abs(seconds) >= unitSize) ?? UNITS[3];
   return RELATIVE.format(Math.trunc(seconds / size), unit);

@@ -176,7 +176,8 @@ def action_perform(user: Any, data: Mapping[str, Any]) -> tuple[list[Outcome], l
         user, action, changes, timezone.now(), is_all_or_none=is_all_or_none, **texts
     )
     if changed := [outcome.job_id for outcome in outcomes if outcome.is_changed]:
-        nudges.jobs_changed(changed, orders=True)
+        is_of_labels = action in (JobsAction.TAG, JobsAction.UNTAG)
+        nudges.jobs_changed(changed, orders=not is_of_labels)
     return outcomes, undo_of(action, outcomes, changes, **texts)
 
 

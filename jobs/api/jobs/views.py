@@ -169,7 +169,7 @@ class JobDetail(APIView):
         wait_s = number_param(request, "wait", 0, 0, settings.WAIT_LIMIT_S) or 0.0
         since = number_param(request, "since_version", None, 0, 2**31)
         if wait_s and since is not None:
-            changes_await(lambda: _version(request, job_id)[1] > since, job_id, wait_s)
+            changes_await(request, lambda: _version(request, job_id)[1] > since, job_id, wait_s)
         # Most polls find no change: answer them from two numbers.
         known = request.headers.get("If-None-Match")
         if known:

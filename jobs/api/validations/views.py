@@ -63,6 +63,6 @@ class ValidationDetail(APIView):
             return validation.status != ValidationStatus.RUNNING
 
         if wait_s:
-            changes_await(is_over, None, wait_s)
+            changes_await(request, is_over, None, wait_s)
         validation = validation_visible_to(request.user, validation_id)
         return Response(ValidationSerializer(validation).data)

@@ -17,6 +17,7 @@ from django.db import transaction
 
 from controlplane.core.protocol.prediction_parts import part_of
 from jobs.exceptions import ConflictError, InvalidInputError, TooLargeError
+from jobs.files import stored_with_row
 from jobs.models import Artifact, Job
 from jobs.services.lifecycle.transitions import job_lock
 
@@ -112,11 +113,10 @@ def _write(
 
 
 def _replace(artifact: Artifact) -> Artifact:
-    with transaction.atomic():
+    with stored_with_row(artifact.file), transaction.atomic():
         job_lock(artifact.job_id)
         old = Artifact.objects.filter(job_id=artifact.job_id, name=artifact.name).first()
         if old is not None and old.generation > artifact.generation:
-            artifact.file.delete(save=False)
             raise ConflictError("A newer generation stored this file.", code="stale_generation")
         is_kept = old is not None and artifact.name == CHECKPOINT and _keep(old)
         if old is not None and not is_kept:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -33,37 +33,36 @@ def audit_add(
         actor: by default the person of that request; `system` outside of requests.
         details: values that JSON can hold.
     """
-    (entry,) = audit_add_each(action, [object_], now=now, actor=actor, **details)
+    (entry,) = audit_add_each(action, [(object_, details)], now=now, actor=actor)
     return entry
 
 
 def audit_add_each(
     action: AuditAction,
-    objects: Sequence[str],
+    details_of: Sequence[tuple[str, Mapping[str, Any]]],
     *,
     now: datetime.datetime | None = None,
     actor: str = "",
-    **details: Any,
 ) -> list[AuditEntry]:
-    """Append an entry for each of `objects`, as `audit_add`, in one query."""
+    """Append an entry for each object with its details, as `audit_add`, in one query."""
     request = current_request()
     user = getattr(request, "user", None) or AnonymousUser()
     if not actor:
         known = user_actor(user) if user.is_authenticated else ANONYMOUS
         actor = SYSTEM if request is None else known
     token = getattr(request, "auth", None)
-    if token is not None:
-        details["token"] = token.pk
+    used = {} if token is None else {"token": token.pk}
     values = {
         "at": now or timezone.now(),
         "actor": _text(actor, 160),
         "action": action.value,
         "address": "" if request is None else client_address(request),
         "user_agent": _text("" if request is None else request.headers.get("User-Agent", ""), 200),
-        "details": details,
     }
-    entries = [AuditEntry(object=_text(object_, 200), **values) for object_ in objects]
-    return AuditEntry.objects.bulk_create(entries)
+    return AuditEntry.objects.bulk_create(
+        AuditEntry(object=_text(object_, 200), details={**details, **used}, **values)
+        for object_, details in details_of
+    )
 
 
 def read_audit(user: Any, job: Job, part: str) -> None:

@@ -1,4 +1,4 @@
-"""Creation of events; every event is added by `event_add`."""
+"""Creation of events; every event is added by `events_add`."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def event_add(
     event = Event(
         job=job, node=node, kind=kind, actor=actor, message=message, data=data or {}, at=now
     )
-    event.save(force_insert=True)
-    deliveries_add([event])
-    transaction.on_commit(partial(_log, event))
+    events_add([event])
     return event
 
 
@@ -53,8 +51,12 @@ def jobs_event_add(
 ) -> None:
     """Append an event to each of `jobs`, as `event_add`, in few queries."""
     values = {"kind": kind, "actor": actor, "message": message, "data": data or {}, "at": now}
-    events = Event.objects.bulk_create([Event(job=job, **values) for job in jobs])
-    deliveries_add(events)
+    events_add([Event(job=job, **values) for job in jobs])
+
+
+def events_add(events: Sequence[Event]) -> None:
+    """Append events, queue the notifications about them, and log them, in few queries."""
+    deliveries_add(Event.objects.bulk_create(events))
     for event in events:
         transaction.on_commit(partial(_log, event))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,6 +52,7 @@ _TEXT_LIMIT = 2000
 def deliveries_add(events: Sequence[Event]) -> None:
     """Queue a message about each event for each channel that wants it; none about trials."""
     channels: dict[int | None, list[NotificationChannel]] = {}
+    wanted: list[NotificationDelivery] = []
     for event in events:
         job = event.job
         is_of_job = event.kind in JOB_EVENTS and job is not None
@@ -64,7 +66,8 @@ def deliveries_add(events: Sequence[Event]) -> None:
         for channel in channels[owner_id]:
             if event.kind in channel.events:
                 body = text_for(channel.owner, message_body(event, job, event.node))
-                delivery_add(channel, event.kind, body, event.at, event=event)
+                wanted.append(delivery_make(channel, event.kind, body, event.at, event))
+    deliveries_queue(wanted)
 
 
 def _channels(owner_id: int | None) -> list[NotificationChannel]:
@@ -80,28 +83,38 @@ def _channels(owner_id: int | None) -> list[NotificationChannel]:
     return list(channels.select_related("owner"))
 
 
-def delivery_add(
+def delivery_make(
     channel: NotificationChannel,
     kind: str,
     body: dict[str, Any],
     now: datetime.datetime,
-    *,
     event: Event | None = None,
-) -> NotificationDelivery | None:
-    """Queue one message; return None if too many of the channel wait.
-
-    Args:
-        channel: with the annotation `num_waiting`, which counts this one afterwards.
-    """
-    if channel.num_waiting >= WAITING_LIMIT:  # type: ignore[attr-defined]
-        NotificationChannel.objects.filter(id=channel.pk).update(num_dropped=F("num_dropped") + 1)
-        return None
-    delivery = NotificationDelivery.objects.create(
+) -> NotificationDelivery:
+    """Return a message to be queued by `deliveries_queue`."""
+    return NotificationDelivery(
         channel=channel, event=event, kind=kind, body=body, next_try_at=now, created_at=now
     )
-    channel.num_waiting += 1  # type: ignore[attr-defined]
-    nudges.delivery_asked()
-    return delivery
+
+
+def deliveries_queue(deliveries: Sequence[NotificationDelivery]) -> None:
+    """Queue messages; drop and count those of a channel of which too many wait.
+
+    Args:
+        deliveries: their channels have the annotation `num_waiting`.
+    """
+    taken, dropped = [], Counter[int]()
+    waiting = {one.channel_id: one.channel.num_waiting for one in deliveries}  # type: ignore[attr-defined]
+    for one in deliveries:
+        if waiting[one.channel_id] < WAITING_LIMIT:
+            waiting[one.channel_id] += 1
+            taken.append(one)
+        else:
+            dropped[one.channel_id] += 1
+    NotificationDelivery.objects.bulk_create(taken)
+    for channel_id, count in dropped.items():
+        rows = NotificationChannel.objects.filter(id=channel_id)
+        rows.update(num_dropped=F("num_dropped") + count)
+    nudges.deliveries_asked(len(taken))
 
 
 def message_body(event: Event, job: Job | None, node: Node | None) -> dict[str, Any]:

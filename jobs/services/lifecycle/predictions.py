@@ -20,6 +20,7 @@ from controlplane.core.protocol.prediction_parts import (
 )
 from controlplane.core.protocol.wire import Membership, Task
 from controlplane.core.values.lifecycle import JobStatus
+from jobs.exceptions import is_disk_full
 from jobs.models import Artifact, Event, Job
 from jobs.services.lifecycle.artifacts import artifact_keep
 from jobs.services.lifecycle.events import event_add, job_fields
@@ -71,6 +72,8 @@ def _join(job: Job, now: datetime.datetime) -> None:
         try:
             parts_join(parts, num_examples, lambda part: parts[part].file.open("rb"), whole)
         except Exception as error:  # of parts that a job wrote
+            if is_disk_full(error):
+                raise  # tried again after JOIN_LIMIT_S
             text = "predictions of job %s cannot be joined"
             logger.exception(text, job.pk, extra=job_fields(job))
             text = f"The parts of its predictions cannot be joined: {error}"

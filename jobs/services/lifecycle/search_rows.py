@@ -14,12 +14,21 @@ from jobs.selectors.settings_values import flat_settings, value_text
 SETTINGS_LIMIT = 100
 METRICS_LIMIT = 50
 _NAME_LIMIT = 100
+_TAG = "tag="
 
 
 def search_terms_write(job: Job) -> None:
     """Store the terms of a job in place of earlier ones."""
     SearchTerm.objects.filter(job=job).exclude(term__in=_terms(job)).delete()
     search_terms_add([job])
+
+
+def search_tags_write(jobs: Sequence[Job]) -> None:
+    """Store the tags of jobs in place of earlier ones, in two queries."""
+    SearchTerm.objects.filter(job__in=jobs, term__startswith=_TAG).delete()
+    SearchTerm.objects.bulk_create(
+        SearchTerm(job=job, term=term) for job in jobs for term in sorted(_tags_terms(job))
+    )
 
 
 def search_terms_add(jobs: Sequence[Job]) -> None:
@@ -29,7 +38,11 @@ def search_terms_add(jobs: Sequence[Job]) -> None:
 
 
 def _terms(job: Job) -> set[str]:
-    return {*(f"tag={tag}" for tag in job.tags), *settings_terms(job.settings)}
+    return {*_tags_terms(job), *settings_terms(job.settings)}
+
+
+def _tags_terms(job: Job) -> set[str]:
+    return {f"{_TAG}{tag}" for tag in job.tags}
 
 
 def settings_terms(settings: Mapping[str, Any]) -> list[str]:

@@ -22,11 +22,11 @@ from controlplane.core.values.lifecycle import (
 )
 from jobs.models import Allocation, Generation, Job
 from jobs.models.jobs import PREEMPTED
+from jobs.selectors.access import HEAVY_COLUMNS
 from jobs.services.lifecycle.attempts import attempt_count
 from jobs.services.lifecycle.events import SYSTEM, event_add
 from jobs.services.lifecycle.resize_events import resize_event_write
 
-_UNSTARTED = (JobStatus.VALIDATING, JobStatus.PENDING, JobStatus.PAUSED)
 _UNDER_WAY = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING)
 
 
@@ -41,15 +41,16 @@ def job_lock(job_id: int) -> Job | None:
     return Job.objects.get(id=job_id)
 
 
-def unstarted_lock(job_ids: Collection[int]) -> list[Job]:
-    """Lock and return, in the order of their ids, those of the jobs that never began to start.
+def jobs_lock(job_ids: Collection[int]) -> list[Job]:
+    """Lock jobs as `job_lock` does, in three queries, in one order: no two calls block each other.
 
-    They have no trainers and no generations under way.
+    Return those that exist, in the order of their ids, with owners, without the heavy columns.
     """
-    rows = Job.objects.filter(id__in=job_ids, status__in=_UNSTARTED, started_at=None)
-    ids = list(rows.select_for_update().order_by("id").values_list("id", flat=True))
+    rows = Job.objects.filter(id__in=job_ids).order_by("id")
+    ids = list(rows.select_for_update().values_list("id", flat=True))
     Job.objects.filter(id__in=ids).update(version=F("version") + 1)
-    return list(Job.objects.filter(id__in=ids).select_related("owner").order_by("id"))
+    jobs = Job.objects.filter(id__in=ids).select_related("owner").defer(*HEAVY_COLUMNS)
+    return list(jobs.order_by("id"))
 
 
 def status_change(job: Job, new: JobStatus, **fields: Any) -> None:
@@ -100,12 +101,21 @@ def trainers_stop(job: Job, now: datetime.datetime, slots: list[int] | None = No
     return rows.update(stop_requested_at=now)
 
 
-def generations_end(job: Job, now: datetime.datetime) -> None:
-    """Abort generations that never trained, and close the active one."""
-    for generation in job.generations.filter(phase__in=[*_UNDER_WAY, GenerationPhase.ACTIVE]):
-        is_active = generation.phase == GenerationPhase.ACTIVE
-        phase = GenerationPhase.CLOSED if is_active else GenerationPhase.ABORTED
-        generation_end(generation, phase, now)
+def generations_end(jobs: Sequence[Job], now: datetime.datetime) -> None:
+    """Abort generations of locked jobs that never trained, and close the active ones."""
+    of_id = {job.pk: job for job in jobs}
+    phases = dict.fromkeys(_UNDER_WAY, GenerationPhase.ABORTED)
+    phases[GenerationPhase.ACTIVE] = GenerationPhase.CLOSED
+    assert all(end in GENERATION_TRANSITIONS[phase] for phase, end in phases.items())
+    rows = Generation.objects.filter(job__in=of_id)
+    generations = list(rows.filter(phase__in=phases).order_by("job_id", "number"))
+    for phase, end in phases.items() if generations else ():
+        rows.filter(phase=phase).update(phase=end, closed_at=now)
+    for generation in generations:
+        generation.job = of_id[generation.job_id]
+        generation.phase = phases[GenerationPhase(generation.phase)].value
+        generation.closed_at = now
+        resize_event_write(generation, now, is_last_call=True)
 
 
 def preparing_abort(job: Job, generation: Generation, now: datetime.datetime) -> bool:
@@ -133,30 +143,31 @@ def preparing_abort(job: Job, generation: Generation, now: datetime.datetime) ->
 def job_end(
     job: Job, status: JobStatus, now: datetime.datetime, *, code: str, reason: str, **fields: Any
 ) -> None:
-    """End a job that did not finish: stop all its trainers and end its generations."""
-    assert status in ENDED_JOB_STATUSES
-    trainers_stop(job, now)
-    generations_end(job, now)
-    status_change(job, status, **_end_fields(now, code, reason), **fields)
+    """End a locked job that did not finish, as `jobs_end`."""
+    jobs_end([job], status, now, code=code, reason=reason, **fields)
 
 
-def unstarted_end(
-    jobs: Sequence[Job], status: JobStatus, now: datetime.datetime, *, code: str, reason: str
+def jobs_end(
+    jobs: Sequence[Job],
+    status: JobStatus,
+    now: datetime.datetime,
+    *,
+    code: str,
+    reason: str,
+    **fields: Any,
 ) -> None:
-    """End jobs of `unstarted_lock`, as `job_end`, in one query."""
+    """End locked jobs that did not finish: stop all their trainers and end their generations.
+
+    The number of queries does not grow with that of the jobs, but for events of resizes.
+    """
+    assert status in ENDED_JOB_STATUSES
     assert all(is_legal_job_transition(JobStatus(job.status), status) for job in jobs)
-    fields = {"status": status.value, **_end_fields(now, code, reason)}
-    rows = Job.objects.filter(id__in=[job.pk for job in jobs], status__in=_UNSTARTED)
-    changed = rows.update(revision=F("revision") + 1, **fields)
-    assert changed == len(jobs), "jobs changed although their rows are locked"
-    for job in jobs:
-        job.revision += 1
-        for name, value in fields.items():
-            setattr(job, name, value)
-
-
-def _end_fields(now: datetime.datetime, code: str, reason: str) -> dict[str, Any]:
-    return {
+    ids = [job.pk for job in jobs]
+    trainers = Allocation.objects.filter(job__in=ids, released_at=None, stop_requested_at=None)
+    trainers.update(stop_requested_at=now)
+    generations_end(jobs, now)
+    fields = {
+        "status": status.value,
         "ended_at": now,
         "status_code": code,
         "status_reason": reason,
@@ -164,7 +175,18 @@ def _end_fields(now: datetime.datetime, code: str, reason: str) -> dict[str, Any
         "expected_start_earliest_at": None,
         "expected_start_latest_at": None,
         "pause_requested": False,
+        **fields,
     }
+    rows = Job.objects.filter(id__in=ids).exclude(status__in=ENDED_JOB_STATUSES)
+    changed = rows.update(revision=F("revision") + 1, **fields)
+    assert changed == len(jobs), "jobs have ended although their rows are locked"
+    for job in jobs:
+        job.revision += 1
+        for name, value in fields.items():
+            setattr(job, name, value)
+        if job.started_at:
+            job.duration_s = (now - job.started_at).total_seconds()
+    Job.objects.bulk_update([job for job in jobs if job.started_at], ["duration_s"])
 
 
 def job_restart(
@@ -191,7 +213,7 @@ def job_restart(
         event_add("failed", text, now=now, job=job, actor=actor, data={"code": code})
         return
     trainers_stop(job, now)
-    generations_end(job, now)
+    generations_end([job], now)
     status_change(
         job,
         JobStatus.PENDING,
@@ -252,7 +274,7 @@ def job_settle(job: Job, now: datetime.datetime) -> None:
     if job.status == JobStatus.PREEMPTING:
         _preemption_settle(job, now)
     elif job.status in ENDED_JOB_STATUSES:
-        generations_end(job, now)
+        generations_end([job], now)
 
 
 def _preemption_settle(job: Job, now: datetime.datetime) -> None:

@@ -8,7 +8,7 @@ before the rows and compared after them, so a change in between leaves the day t
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from django.conf import settings
 from django.db import transaction
@@ -49,12 +49,12 @@ def usage_days_sum(now: datetime.datetime) -> int:
     return sum(_day_sum(day) for day in missing[:DAYS_AT_ONCE])
 
 
-def job_usage_changed(job: Job, now: datetime.datetime) -> None:
-    """Let the days that are over be summed up again in which a job held accelerators."""
+def jobs_usage_changed(jobs: Sequence[Job], now: datetime.datetime) -> None:
+    """Let the days that are over be summed up again in which jobs held accelerators."""
     released_at = Coalesce(F("released_at"), Value(now))
-    held = job.allocations.aggregate(since=Min("granted_at"), until=Max(released_at))
-    if held["since"] is not None:
-        usage_changed(held["since"], held["until"], now)
+    held = Allocation.objects.filter(job__in=jobs).order_by().values("job")
+    spans = held.annotate(since=Min("granted_at"), until=Max(released_at))
+    _changed(spans.values_list("since", "until"), now)
 
 
 def usage_changed(
@@ -65,11 +65,19 @@ def usage_changed(
     To be called in the transaction of the change: the rows that it writes make a sum that is under
     way wait for its end, and then fail.
     """
-    first, last, today = (time.astimezone(datetime.UTC).date() for time in (since, until, now))
-    days = days_between(first, min(last + datetime.timedelta(days=1), today))
+    _changed([(since, until)], now)
+
+
+def _changed(
+    spans: Iterable[tuple[datetime.datetime, datetime.datetime]], now: datetime.datetime
+) -> None:
+    days: set[datetime.date] = set()
+    for span in spans:
+        first, last, today = (time.astimezone(datetime.UTC).date() for time in (*span, now))
+        days.update(days_between(first, min(last + datetime.timedelta(days=1), today)))
     if days:
         UsageDay.objects.bulk_create([UsageDay(day=day) for day in days], ignore_conflicts=True)
-        rows = UsageDay.objects.filter(day__gte=days[0], day__lte=days[-1])
+        rows = UsageDay.objects.filter(day__in=days)
         # Locked in one order, so that two changes cannot wait for each other.
         list(rows.select_for_update().order_by("day"))
         rows.update(revision=F("revision") + 1)

@@ -24,7 +24,8 @@ from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.notifications import (
     CLUSTER_EVENTS,
     JOB_EVENTS,
-    delivery_add,
+    deliveries_queue,
+    delivery_make,
 )
 
 CHANNELS_LIMIT = 20
@@ -138,7 +139,7 @@ def channel_test(user: User, channel_id: int, now: datetime.datetime) -> None:
             "timestamp": now.isoformat(),
             "data": {"message": f"Test of the channel {channel.name}", "figures": {}},
         }
-        delivery_add(channel, TEST_EVENT, body, now)
+        deliveries_queue([delivery_make(channel, TEST_EVENT, body, now)])
 
 
 def channel_of(user: User, channel_id: int, *, is_locked: bool = False) -> NotificationChannel:

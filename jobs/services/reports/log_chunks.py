@@ -21,14 +21,15 @@ from django.db.models.functions import Greatest
 from controlplane.core.protocol import wire
 from controlplane.core.protocol.plain_text import plain_part
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES
-from jobs.models import Allocation, Job, LogChunk, Node
+from jobs.models import Allocation, Artifact, Job, LogChunk, Node
 from jobs.selectors.logs import log_text
-from jobs.services.lifecycle.artifacts import log_store
+from jobs.services.lifecycle.artifacts import LOG_NAME, log_store
 
 #: A node that was cut off may send the rest of a log for so long after its trainer has ended.
 LOG_GRACE = datetime.timedelta(days=1)
 #: Rows of one trainer's log. A row counts as its share of the limit of bytes at least.
 ROWS_LIMIT = 100_000
+_FILED_AT_ONCE = 20
 _END = Max(F("offset") + F("size_bytes"))
 
 
@@ -57,9 +58,27 @@ def logs_file(node: Node, job_ids: Collection[int], now: datetime.datetime) -> s
     Returns:
         These jobs.
     """
-    has_log = Exists(LogChunk.objects.filter(job=OuterRef("pk")))
     own = _tenures(node, job_ids, now).values("job_id")
-    jobs = Job.objects.filter(has_log, id__in=own, status__in=[*ENDED_JOB_STATUSES])
+    return _file(_ended_with_log().filter(id__in=own), now)
+
+
+def logs_file_missing(now: datetime.datetime) -> set[int]:
+    """Write `log.txt` of jobs that ended within a day and have none, as after a full disk.
+
+    Returns:
+        These jobs, some at a time.
+    """
+    has_file = Exists(Artifact.objects.filter(job=OuterRef("pk"), name=LOG_NAME))
+    recent = _ended_with_log().filter(ended_at__gt=now - LOG_GRACE, files_deleted_at=None)
+    return _file(recent.exclude(has_file).order_by("id")[:_FILED_AT_ONCE], now)
+
+
+def _ended_with_log() -> QuerySet[Job]:
+    has_log = Exists(LogChunk.objects.filter(job=OuterRef("pk")))
+    return Job.objects.filter(has_log, status__in=[*ENDED_JOB_STATUSES])
+
+
+def _file(jobs: QuerySet[Job], now: datetime.datetime) -> set[int]:
     ended = [job for job in jobs if not job.allocations.filter(released_at=None).exists()]
     for job in ended:
         log_store(job, log_text(job, slot=None), now)

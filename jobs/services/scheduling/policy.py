@@ -45,7 +45,7 @@ def policy_choose(
         policy=name, version=F("version") + 1, changed_by=actor, changed_at=now
     )
     if not changed:
-        raise StaleVersionError("The policy was changed in the meantime; read it again.")
+        raise StaleVersionError("The policy was changed in the meantime; look at it again.")
     text = f"Policy {row.policy} → {name}" + (f": {reason}" if reason else "")
     before = row.policy
     audit_add(AuditAction.POLICY_CHANGED, actor=actor, before=before, after=name, reason=reason)

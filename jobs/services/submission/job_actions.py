@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -17,27 +17,26 @@ from django.db import IntegrityError, transaction
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.exceptions import ConflictError, InvalidInputError, StaleVersionError, TooLargeError
-from jobs.models import AuditAction, IdempotencyKey, Job, Validation
-from jobs.services.lifecycle.audit import audit_add, audit_add_each
+from jobs.files import stored_with_row
+from jobs.models import IdempotencyKey, Job, Validation
 from jobs.services.lifecycle.events import event_add, jobs_event_add, user_actor
 from jobs.services.lifecycle.retention import storage_check
-from jobs.services.lifecycle.search_rows import search_terms_add, search_terms_write
-from jobs.services.lifecycle.transitions import (
-    job_end,
-    job_lock,
-    job_pause_now,
-    status_change,
-    unstarted_end,
-    unstarted_lock,
-)
-from jobs.services.lifecycle.usage_days import job_usage_changed
+from jobs.services.lifecycle.search_rows import search_terms_add
+from jobs.services.lifecycle.transitions import job_lock, job_pause_now, status_change
 from jobs.services.scheduling.resizes import job_empty
 from jobs.services.submission.forks import fork_admit
+from jobs.services.submission.job_changes import (
+    Refusals,
+    jobs_cancel,
+    jobs_describe,
+    jobs_reprioritise,
+    not_possible,
+)
 from jobs.services.submission.rows import job_from, live_jobs_check, project_jobs_check
 from jobs.services.submission.standing import Standing
 from jobs.services.submission.validation_requests import validations_reuse
-from jobs.services.submission.validations import validation_start, validations_cancel
-from jobs.submission import TAGS_LIMIT, Submission
+from jobs.services.submission.validations import validation_start
+from jobs.submission import Submission
 
 _RUNNING = (JobStatus.STARTING, JobStatus.RUNNING)
 _REASON_LIMIT = 500
@@ -67,7 +66,7 @@ def job_submit(
     # The file first: a row must never refer to a missing file.
     job.code.save(submission.code_name, ContentFile(submission.code), save=False)
     try:
-        with transaction.atomic():
+        with stored_with_row(job.code), transaction.atomic():
             live_jobs_check(user)
             project_jobs_check(user, job.project)
             storage_check(user.pk, len(submission.code))
@@ -78,7 +77,6 @@ def job_submit(
                     user=user, key=idempotency_key, body_sha256=digest, job=job
                 )
     except (IntegrityError, ConflictError, InvalidInputError, TooLargeError):
-        job.code.delete(save=False)
         known = submission_known(user, idempotency_key, digest) if idempotency_key else None
         if known is None:
             raise
@@ -138,39 +136,8 @@ def job_cancel(job_id: int, now: datetime.datetime, *, actor: str, reason: str =
     """
     with transaction.atomic():
         job = _locked(job_id)
-        if job.status == JobStatus.CANCELLED:
-            return job
-        if job.status in ENDED_JOB_STATUSES:
-            raise _not_possible(job, "cancelled")
-        text = _cancel_text(actor, reason)
-        job_end(job, JobStatus.CANCELLED, now, code="cancelled", reason=text)
-        own = Validation.objects.filter(job=job)
-        validations_cancel(own, now, code="cancelled", reason=text)
-        event_add("cancelled", text, now=now, job=job, actor=actor, data={"reason": reason})
-        if actor != user_actor(job.owner):
-            audit_add(AuditAction.JOB_CANCELLED, f"job:{job.pk}", actor=actor, reason=reason)
+        _refusal_raise(jobs_cancel([job], now, actor=actor, reason=reason))
     return job
-
-
-def unstarted_cancel(
-    job_ids: Collection[int], now: datetime.datetime, *, actor: str, reason: str = ""
-) -> list[int]:
-    """Cancel those of the jobs that never began to start, in few queries; return them."""
-    with transaction.atomic():
-        jobs = unstarted_lock(job_ids)
-        ids = [job.pk for job in jobs]
-        text = _cancel_text(actor, reason)
-        unstarted_end(jobs, JobStatus.CANCELLED, now, code="cancelled", reason=text)
-        own = Validation.objects.filter(job__in=ids)
-        validations_cancel(own, now, code="cancelled", reason=text)
-        jobs_event_add("cancelled", text, jobs, now=now, actor=actor, data={"reason": reason})
-        others = [f"job:{job.pk}" for job in jobs if actor != user_actor(job.owner)]
-        audit_add_each(AuditAction.JOB_CANCELLED, others, actor=actor, reason=reason)
-    return ids
-
-
-def _cancel_text(actor: str, reason: str) -> str:
-    return f"Cancelled by {actor}" + (f": {reason}" if reason else "")
 
 
 def job_pause(job_id: int, now: datetime.datetime, *, actor: str, reason: str = "") -> Job:
@@ -186,7 +153,7 @@ def job_pause(job_id: int, now: datetime.datetime, *, actor: str, reason: str = 
         if job.status == JobStatus.PAUSED or job.pause_requested:
             return job
         if job.status in ENDED_JOB_STATUSES or job.status == JobStatus.VALIDATING:
-            raise _not_possible(job, "paused")
+            raise not_possible(job, "paused")
         job.update_columns(revision=job.revision + 1, pause_requested=True)
         text = f"Pause asked by {actor}" + (f": {reason}" if reason else "")
         event_add("pause_requested", text, now=now, job=job, actor=actor, data={"reason": reason})
@@ -216,7 +183,7 @@ def job_resume(job_id: int, now: datetime.datetime, *, actor: str) -> Job:
                 status_reason="Waits for accelerators.",
             )
         elif job.status in ENDED_JOB_STATUSES or job.status == JobStatus.VALIDATING:
-            raise _not_possible(job, "resumed")
+            raise not_possible(job, "resumed")
         else:
             return job
         event_add("resumed", f"Resumed by {actor}", now=now, job=job, actor=actor)
@@ -240,25 +207,24 @@ def job_reprioritise(
         StaleVersionError: the job changed since `seen_revision`.
         ConflictError: the job has ended.
     """
-    if is_reason_required and not reason.strip():
+    reason_check(reason, is_required=is_reason_required)
+    with transaction.atomic():
+        job = _locked(job_id, seen_revision)
+        given = {job.pk: standing}
+        _refusal_raise(jobs_reprioritise([job], given, now, actor=actor, reason=reason))
+    return job
+
+
+def reason_check(reason: str, *, is_required: bool) -> None:
+    """Check the reason of a new priority.
+
+    Raises:
+        InvalidInputError: it is missing or too long.
+    """
+    if is_required and not reason.strip():
         raise InvalidInputError.of(reason="Say why: the owner will read it.")
     if len(reason) > _REASON_LIMIT:
         raise InvalidInputError.of(reason=f"At most {_REASON_LIMIT} characters.")
-    with transaction.atomic():
-        job = _locked(job_id)
-        if seen_revision is not None and job.revision != seen_revision:
-            raise StaleVersionError("The job changed in the meantime; read it again.")
-        if job.status in ENDED_JOB_STATUSES:
-            raise _not_possible(job, "reprioritised")
-        for name, after in standing.changes(job).items():
-            before = getattr(job, name)
-            job.update_columns(revision=job.revision + 1, **{name: after})
-            text = f"{name.capitalize()} {before} → {after}" + (f": {reason}" if reason else "")
-            data: dict[str, Any] = {"before": before, "after": after, "reason": reason}
-            event_add("reprioritised", text, now=now, job=job, actor=actor, data=data)
-            if actor != user_actor(job.owner):
-                audit_add(AuditAction.PRIORITY_CHANGED, f"job:{job.pk}", actor=actor, **data)
-    return job
 
 
 def job_describe(
@@ -268,55 +234,29 @@ def job_describe(
     actor: str,
     tags: Sequence[str] | None = None,
     note: str | None = None,
-    add: Sequence[str] = (),
-    remove: Sequence[str] = (),
-    reason: str = "",
     seen_revision: int | None = None,
 ) -> Job:
-    """Change tags and note of a job in any status; they have no effect on its training.
-
-    Args:
-        tags: replace the job's tags; `add` and `remove` change single ones.
+    """Replace tags or note of a job in any status; they have no effect on its training.
 
     Raises:
         InvalidInputError: the job would have too many tags.
         StaleVersionError: the job changed since `seen_revision`.
     """
     with transaction.atomic():
-        job = _locked(job_id)
-        if seen_revision is not None and job.revision != seen_revision:
-            raise StaleVersionError("The job changed in the meantime; read it again.")
-        before = {"tags": job.tags, "note": job.note}
-        kept = [tag for tag in (job.tags if tags is None else tags) if tag not in remove]
-        after = {
-            "tags": list(dict.fromkeys([*kept, *add])),
-            "note": job.note if note is None else note,
-        }
-        if len(after["tags"]) > TAGS_LIMIT:
-            raise InvalidInputError.of(tags=f"A job has at most {TAGS_LIMIT} tags.")
-        if after == before:
-            return job
-        job.update_columns(revision=job.revision + 1, **after)
-        search_terms_write(job)
-        if after["tags"] != before["tags"]:
-            job_usage_changed(job, now)
-        text = f"Tags: {', '.join(job.tags) or 'none'}"
-        if after["tags"] == before["tags"]:
-            text = "Note changed"
-        data: dict[str, Any] = {"before": before, "after": after, "reason": reason}
-        text += f": {reason}" if reason else ""
-        event_add("described", text, now=now, job=job, actor=actor, data=data)
-        if actor != user_actor(job.owner):
-            audit_add(AuditAction.JOB_DESCRIBED, f"job:{job.pk}", actor=actor, **data)
+        job = _locked(job_id, seen_revision)
+        _refusal_raise(jobs_describe([job], now, actor=actor, tags=tags, note=note))
     return job
 
 
-def _locked(job_id: int) -> Job:
+def _locked(job_id: int, seen_revision: int | None = None) -> Job:
     job = job_lock(job_id)
     if job is None:
         raise ConflictError("The job is gone.", code="gone")
+    if seen_revision is not None and job.revision != seen_revision:
+        raise StaleVersionError("The job changed in the meantime; read it again.")
     return job
 
 
-def _not_possible(job: Job, verb: str) -> ConflictError:
-    return ConflictError(f"A job that is {job.status} cannot be {verb}.", code="wrong_status")
+def _refusal_raise(refused: Refusals) -> None:
+    for error in refused.values():
+        raise error

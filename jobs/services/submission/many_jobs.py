@@ -1,10 +1,9 @@
-"""One action on many jobs: each job changes by itself, or is refused with a code."""
+"""One action on many jobs: each job changes, or is refused by itself with a code."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -17,15 +16,22 @@ from jobs.exceptions import (
     ConflictError,
     ControlPlaneError,
     ForbiddenError,
+    InvalidInputError,
     NotFoundError,
     StaleVersionError,
 )
 from jobs.models import Job
-from jobs.selectors.access import jobs_changeable_by, jobs_visible_to
+from jobs.selectors.access import is_admin, jobs_changeable_by, jobs_visible_to, limits_of
 from jobs.services.lifecycle.events import user_actor
-from jobs.services.lifecycle.transitions import job_lock
-from jobs.services.submission import job_actions
-from jobs.services.submission.standing import UNCHANGED, Standing, standing_read
+from jobs.services.lifecycle.transitions import jobs_lock
+from jobs.services.submission.job_actions import reason_check
+from jobs.services.submission.job_changes import (
+    Refusals,
+    jobs_cancel,
+    jobs_describe,
+    jobs_reprioritise,
+)
+from jobs.services.submission.standing import UNCHANGED, Standing, standing_within
 
 #: Most jobs of one action.
 JOBS_LIMIT = 200
@@ -87,53 +93,68 @@ def jobs_act(
     reason: str = "",
     is_all_or_none: bool = False,
 ) -> list[Outcome]:
-    """Act on jobs one by one in the order of their ids; a repeated call changes nothing more.
-
-    Jobs to be cancelled that never began to start are cancelled together before the others.
+    """Act on jobs together, in few queries; a repeated call changes nothing more.
 
     Args:
         changes: by job.
         is_all_or_none: no job changes if one is refused.
 
+    Returns:
+        The outcomes in the order of the jobs' ids.
+
     Raises:
         ControlPlaneError: with `is_all_or_none`, the first refusal, with the texts of all.
     """
     assert len(changes) <= JOBS_LIMIT
-    visible, changeable = (
-        set(jobs.filter(pk__in=changes).values_list("pk", flat=True))
-        for jobs in (jobs_visible_to(user), jobs_changeable_by(user))
-    )
-    outcomes, cancelled = [], set()
-    if action is JobsAction.CANCEL and not is_all_or_none:
-        cancelled = {
-            *job_actions.unstarted_cancel(
-                visible & changeable, now, actor=user_actor(user), reason=reason
-            )
-        }
-    with transaction.atomic() if is_all_or_none else nullcontext():
-        # Several rows stay locked until the end: in one order, so that no two calls block.
-        for job_id, change in sorted(changes.items(), key=lambda one: one[0]):
-            if job_id in cancelled:
-                outcomes.append(Outcome(job_id, is_changed=True))
-                continue
-            try:
-                if job_id not in visible:
-                    raise NotFoundError("There is no such job, or it is not yours.")
-                if job_id not in changeable:
-                    text = "You may see this job, not change it; operators of its project may."
-                    raise ForbiddenError(text)
-                with transaction.atomic():
-                    # Locked before it is compared: nobody else's change counts as this one.
-                    job = _locked(job_id, change.expected)
-                    after = _act(user, action, job, now, change.given, tag=tag, reason=reason)
-            except ControlPlaneError as error:
-                outcomes.append(Outcome(job_id, error))
-            else:
-                is_changed = after.revision != job.revision
-                outcomes.append(Outcome(job_id, None, is_changed, _former(job, after)))
+    refused = _not_theirs(user, changes)
+    with transaction.atomic():
+        # Locked before they are compared: nobody else's change counts as this one.
+        jobs = {job.pk: job for job in jobs_lock(changes.keys() - refused.keys())}
+        former = {job.pk: (job.revision, job.priority, job.tier) for job in jobs.values()}
+        for job_id in changes.keys() - refused.keys() - jobs.keys():
+            refused[job_id] = ConflictError("The job is gone.", code="gone")
+        refused |= _stale(jobs.values(), changes)
+        acting = [job for job in jobs.values() if job.pk not in refused]
+        refused |= _act(user, action, acting, changes, now, tag=tag, reason=reason)
+        outcomes = [
+            Outcome(job_id, refused[job_id])
+            if job_id in refused
+            else _outcome(jobs[job_id], *former[job_id])
+            for job_id in sorted(changes)
+        ]
         if is_all_or_none:
             _refusals_raise(outcomes)
     return outcomes
+
+
+def _not_theirs(user: User, job_ids: Collection[int]) -> Refusals:
+    visible, changeable = (
+        set(jobs.filter(pk__in=job_ids).values_list("pk", flat=True))
+        for jobs in (jobs_visible_to(user), jobs_changeable_by(user))
+    )
+    unseen = NotFoundError("There is no such job, or it is not yours.")
+    seen = ForbiddenError("You may see this job, not change it; operators of its project may.")
+    return {
+        job_id: seen if job_id in visible else unseen
+        for job_id in job_ids
+        if job_id not in visible & changeable
+    }
+
+
+def _stale(jobs: Iterable[Job], changes: Mapping[int, Change]) -> Refusals:
+    refused: Refusals = {}
+    for job in jobs:
+        for name, value in changes[job.pk].expected.changes(job).items():
+            text = f"Its {name} is {getattr(job, name)} now, not {value}: it stays."
+            refused.setdefault(job.pk, StaleVersionError(text))
+    return refused
+
+
+def _outcome(job: Job, revision: int, priority: int, tier: str) -> Outcome:
+    former = Standing(
+        priority if priority != job.priority else None, Tier(tier) if tier != job.tier else None
+    )
+    return Outcome(job.pk, None, job.revision != revision, former)
 
 
 def _refusals_raise(outcomes: Sequence[Outcome]) -> None:
@@ -144,51 +165,43 @@ def _refusals_raise(outcomes: Sequence[Outcome]) -> None:
         raise type(first)("No job was changed.", code=first.code, fields={"jobs": texts})
 
 
-def _locked(job_id: int, expected: Standing) -> Job:
-    job = job_lock(job_id)
-    if job is None:
-        raise ConflictError("The job is gone.", code="gone")
-    for name, value in expected.changes(job).items():
-        text = f"Its {name} is {getattr(job, name)} now, not {value}: it stays."
-        raise StaleVersionError(text)
-    return job
-
-
 def _act(
     user: User,
     action: JobsAction,
-    job: Job,
+    jobs: Sequence[Job],
+    changes: Mapping[int, Change],
     now: datetime.datetime,
-    given: Standing,
     *,
     tag: str,
     reason: str,
-) -> Job:
+) -> Refusals:
     actor = user_actor(user)
     match action:
         case JobsAction.CANCEL:
-            return job_actions.job_cancel(job.pk, now, actor=actor, reason=reason)
+            return jobs_cancel(jobs, now, actor=actor, reason=reason)
         case JobsAction.REPRIORITISE:
-            return job_actions.job_reprioritise(
-                job.pk,
-                standing_read(user, asdict(given)),
-                now,
-                actor=actor,
-                reason=reason,
-                is_reason_required=job.owner_id != user.pk,
-            )
+            given = {job.pk: changes[job.pk].given for job in jobs}
+            refused = _not_allowed(user, jobs, given, reason)
+            allowed = [job for job in jobs if job.pk not in refused]
+            return refused | jobs_reprioritise(allowed, given, now, actor=actor, reason=reason)
         case JobsAction.TAG:
-            return job_actions.job_describe(job.pk, now, actor=actor, add=[tag], reason=reason)
+            return jobs_describe(jobs, now, actor=actor, add=[tag], reason=reason)
         case JobsAction.UNTAG:
-            return job_actions.job_describe(job.pk, now, actor=actor, remove=[tag], reason=reason)
+            return jobs_describe(jobs, now, actor=actor, remove=[tag], reason=reason)
 
 
-def _former(before: Job, after: Job) -> Standing:
-    """Return what a job had before, of what is different now."""
-    return Standing(
-        before.priority if before.priority != after.priority else None,
-        Tier(before.tier) if before.tier != after.tier else None,
-    )
+def _not_allowed(
+    user: User, jobs: Sequence[Job], given: Mapping[int, Standing], reason: str
+) -> Refusals:
+    limits = limits_of(user.pk, is_admin=is_admin(user))
+    refused: Refusals = {}
+    for job in jobs:
+        try:
+            standing_within(limits, asdict(given[job.pk]))
+            reason_check(reason, is_required=job.owner_id != user.pk)
+        except InvalidInputError as error:
+            refused[job.pk] = error
+    return refused
 
 
 def undo_of(

@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from controlplane.core.values.tiers import TIERS, Tier
 from jobs.exceptions import InvalidInputError
 from jobs.models import Job
-from jobs.selectors.access import is_admin, limits_of
+from jobs.selectors.access import Limits, is_admin, limits_of
 from jobs.submission import PRIORITY_RANGE
 
 
@@ -42,11 +42,15 @@ def standing_read(user: User, given: Mapping[str, Any]) -> Standing:
     Raises:
         InvalidInputError: there is neither, one is out of range, or above the user's ceiling.
     """
+    return standing_within(limits_of(user.pk, is_admin=is_admin(user)), given)
+
+
+def standing_within(limits: Limits, given: Mapping[str, Any]) -> Standing:
+    """Check the fields as `standing_read`, against limits that have been read."""
     priority, tier = given.get("priority"), given.get("tier")
     if priority is None and tier is None:
         raise InvalidInputError.of(priority="Give a priority, a tier, or both.")
     errors: dict[str, str] = {}
-    limits = limits_of(user.pk, is_admin=is_admin(user))
     low, high = PRIORITY_RANGE[0], limits.priority_ceiling
     is_whole = isinstance(priority, int) and not isinstance(priority, bool)
     if priority is not None and not (is_whole and low <= priority <= high):

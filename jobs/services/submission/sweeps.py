@@ -20,7 +20,9 @@ from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import user_actor
 from jobs.services.lifecycle.retention import storage_check
+from jobs.services.lifecycle.transitions import jobs_lock
 from jobs.services.submission import job_actions
+from jobs.services.submission.job_changes import jobs_cancel
 from jobs.services.submission.rows import (
     jobs_from,
     live_jobs_check,
@@ -145,15 +147,12 @@ def sweep_limit(sweep: Sweep, max_running: int, user: User, reason: str = "") ->
 
 def sweep_cancel(sweep: Sweep, user: User, now: datetime.datetime, reason: str = "") -> list[int]:
     """Cancel the jobs of a sweep that have not ended; return them."""
-    actor = user_actor(user)
     live = sweep.jobs.filter(status__in=LIVE_JOB_STATUSES)
-    job_ids = [*live.values_list("pk", flat=True)]
-    cancelled = job_actions.unstarted_cancel(job_ids, now, actor=actor, reason=reason)
-    return cancelled + _each(
-        sweep,
-        LIVE_JOB_STATUSES,
-        lambda job_id: job_actions.job_cancel(job_id, now, actor=actor, reason=reason),
-    )
+    with transaction.atomic():
+        jobs = jobs_lock([*live.values_list("pk", flat=True)])
+        jobs = [job for job in jobs if job.status in LIVE_JOB_STATUSES]
+        jobs_cancel(jobs, now, actor=user_actor(user), reason=reason)
+    return [job.pk for job in jobs]
 
 
 def sweep_pause(sweep: Sweep, user: User, now: datetime.datetime, reason: str = "") -> list[int]:

@@ -14,6 +14,7 @@ from django.db import transaction
 
 from controlplane.core.values.lifecycle import NodeStatus, ValidationStatus
 from jobs.exceptions import ConflictError
+from jobs.files import stored_with_row
 from jobs.models import Job, Node, Validation
 from jobs.selectors.validations import validation_matching, validations_passed
 from jobs.services.submission.rows import SUBMITTED_COLUMNS, job_from, live_jobs_check
@@ -45,17 +46,13 @@ def validation_request(user: User, submission: Submission, now: datetime.datetim
         owner=user, job_fields=fields, code_sha256=job.code_sha256, requested_at=now
     )
     validation.code.save(submission.code_name, ContentFile(submission.code), save=False)
-    try:
-        with transaction.atomic():
-            live_jobs_check(user)
-            unsubmitted_cancel(user, now)
-            _room_check()
-            validation.save(force_insert=True)
-            if not validation_start(validation, now):
-                raise _no_node()
-    except ConflictError:
-        validation.code.delete(save=False)
-        raise
+    with stored_with_row(validation.code), transaction.atomic():
+        live_jobs_check(user)
+        unsubmitted_cancel(user, now)
+        _room_check()
+        validation.save(force_insert=True)
+        if not validation_start(validation, now):
+            raise _no_node()
     for oldest in Validation.objects.filter(owner=user, job=None).order_by("-id")[KEPT_LIMIT:]:
         _delete(oldest)
     validation.refresh_from_db()

@@ -97,3 +97,20 @@ def test_cache_keeps_nothing_of_a_failed_fetch(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="64 hexadecimal digits"):
         cache.take("../../etc/passwd", fetch, tmp_path / "target")
     assert not list(tmp_path.iterdir())
+
+
+def test_all_but_what_is_just_taken_makes_room(downloads: Callable[[int], Downloads]) -> None:
+    made = downloads(10_000)
+    kept = [made.take(number) for number in (1, 2)]
+    made.cache.clear()
+    assert [path.read_bytes() for path in kept] == [content(1), content(2)]
+    assert list((made.target.parent / "cache").iterdir()) == []
+    assert made.take(1).read_bytes() == content(1)
+    assert made.fetched == [1, 2, 1]
+
+    def fetch(file: BinaryIO) -> None:
+        file.write(content(3))
+        made.cache.clear()
+
+    made.cache.take(name_of(3), fetch, made.target / "during")
+    assert (made.target / "during").read_bytes() == content(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -10,11 +11,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agents.supervision import oom_kills
+from agents.supervision import oom_kills, trainer_handle
+from agents.supervision.cache import FileCache
 from agents.supervision.run_directory import AGENT_SEQUENCE
+from agents.supervision.trainer_handle import Stage
 from controlplane.core.protocol.fork import Adoption
 from controlplane.core.protocol.wire import ReportKind, TrainerOrders, TrainerState, decode
 from tests.agents.builders import membership, wanted_trainer
@@ -429,6 +433,60 @@ def test_a_checkpoint_that_a_newer_one_replaced_raises_no_alarm(
     reports = [item for item in plane.reports(1, 0) if item.kind is ReportKind.CHECKPOINTED]
     assert [item.data.get("superseded", False) for item in reports] == [True] * 3 + [False] * 2
     assert not any("upload_errors" in item.data for item in reports)
+
+
+def test_a_checkpoint_without_room_at_the_site_holds_up_no_report(
+    plane: ControlPlane, drive: Drive
+) -> None:
+    """Its trainer's end would wait behind it, and the accelerator with that."""
+    driven = drive()
+    plane.refuse_with["jobs/1/files/"] = 507
+    plane.want(wanted_trainer(plane, play="save", saves=2))
+    driven.until(lambda: plane.kinds(1, 0).count(ReportKind.CHECKPOINTED) == 2)
+    assert plane.uploads == {}
+    reports = [item for item in plane.reports(1, 0) if item.kind is ReportKind.CHECKPOINTED]
+    assert [item.data.get("superseded", False) for item in reports] == [True, True]
+    assert not any("upload_errors" in item.data for item in reports)
+
+
+def test_results_wait_for_room_at_the_site(plane: ControlPlane, drive: Drive) -> None:
+    driven = drive()
+    plane.refuse_with["jobs/1/files/"] = 507
+    plane.want(wanted_trainer(plane, play="finish"))
+    trainers = driven.agent.trainers
+    driven.until(lambda: (1, 0) in trainers and trainers[1, 0].stage is Stage.GONE)
+    assert ReportKind.FINISHED not in plane.kinds(1, 0)
+    plane.refuse_with.clear()
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    assert plane.kinds(1, 0)[-2:] == [ReportKind.FINISHED, ReportKind.EXITED]
+    assert plane.uploads
+
+
+@pytest.mark.parametrize("is_passing", [True, False])
+def test_a_full_disk_is_told_once_there_is_nothing_to_spare(
+    is_passing: bool, plane: ControlPlane, drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what the agent keeps to save work it makes room at the first error."""
+    spared: list[bool] = []
+    prepare = trainer_handle.trainer_prepare
+
+    def cramped(*arguments: Any) -> None:
+        if not (spared and is_passing):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        prepare(*arguments)
+
+    monkeypatch.setattr(trainer_handle, "trainer_prepare", cramped)
+    monkeypatch.setattr(FileCache, "clear", lambda _cache: spared.append(True))
+    driven = drive()
+    plane.want(wanted_trainer(plane, 0))
+    if is_passing:
+        driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+    else:
+        driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+        failed = plane.report(1, 0, ReportKind.FAILED)
+        assert failed is not None
+        assert "No space left on device" in failed.data["message"]
+    assert spared
 
 
 def test_a_prediction_gets_its_model_and_its_parts_are_sent_and_deleted(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from agents.supervision import validations
 from agents.supervision.processes import OwnedProcess
 from controlplane.core.protocol.wire import ValidationReport
 from tests.agents.builders import wanted_validation
@@ -40,6 +43,26 @@ def test_what_the_process_found_is_passed_on_once(
 
     plane.want()
     driven.until(lambda: not list((state_dir / "validations").iterdir()))
+
+
+def test_code_that_finds_no_room_is_built_once_there_is_some(
+    plane: ControlPlane, drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not the code's fault."""
+    fetch, tries = validations.code_fetch, []
+
+    def cramped(*arguments: Any) -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        fetch(*arguments)
+
+    monkeypatch.setattr(validations, "code_fetch", cramped)
+    driven = drive()
+    plane.want(validations=[wanted_validation(plane, play="fine")])
+    driven.until(lambda: results(plane))
+    assert [report.ok for report in results(plane)] == [True]
+    assert len(tries) == 3
 
 
 def test_a_refusal_carries_the_users_traceback(plane: ControlPlane, drive: Drive) -> None:

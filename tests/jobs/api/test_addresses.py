@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import OperationalError
 from django.utils import timezone
 from rest_framework.test import APIClient
 
 from jobs.api.addresses import query_parameters
+from jobs.api.bodies import UNKNOWN_LIMIT
 from jobs.models import Job, Project
 from tests.support.builders import submission_values
 
@@ -72,6 +76,52 @@ def test_a_mistyped_parameter_gets_a_hint(ada: User) -> None:
     client.force_authenticate(ada)
     errors = client.get("/api/v1/jobs/?statsu=running").json()["errors"]
     assert errors["statsu"][0].endswith("Did you mean status?")
+
+
+def test_of_many_unknown_parameters_some_are_named(ada: User) -> None:
+    client = APIClient()
+    client.force_authenticate(ada)
+    many = "&".join(f"{'x' * 500}{number}=1" for number in range(900))
+    answer = client.get(f"/api/v1/jobs/?{many}")
+    assert answer.status_code == 400
+    assert 1 <= len(answer.json()["errors"]) <= UNKNOWN_LIMIT
+    assert len(answer.content) < 20_000
+
+
+PARTS: dict[str, Callable[[APIClient], Any]] = {
+    "1000 query": lambda client: client.get(
+        "/api/v1/jobs/?" + "&".join(f"p{number}=1" for number in range(1001))
+    ),
+    "1000 query parameters or fields": lambda client: client.post(
+        "/api/v1/jobs/",
+        "&".join(f"p{number}=1" for number in range(1001)),
+        content_type="application/x-www-form-urlencoded",
+    ),
+    "100 files": lambda client: client.post(
+        "/api/v1/validations/",
+        {f"f{number}": SimpleUploadedFile("a", b"x") for number in range(101)},
+        format="multipart",
+    ),
+}
+
+
+@pytest.mark.parametrize("limit", PARTS)
+def test_too_many_parts_of_a_request_are_a_problem_that_names_the_limit(
+    limit: str, ada: User
+) -> None:
+    client = APIClient()
+    client.force_authenticate(ada)
+    answer = PARTS[limit](client)
+    assert (answer.status_code, answer["Content-Type"]) == (400, "application/problem+json")
+    assert answer.json()["code"] == "invalid"
+    assert f"At most {limit}" in answer.json()["detail"]
+
+
+def test_other_bad_requests_are_problems(settings: Any) -> None:
+    settings.ALLOWED_HOSTS = ["site.example"]
+    answer = APIClient().get("/api/v1/", HTTP_HOST="elsewhere.example")
+    assert (answer.status_code, answer["Content-Type"]) == (400, "application/problem+json")
+    assert answer.json()["code"] == "bad_request"
 
 
 @pytest.mark.parametrize("path", ["/api/v1/nothing/", "/api/v2/", "/api/v1/jobs/1/nothing/"])

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import Event, Job, UserLimits
+from jobs.models import Allocation, Event, Generation, Job, NotificationDelivery, UserLimits
+from jobs.services.notifications.channels import channel_create
 from jobs.services.submission.many_jobs import JOBS_LIMIT
-from tests.support.builders import audit_acts, job_make
+from tests.support.builders import at, audit_acts, job_make, membership_make, node_make
 
 pytestmark = pytest.mark.database
 
@@ -264,6 +266,62 @@ def test_admins_say_why_and_leave_entries(ada: User, admin: User, client_of: Cli
         "priority_changed", "job_described", "job_cancelled",
     ]  # fmt: skip
     assert {object_ for _, object_ in entries} == {f"job:{job.pk}"}
+
+
+#: Bodies of each action, and of what it depends on.
+BODIES: dict[str, dict[str, Any]] = {
+    "cancel": {"action": "cancel"},
+    "tag": {"action": "tag", "tag": "b"},
+    "untag": {"action": "untag", "tag": "a"},
+    "one priority": {"action": "reprioritise", "priority": 7, "tier": "idle"},
+    "own priorities": {"action": "reprioritise"},
+    "all or none": {"action": "reprioritise", "priority": 7, "all_or_none": True},
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("is_admins", [False, True], ids=["own", "of others"])
+def test_the_number_of_queries_does_not_grow_with_that_of_the_jobs(
+    ada: User, admin: User, client_of: Clients, name: str, is_admins: bool
+) -> None:
+    """Of running jobs with a history too, and whether somebody is notified or not."""
+    values = {"name": "lab", "kind": "webhook", "address": "https://hooks.example/x"}
+    channel_create(ada, {**values, "events": ["cancelled"], "is_cluster_wide": False}, at(0))
+    client = client_of(admin if is_admins else ada)
+    num_queries = []
+    for count in (3, 3, 40):  # the first request of a process reads more
+        jobs = [bulk_job(ada, number) for number in range(count)]
+        body = {**BODIES[name], "reason": "a demo", "jobs": [job.pk for job in jobs]}
+        if name == "own priorities":
+            body["changes"] = [
+                {"job": job_id, "priority": 20 + place}
+                for place, job_id in enumerate(body.pop("jobs"))
+            ]
+        with CaptureQueriesContext(connection) as queries:
+            answer = act(client, **body)
+        assert all(row["changed"] for row in answer["results"]), answer
+        num_cancelled = Event.objects.filter(kind="cancelled").count()
+        assert NotificationDelivery.objects.count() == num_cancelled
+        num_queries.append(len(queries))
+    assert num_queries[2] <= num_queries[1] + 2
+    assert num_queries[2] < 60
+
+
+def bulk_job(owner: User, number: int) -> Job:
+    """Make a job that waits, was paused while it trained, or trains, with accelerators held."""
+    status = (JobStatus.PENDING, JobStatus.PAUSED, JobStatus.RUNNING)[number % 3]
+    job = job_make(owner, status=status, tags=["a"], priority=10, started_at=at(0))
+    node, _ = node_make()
+    Allocation.objects.create(
+        job=job, slot=0, accelerator=node.accelerators.first(), granted_at=at(0),
+        granted_generation=1, released_at=None if status is JobStatus.RUNNING else at(9),
+    )  # fmt: skip
+    Generation.objects.create(
+        job=job, number=1, phase="active" if status is JobStatus.RUNNING else "closed",
+        membership=membership_make(1, {0: [0, 1, 2, 3]}), num_members=1,
+        requested_at=at(0), reported_at=at(1),
+    )  # fmt: skip
+    return job
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,41 @@
+"""Storage of the files of jobs: whole or not at all, and only together with the row that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from django.core.files import File
+from django.core.files.storage import FileSystemStorage
+from django.db import DatabaseError
+from django.db.models.fields.files import FieldFile
+
+
+class WholeFiles(FileSystemStorage):
+    """Files of new names: one that cannot be written to its end, as on a full disk, is deleted."""
+
+    def _save(self, name: str, content: File) -> str:
+        try:
+            return str(super()._save(name, content))  # type: ignore[misc]
+        except OSError:
+            with suppress(OSError):
+                Path(self.path(name)).unlink()
+            raise
+
+
+@contextmanager
+def stored_with_row(file: FieldFile) -> Iterator[None]:
+    """Delete a stored file if the block, which stores its row, fails.
+
+    It stays where the database does not tell whether the row is there: a file without a row does
+    no harm, a row without its file does.
+    """
+    try:
+        yield
+    except BaseException:
+        rows = type(file.instance)._default_manager  # noqa: SLF001  public by its documentation
+        with suppress(DatabaseError):
+            if not rows.filter(pk=file.instance.pk, **{file.field.name: file.name}).exists():
+                file.delete(save=False)
+        raise

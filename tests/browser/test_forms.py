@@ -1,0 +1,85 @@
+"""Forms that are sent twice, or after the login has ended, in a real browser."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.browser.page_site import JOB, Site
+from tests.browser.visitor import visit
+from tests.frontend.world import PASSWORD
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+
+def sessions_end(site: Site, name: str) -> None:
+    """Delete the sessions of a person, whose stored login is good no more."""
+    site.run(
+        "from django.contrib.sessions.models import Session\n"
+        "from django.contrib.auth.models import User\n"
+        f"number = str(User.objects.get(username={name!r}).pk)\n"
+        "for one in Session.objects.all():\n"
+        "    if one.get_decoded().get('_auth_user_id') == number: one.delete()"
+    )
+    site.logins.pop(name, None)
+
+
+def test_a_second_click_while_the_first_is_answered_counts_nothing(
+    browser: Browser, site: Site
+) -> None:
+    visitor = visit(browser, site, "ada")
+    page = visitor.page
+    visitor.open("/account/")
+    page.locator("#id_name").first.fill("clicked twice")
+    page.get_by_label("Your password").first.fill(PASSWORD)
+    page.locator("form[action$='/account/tokens/']").evaluate(
+        "form => { setTimeout(() => form.requestSubmit(), 100); form.requestSubmit(); }"
+    )
+    expect(page.get_by_text("vfp_").first).to_be_visible()
+    number = "ApiToken.objects.filter(name='clicked twice').count()"
+    assert site.run(f"from jobs.models import ApiToken\nprint({number})") == "1"
+    page.context.close()
+
+
+def test_what_was_typed_is_shown_after_the_session_has_ended(browser: Browser, site: Site) -> None:
+    visitor = visit(browser, site, "ada")
+    page = visitor.page
+    address = f"/jobs/{JOB['running']}/"
+    visitor.open(address)
+    page.locator(".labels > summary").click()
+    page.get_by_label("Note").fill("a thought of many words")
+    sessions_end(site, "ada")
+    page.locator(".labels").get_by_role("button", name="Save tags and note").click()
+    expect(page.get_by_role("heading", name="Not sent")).to_be_visible()
+    expect(page.get_by_text("a thought of many words")).to_be_visible()
+    page.get_by_role("link", name="Log in").click()
+    page.get_by_label("Username").fill("ada")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_url(f"**{address}")
+    page.context.close()
+
+
+def test_a_submission_is_sent_again_after_a_login_in_another_tab(
+    browser: Browser, site: Site
+) -> None:
+    visitor = visit(browser, site, "ada")
+    page = visitor.page
+    visitor.open("/jobs/new/")
+    page.locator("#id_name").fill("typed before")
+    sessions_end(site, "ada")
+    page.get_by_role("button", name="Submit the job").click()
+    expect(page.locator("#form-errors-text")).to_contain_text("You are logged out")
+    expect(page.locator("#id_name")).to_have_value("typed before")
+    other = page.context.new_page()
+    other.goto("/login/")
+    other.get_by_label("Username").fill("ada")
+    other.get_by_label("Password").fill(PASSWORD)
+    other.get_by_role("button", name="Log in").click()
+    other.wait_for_url("**/")
+    page.get_by_role("button", name="Submit the job").click()
+    page.wait_for_url(re.compile(r"/jobs/\d+/$"))
+    expect(page.get_by_role("heading", name="typed before")).to_be_visible()
+    page.context.close()

@@ -1,0 +1,59 @@
+"""Forms that come after the login has ended, or with an old token: nothing typed is lost."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+
+from jobs.models import Event, Job
+from tests.frontend.test_access import POST_ROUTES, _address
+from tests.frontend.world import World
+
+OWN = "http://testserver"
+TYPED = {"note": "<b>three\nlines of</b> thought", "password": "my secret words", "empty": ""}
+SHOWN = "&lt;b&gt;three\nlines of&lt;/b&gt; thought"
+
+
+@pytest.mark.parametrize("name", [*sorted(POST_ROUTES), "submit", "channels", "maintenance"])
+def test_a_logged_out_form_is_shown_again(name: str, world: World, client: Client) -> None:
+    before = (Job.objects.count(), Event.objects.count(), User.objects.count())
+    page = f"/jobs/{world.jobs['running'].pk}/?scale=log"
+    answer = client.post(_address(name, world), TYPED, HTTP_REFERER=OWN + page)
+    text = answer.content.decode()
+    assert answer.status_code == 403
+    assert "nothing was changed" in text
+    assert SHOWN in text
+    assert "my secret words" not in text
+    assert f"/login/?next=/jobs/{world.jobs['running'].pk}/%3Fscale%3Dlog".replace("/", "%2F") in (
+        text.replace("/login/?next=/", "/login/?next=%2F").replace("/", "%2F")
+    )
+    assert (Job.objects.count(), Event.objects.count(), User.objects.count()) == before
+
+
+def test_a_script_is_told_what_to_do(world: World, client: Client) -> None:
+    answer = client.post(reverse("submit"), TYPED, HTTP_ACCEPT="application/json")
+    assert answer.status_code == 403
+    (text,) = answer.json()["errors"]["__all__"]
+    assert "logged out" in text
+    assert "another tab" in text
+
+
+def test_the_way_back_stays_on_this_site(world: World, client: Client) -> None:
+    page = client.post(reverse("prices"), HTTP_REFERER="https://elsewhere.example/x").content
+    assert b"elsewhere" not in page
+    assert b"/login/?next=%2F" in page
+
+
+@pytest.mark.parametrize(("origin", "is_shown"), [(OWN, True), ("https://x.example", False)])
+def test_a_form_with_an_old_token_is_shown_if_it_is_of_this_site(
+    origin: str, is_shown: bool, world: World
+) -> None:
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(world.ada)
+    address = reverse("job_describe", args=[world.jobs["running"].pk])
+    answer = browser.post(address, TYPED, HTTP_ORIGIN=origin)
+    assert answer.status_code == 403
+    assert (SHOWN in answer.content.decode()) == is_shown
+    assert "Nothing was changed" in answer.content.decode()

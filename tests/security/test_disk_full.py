@@ -1,0 +1,219 @@
+"""A full disk of the site: told plainly, nothing half stored, and as ever once there is room."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.contrib.auth.models import User
+from django.core.files.storage import filesystem
+from django.db import OperationalError, connection
+from django.test import Client
+from django.utils import timezone
+
+from controlplane import request_bodies
+from controlplane.core.values.lifecycle import JobStatus
+from jobs import tasks
+from jobs.models import Artifact, Job, LogChunk, Validation
+from jobs.services.lifecycle import predictions
+from jobs.services.lifecycle.artifacts import artifact_store
+from tests.support.builders import at, job_make, node_make, submission_values, user_make
+
+pytestmark = pytest.mark.django_db
+
+FULL = (OSError(errno.ENOSPC, "No space left"), OSError(errno.EDQUOT, "Disk quota exceeded"))
+
+
+@pytest.fixture(autouse=True)
+def files(settings: Any, tmp_path: Path) -> Path:
+    settings.MEDIA_ROOT = str(tmp_path / "files")
+    return tmp_path / "files"
+
+
+@pytest.fixture
+def ada() -> User:
+    return user_make("ada")
+
+
+class Cramped(io.FileIO):
+    """A file that takes ten bytes."""
+
+    error = FULL[0]
+
+    def write(self, data: Any) -> int:
+        super().write(bytes(data)[:10])
+        raise self.error
+
+
+@contextmanager
+def full_disk(monkeypatch: pytest.MonkeyPatch, error: OSError = FULL[0]) -> Iterator[None]:
+    """Let files of the site's storage find room for ten bytes."""
+    monkeypatch.setattr(Cramped, "error", error)
+    with monkeypatch.context() as patch:
+        patch.setattr(filesystem.os, "fdopen", lambda fd, _mode: Cramped(fd, "w"))
+        yield
+
+
+def stored(files: Path) -> list[Path]:
+    return [path for path in files.rglob("*") if path.is_file()]
+
+
+def database_full(backend: str) -> OperationalError:
+    error = OperationalError("there is no room")
+    if backend == "sqlite":
+        cause = sqlite3.OperationalError("database or disk is full")
+        cause.sqlite_errorcode = sqlite3.SQLITE_FULL
+        error.__cause__ = cause
+    else:
+        error.__cause__ = psycopg.errors.DiskFull()
+    return error
+
+
+@contextmanager
+def failing_writes(error: Exception) -> Iterator[None]:
+    def execute(call: Any, sql: str, *rest: Any) -> Any:
+        if sql.startswith(("INSERT", "UPDATE")):
+            raise error
+        return call(sql, *rest)
+
+    with connection.execute_wrapper(execute):
+        yield
+
+
+@pytest.mark.parametrize("error", FULL, ids=["disk", "quota"])
+@pytest.mark.parametrize("path", ["/api/v1/jobs/", "/api/v1/validations/"])
+def test_a_submission_says_so_and_leaves_nothing(
+    path: str, error: OSError, ada: User, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_make(isolation="uid")
+    client = Client(raise_request_exception=False)
+    client.force_login(ada)
+    with full_disk(monkeypatch, error):
+        answer = client.post(path, submission_values(), content_type="application/json")
+    assert (answer.status_code, answer.json()["code"]) == (507, "disk_full")
+    assert "disk is full" in answer.json()["detail"]
+    assert int(answer["Retry-After"]) > 0
+    assert stored(files) == []
+    assert not Job.objects.exists()
+    assert not Validation.objects.exists()
+    again = client.post(path, submission_values(), content_type="application/json")
+    assert again.status_code in (201, 202)
+    assert len(stored(files)) == 1
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
+def test_a_full_database_leaves_no_file(backend: str, ada: User, files: Path) -> None:
+    client = Client(raise_request_exception=False)
+    client.force_login(ada)
+    with failing_writes(database_full(backend)):
+        answer = client.post("/api/v1/jobs/", submission_values(), content_type="application/json")
+        page = client.post("/account/theme/", {"theme": "dark"})
+    assert (answer.status_code, answer.json()["code"]) == (507, "disk_full")
+    assert page.status_code < 500  # it stores nothing
+    assert stored(files) == []
+
+
+def test_a_page_says_so(ada: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(raise_request_exception=False)
+    client.force_login(ada)
+    job = job_make(ada)
+    with failing_writes(database_full("postgresql")):
+        answer = client.post(f"/jobs/{job.pk}/describe/", {"note": "x"})
+    assert answer.status_code == 507
+    assert b"disk is full" in answer.content
+
+
+@pytest.mark.parametrize("is_in_database", [False, True], ids=["file", "row"])
+def test_a_result_without_room_replaces_nothing(
+    is_in_database: bool, ada: User, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_make(ada)
+    store(job, b"old weights")
+    before = stored(files)
+    try:
+        if is_in_database:
+            with failing_writes(database_full("sqlite")):
+                store(job, b"new weights")
+        else:
+            with full_disk(monkeypatch):
+                store(job, b"new weights")
+    except (OSError, OperationalError):
+        pass
+    assert stored(files) == before
+    assert Artifact.objects.get().file.read() == b"old weights"
+    store(job, b"new weights")
+    assert Artifact.objects.get().file.read() == b"new weights"
+
+
+def store(job: Job, data: bytes) -> None:
+    digest = hashlib.sha256(data).hexdigest()
+    artifact_store(job, "model.keras", 1, io.BytesIO(data), digest, at(0))
+
+
+def test_predictions_that_found_no_room_are_joined_later(
+    ada: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_pass = {"stop_kind": "epochs", "stop_limit": 1, "shuffle": False}
+    job = job_make(ada, task="predict", status=JobStatus.FINISHED, **one_pass)
+
+    def full(*_arguments: Any) -> None:
+        raise FULL[0]
+
+    monkeypatch.setattr(predictions, "parts_join", full)
+    with pytest.raises(OSError, match="No space"):
+        predictions.predictions_join_next(at(0))
+    assert not job.events.exists()
+    monkeypatch.undo()
+    assert predictions.predictions_join_next(at(predictions.JOIN_LIMIT_S + 1)) == job.pk
+
+
+def test_a_log_that_found_no_room_is_filed_later(
+    ada: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_make(ada, status=JobStatus.FINISHED)
+    Job.objects.filter(pk=job.pk).update(ended_at=timezone.now())
+    LogChunk.objects.create(
+        job=job, slot=0, offset=0, size_bytes=5, text="hello", unfinished="", at=timezone.now()
+    )
+    with full_disk(monkeypatch), pytest.raises(OSError, match="No space"):
+        tasks.file_logs()
+    assert not Artifact.objects.exists()
+    assert tasks.file_logs() == [job.pk]
+    assert b"hello" in Artifact.objects.get(name="log.txt").file.read()
+    assert tasks.file_logs() == []
+
+
+@pytest.mark.parametrize("error", [*FULL, OSError(errno.EIO, "broken")])
+def test_a_body_that_finds_no_room_is_answered(
+    error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(request_bodies, "_body_read", full)
+    application = request_bodies.bounded_wsgi(lambda _environ, _start: [b"never"])
+    answers: list[str] = []
+    environ = {
+        "REQUEST_METHOD": "POST", "PATH_INFO": "/api/v1/jobs/", "CONTENT_LENGTH": "5",
+        "SERVER_NAME": "x", "SERVER_PORT": "80", "wsgi.input": io.BytesIO(b"12345"),
+        "wsgi.url_scheme": "http",
+    }  # fmt: skip
+
+    def start(status: str, _headers: Any) -> None:
+        answers.append(status)
+
+    if error.errno == errno.EIO:
+        with pytest.raises(OSError, match="broken"):
+            application(environ, start)  # type: ignore[arg-type]
+    else:
+        body = b"".join(application(environ, start))  # type: ignore[arg-type]
+        assert answers == ["507 Insufficient Storage"]
+        assert b"disk_full" in body

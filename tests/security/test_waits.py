@@ -1,0 +1,125 @@
+"""Rights that end while a request waits for a change: it is answered by those of afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
+from django.test import Client
+from django.utils import timezone
+
+from jobs import nudges
+from jobs.models import ApiToken, Job, Project, ProjectMembership, Validation
+from tests.support.builders import api_token_make, job_make, user_make, validation_make
+
+pytestmark = pytest.mark.django_db
+
+
+def demote(user: User) -> None:
+    User.objects.filter(pk=user.pk).update(is_staff=False)
+
+
+#: What happens to the user meanwhile, whether a session is meant, and the answer afterwards.
+ENDS: dict[str, tuple[Callable[[User], Any], bool, int]] = {
+    "nothing": (lambda _user: None, False, 200),
+    "nothing, with a session": (lambda _user: None, True, 200),
+    "token revoked": (
+        lambda user: ApiToken.objects.filter(user=user).update(revoked_at=timezone.now()),
+        False,
+        401,
+    ),
+    "token expired": (
+        lambda user: ApiToken.objects.filter(user=user).update(expires_at=timezone.now()),
+        False,
+        401,
+    ),
+    "account deactivated": (
+        lambda user: User.objects.filter(pk=user.pk).update(is_active=False),
+        False,
+        401,
+    ),
+    "account deactivated, with a session": (
+        lambda user: User.objects.filter(pk=user.pk).update(is_active=False),
+        True,
+        401,
+    ),
+    "logged out": (lambda _user: Session.objects.all().delete(), True, 401),
+    "no admin any more": (demote, False, 404),
+    "no admin any more, with a session": (demote, True, 404),
+}
+
+
+def waiting_client(user: User, *, has_session: bool) -> Client:
+    if not has_session:
+        return Client(headers={"Authorization": f"Bearer {api_token_make(user)}"})
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Any]]:
+    """Give a list of what happens at the first wait."""
+    happening: list[Callable[[], Any]] = []
+
+    class Listener:
+        def wait(self, _limit_s: float, _job_id: int | None = None) -> None:
+            while happening:
+                happening.pop()()
+
+    @contextmanager
+    def listening(_channel: str) -> Iterator[Listener]:
+        yield Listener()
+
+    monkeypatch.setattr(nudges, "listening", listening)
+    return happening
+
+
+@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize("of", ["job", "validation"])
+def test_who_waited_has_the_rights_of_afterwards(
+    of: str, name: str, meanwhile: list[Callable[[], Any]]
+) -> None:
+    end, has_session, status = ENDS[name]
+    admin = user_make("root", is_staff=True)
+    client = waiting_client(admin, has_session=has_session)
+    job = job_make(user_make("ada"))
+    if of == "validation":
+        row = validation_make(job)
+        running = {"status": "running", "deadline_at": timezone.now()}
+        Validation.objects.filter(pk=row.pk).update(**running)
+        change = Validation.objects.filter(pk=row.pk)
+        address, changed = (
+            f"/api/v1/validations/{row.pk}/?wait=30",
+            {
+                "status": "passed",
+                "deadline_at": None,
+            },
+        )
+    else:
+        change = Job.objects.filter(pk=job.pk)
+        address = f"/api/v1/jobs/{job.pk}/?wait=30&since_version={job.version}"
+        changed = {"version": job.version + 1}
+    meanwhile.append(lambda: change.update(**changed))
+    meanwhile.append(lambda: end(admin))
+    answer = client.get(address)
+    assert answer.status_code == status, answer.content
+    assert not meanwhile, "it has waited"
+
+
+def test_a_member_who_is_removed_meanwhile_learns_nothing(
+    meanwhile: list[Callable[[], Any]],
+) -> None:
+    project = Project.objects.create(name="vision", created_at=timezone.now())
+    bob = user_make("bob")
+    ProjectMembership.objects.create(project=project, user=bob, role="viewer", since=timezone.now())
+    job = job_make(user_make("ada"), project=project)
+    client = waiting_client(bob, has_session=False)
+    meanwhile.append(lambda: Job.objects.filter(pk=job.pk).update(version=job.version + 1))
+    meanwhile.append(ProjectMembership.objects.all().delete)
+    answer = client.get(f"/api/v1/jobs/{job.pk}/?wait=30&since_version={job.version}")
+    assert answer.status_code == 404
