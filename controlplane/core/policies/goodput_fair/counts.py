@@ -218,18 +218,25 @@ def allot(claims: Claims, capacity: int) -> Counts:
     values = claims.values()
     most = float(values[np.isfinite(values)].max(initial=0.0))
     is_senior = claims.seniors(capacity) | claims.newcomers(capacity)
-    values = np.where(is_senior[:, None] & (claims.counts > 0), values + 1e3 * most, values)
+    values = _raised(claims, values, is_senior, 1e3 * most)
     keeps = claims.beginners(capacity)[:, None] & (claims.counts >= claims.held[:, None])
     values = np.where(keeps, values + 1e2 * most, values)
     ideal = _allot(claims, values, capacity)
     is_kept = (claims.is_settling | claims.is_fixed) & (claims.held > 0)
-    is_kept |= _kept_from_guesses(claims, values, ideal, capacity)
+    keeping = _raised(claims, values, is_kept, 1e6 * most)
+    is_kept |= _kept_from_guesses(claims, keeping, ideal, capacity)
     if not (is_kept & (ideal == 0)).any():
         return ideal
-    values = np.where(is_kept[:, None] & (claims.counts > 0), values + 1e6 * most, values)
+    values = _raised(claims, values, is_kept, 1e6 * most)
     is_out = (claims.held == 0) & (ideal == 0)
     values = np.where(is_out[:, None] & (claims.counts > 0), -np.inf, values)
     return _allot(claims, values, capacity)
+
+
+def _raised(claims: Claims, values: Floats, is_raised: NDArray[np.bool_], more: float) -> Floats:
+    """Return the values with so much `more` for some jobs, on any number of accelerators."""
+    raised: Floats = np.where(is_raised[:, None] & (claims.counts > 0), values + more, values)
+    return raised
 
 
 def _kept_from_guesses(
@@ -240,6 +247,9 @@ def _kept_from_guesses(
     None if `ideal` stops no such job. Jobs of unknown speed take accelerators above other jobs'
     minimum only, unless they have a higher weight or are owed their minimum. So those are kept that
     would not make way for jobs that wait and are of known speed, or are owed their minimum.
+
+    Args:
+        values: as in `claims`, with more for jobs that are kept anyway: others make way.
     """
     due = np.maximum(claims.held, np.where(claims.owed(capacity), claims.least, 0))
     is_guess = ~claims.is_known & (ideal > due)
