@@ -32,7 +32,7 @@ from controlplane.core.policies.goodput_fair.fairness_cost import (
     crowds_of,
     standing_of,
 )
-from controlplane.core.policies.goodput_fair.kinds import kinds_choose, kinds_now
+from controlplane.core.policies.goodput_fair.kinds import idle_kinds, kinds_choose, kinds_now
 from controlplane.core.policies.goodput_fair.placement import Tenant, arrange
 from controlplane.core.policies.goodput_fair.probes import (
     counts_try,
@@ -81,6 +81,10 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
     if is_stranded.any():
         is_pinned |= is_stranded
         kinds, valuation, given = _draft(snapshot, market, standing, now, change_s, is_pinned)
+    elsewhere = idle_kinds(options, kinds, given, is_pinned)
+    if not np.array_equal(elsewhere, kinds):
+        kinds = elsewhere
+        given = _counts(snapshot, options, standing, valuation, change_s, kinds)
     calm = options, valuation.ends_s, standing.since_s, change_s, is_pinned, kinds, given
     trials_begin(*calm)
     tries = counts_try(*calm) | starts_try(options, snapshot.now, kinds, given)
@@ -110,14 +114,26 @@ def _draft(
     is_pinned: NDArray[np.bool_],
 ) -> tuple[Counts, Valuation, Counts]:
     """Choose kinds, with some jobs pinned to the one that they hold, and counts. Shapes (M,)."""
-    options = market.options
     kinds, valuation = kinds_choose(market, standing, now, change_s, is_pinned)
+    given = _counts(snapshot, market.options, standing, valuation, change_s, kinds)
+    return kinds.copy(), valuation, given
+
+
+def _counts(
+    snapshot: Snapshot,
+    options: Options,
+    standing: FairnessCost,
+    valuation: Valuation,
+    change_s: Floats,
+    kinds: Counts,
+) -> Counts:
+    """Allot the accelerators of each kind to the jobs on it. Shape (M,)."""
     given = np.zeros(len(options.jobs), dtype=np.int64)
     for kind, capacity in enumerate(options.capacity):
         members = np.flatnonzero(kinds == kind)
         claims = _claims(snapshot, options, standing, valuation, change_s, members, kind)
         given[members] = allot(claims, int(capacity))
-    return kinds.copy(), valuation, given
+    return given
 
 
 def _is_stranded(options: Options, kinds: Counts, given: Counts) -> NDArray[np.bool_]:
