@@ -276,7 +276,13 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "goodput_late": ", {fairness:.1f} times as long as alone on its share",
         "goodput_rest": "no other job gains more from them",
         "goodput_waits": "{stopped}Waits for {wish} of kind {kind}; {held} of {capacity} held by "
-        "{jobs} with more to gain from them{largest}{higher}.",
+        "{jobs}{why}{largest}{higher}.",
+        "goodput_gains": " with more to gain from them",
+        "goodput_turns": " with more to gain from them, or whose turn it is",
+        "goodput_begun": ", some of which began too recently to be stopped",
+        "goodput_unknown": ", none of which is stopped yet for a job of unknown speed",
+        "goodput_kept": "{stopped}Waits for {wish} of kind {kind}: {free} of {capacity} are idle, "
+        "and kept for {job}, which waits for more until others may be stopped.",
         "goodput_largest": ", {count} of them by {job}",
     }
 )

@@ -8,6 +8,7 @@ approximately along concave envelopes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -208,8 +209,17 @@ def part_left(lost_s: Floats, lasts_s: Floats, ends_s: Floats | float = np.inf) 
     return np.asarray(np.minimum(left, until_end))
 
 
-def allot(claims: Claims, capacity: int) -> Counts:
-    """Compute each job's count. Shape (N,).
+class Wait(IntEnum):
+    """Cause of a job's wait, or of the least of several."""
+
+    GAINS = 0  # others have more to gain
+    TURNS = 1  # others have more to gain, or their turn
+    BEGUN = 2  # others have begun too recently to be stopped
+    UNKNOWN = 3  # others are not stopped for a job of unknown speed
+
+
+def allot(claims: Claims, capacity: int) -> tuple[Counts, Counts]:
+    """Compute each job's count, and the cause of its `Wait` if that is 0. Shapes (N,).
 
     Jobs that have just begun, and jobs that would make way for jobs of unknown speed, are not
     stopped. In that case only waiting jobs start that would start anyway: any other would have to
@@ -222,15 +232,18 @@ def allot(claims: Claims, capacity: int) -> Counts:
     keeps = claims.beginners(capacity)[:, None] & (claims.counts >= claims.held[:, None])
     values = np.where(keeps, values + 1e2 * most, values)
     ideal = _allot(claims, values, capacity)
+    causes = np.full(claims.held.size, Wait.TURNS if is_senior.any() else Wait.GAINS)
     is_kept = (claims.is_settling | claims.is_fixed) & (claims.held > 0)
     keeping = _raised(claims, values, is_kept, 1e6 * most)
     is_kept |= _kept_from_guesses(claims, keeping, ideal, capacity)
     if not (is_kept & (ideal == 0)).any():
-        return ideal
+        return ideal, causes
     values = _raised(claims, values, is_kept, 1e6 * most)
+    is_guess = ~claims.is_known & ~claims.owed(capacity)
+    causes = np.where(ideal > 0, np.where(is_guess, Wait.UNKNOWN, Wait.BEGUN), causes)
     is_out = (claims.held == 0) & (ideal == 0)
     values = np.where(is_out[:, None] & (claims.counts > 0), -np.inf, values)
-    return _allot(claims, values, capacity)
+    return _allot(claims, values, capacity), causes
 
 
 def _raised(claims: Claims, values: Floats, is_raised: NDArray[np.bool_], more: float) -> Floats:

@@ -76,21 +76,23 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
     is_pinned |= is_exhausted(options.jobs, snapshot.now) & (options.held > 0)
     change_s = changes_s(options.jobs)
     now = kinds_now(market, standing)
-    kinds, valuation, given = _draft(snapshot, market, standing, now, change_s, is_pinned)
+    kinds, valuation, given, causes = _draft(snapshot, market, standing, now, change_s, is_pinned)
     is_stranded = _is_stranded(options, kinds, given)
     if is_stranded.any():
         is_pinned |= is_stranded
-        kinds, valuation, given = _draft(snapshot, market, standing, now, change_s, is_pinned)
+        kinds, valuation, given, causes = _draft(
+            snapshot, market, standing, now, change_s, is_pinned
+        )
     elsewhere = idle_kinds(options, kinds, given, is_pinned)
     if not np.array_equal(elsewhere, kinds):
         kinds = elsewhere
-        given = _counts(snapshot, options, standing, valuation, change_s, kinds)
+        given, causes = _counts(snapshot, options, standing, valuation, change_s, kinds)
     calm = options, valuation.ends_s, standing.since_s, change_s, is_pinned, kinds, given
     trials_begin(*calm)
     tries = counts_try(*calm) | starts_try(options, snapshot.now, kinds, given)
     shares = _shares(snapshot, options, standing, valuation, change_s, kinds, given)
     given = np.array([shares[j.id].count if j.id in shares else 0 for j in options.jobs])
-    outcome = Outcome(snapshot, options, standing, valuation, kinds, given, tries)
+    outcome = Outcome(snapshot, options, standing, valuation, kinds, given, tries, causes)
     return Decision(shares, explain(outcome), carried=crowds)
 
 
@@ -112,11 +114,11 @@ def _draft(
     now: tuple[Counts, Valuation],
     change_s: Floats,
     is_pinned: NDArray[np.bool_],
-) -> tuple[Counts, Valuation, Counts]:
-    """Choose kinds, with some jobs pinned to the one that they hold, and counts. Shapes (M,)."""
+) -> tuple[Counts, Valuation, Counts, Counts]:
+    """Choose kinds, with some jobs pinned to the one that they hold, and `_counts`. Shapes (M,)."""
     kinds, valuation = kinds_choose(market, standing, now, change_s, is_pinned)
-    given = _counts(snapshot, market.options, standing, valuation, change_s, kinds)
-    return kinds.copy(), valuation, given
+    counts = _counts(snapshot, market.options, standing, valuation, change_s, kinds)
+    return kinds.copy(), valuation, *counts
 
 
 def _counts(
@@ -126,14 +128,14 @@ def _counts(
     valuation: Valuation,
     change_s: Floats,
     kinds: Counts,
-) -> Counts:
-    """Allot the accelerators of each kind to the jobs on it. Shape (M,)."""
-    given = np.zeros(len(options.jobs), dtype=np.int64)
+) -> tuple[Counts, Counts]:
+    """Allot the accelerators of each kind to the jobs on it, with causes of waits. Shapes (M,)."""
+    given, causes = np.zeros((2, len(options.jobs)), dtype=np.int64)
     for kind, capacity in enumerate(options.capacity):
         members = np.flatnonzero(kinds == kind)
         claims = _claims(snapshot, options, standing, valuation, change_s, members, kind)
-        given[members] = allot(claims, int(capacity))
-    return given
+        given[members], causes[members] = allot(claims, int(capacity))
+    return given, causes
 
 
 def _is_stranded(options: Options, kinds: Counts, given: Counts) -> NDArray[np.bool_]:
@@ -185,12 +187,22 @@ def _shares(
                 )
             )
         places = arrange(tenants, rooms[kind], kind)
+        spare: Counter[int] = Counter()
         for i, row in enumerate(rows):
             by_node = places[i] if places is not None else {}
             if options.jobs[row].performance is None and not tenants[i].now:
+                spare.update(by_node)
                 by_node = _together(options.jobs[row], by_node)
+                spare.subtract(by_node)
             count = sum(by_node.values()) or int(given[row])
             shares[options.jobs[row].id] = Share(kind, count, by_node=by_node)
+        waiting = np.flatnonzero((kinds == number) & (given == 0))
+        for row in waiting[np.argsort(-valuation.worth[waiting], kind="stable")].tolist():
+            job = options.jobs[row]
+            if spare.total() >= job.min_accelerators and not snapshot.excluded.get(job.id):
+                by_node = Counter(list(spare.elements())[: job.min_accelerators])
+                spare.subtract(by_node)
+                shares[job.id] = Share(kind, job.min_accelerators, by_node=by_node)
     for row in np.flatnonzero(given > 0).tolist():
         job = options.jobs[row]
         shares.setdefault(job.id, Share(options.kinds[kinds[row]], int(given[row])))
