@@ -258,6 +258,9 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "sia_shrink": "go {before}→{given}",
         # goodput_fair
         "goodput_moves": "Moves to {given} of {capacity} {kind}",
+        "goodput_places": "Keeps {given} of {capacity} {kind}, but moves{cause}",
+        "goodput_gathers": " from {before} to {nodes}",
+        "goodput_room": " to other nodes, by which all jobs together gain",
         "goodput_measures": "Moving to {given} of {capacity} {kind} to measure its speed",
         "goodput_tries": "Tries {given} of {capacity} {kind}, which are idle, to measure its speed",
         "goodput_faster": ", on which it is {gain:.0%} faster",

@@ -95,6 +95,37 @@ def test_idle_accelerators_are_with_no_other_job() -> None:
     assert "5 would be 20% faster, which does not pay for a change now" in text, text
 
 
+@given(snapshot=snapshots())
+def test_who_keeps_its_number_on_other_nodes_is_told_so(snapshot: Snapshot) -> None:
+    decision = goodput_fair(snapshot)
+    nodes = {one.id: (one.node_id, one.kind) for one in snapshot.accelerators}
+    for job_id, share in decision.shares.items():
+        held = [nodes[one] for one in snapshot.held.get(job_id, ())]
+        now = Counter(node for node, kind in held if kind == share.kind)
+        if now.total() == share.count and share.by_node:
+            is_told = ", but moves " in str(decision.reasons[job_id])
+            assert is_told == (now != share.by_node), str(decision.reasons[job_id])
+
+
+def test_a_move_is_told_with_its_nodes() -> None:
+    """On two nodes it is a tenth as fast as on one, where there is room."""
+    job = replace(begun(1, 2, 500.0), performance=Speed(distance=9.0), resize_s=0.8)
+    nodes = accelerators_make(*["gpu gpu gpu gpu"] * 2)
+    text = str(goodput_fair(snapshot_make(nodes, job, held={1: (1, 5)}, now=1000.0)).reasons[1])
+    assert text.startswith("Keeps 2 of 8 gpu, but moves from 2 to 1 node; "), text
+
+
+@given(snapshot=snapshots(), weight=st.sampled_from([1.0, 10.0]))
+def test_a_job_without_any_speed_is_one_of_unknown_speed(snapshot: Snapshot, weight: float) -> None:
+    """A model that has it do nothing wherever it may run tells nothing: it is not left out."""
+    still = job_make(99, weight=weight)
+    dead = replace(still, performance=Speed(per_s=0.0), remaining_examples=1e4)
+    told, unknown = (
+        goodput_fair(replace(snapshot, jobs=(*snapshot.jobs, job))) for job in (dead, still)
+    )
+    assert told.shares == unknown.shares
+
+
 def begun(job_id: int, count: int, ago_s: float) -> Job:
     """Make a job of hours with a fixed number of accelerators, running for so long at 1000 s."""
     return replace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -34,6 +35,7 @@ class Outcome:
     Attributes:
         tries: jobs that measure their speed on more accelerators (`probes.counts_try`).
         causes: `Wait` of the jobs that are given nothing.
+        moves: nodes before and after of jobs that keep their number on other nodes.
     """
 
     snapshot: Snapshot
@@ -44,6 +46,7 @@ class Outcome:
     given: Counts
     tries: NDArray[np.bool_]
     causes: Counts
+    moves: Mapping[JobId, tuple[int, int]]
 
     @cached_property
     def before(self) -> Counts:
@@ -219,6 +222,10 @@ def _holding(outcome: Outcome, row: int, job: Job) -> Reason:
         cause = outcome.faster(row) if job.performance is not None else None
     else:
         code = "keeps"
+        if job.id in outcome.moves:
+            old, new = outcome.moves[job.id]
+            gathers = reason("goodput_gathers", before=old, nodes=new)
+            code, cause = "goodput_places", gathers if new < old else reason("goodput_room")
     change = reason(
         code,
         given=int(given),

@@ -90,9 +90,9 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
     calm = options, valuation.ends_s, standing.since_s, change_s, is_pinned, kinds, given
     trials_begin(*calm)
     tries = counts_try(*calm) | starts_try(options, snapshot.now, kinds, given)
-    shares = _shares(snapshot, options, standing, valuation, change_s, kinds, given)
+    shares, moves = _shares(snapshot, options, standing, valuation, change_s, kinds, given)
     given = np.array([shares[j.id].count if j.id in shares else 0 for j in options.jobs])
-    outcome = Outcome(snapshot, options, standing, valuation, kinds, given, tries, causes)
+    outcome = Outcome(snapshot, options, standing, valuation, kinds, given, tries, causes, moves)
     return Decision(shares, explain(outcome), carried=crowds)
 
 
@@ -153,10 +153,11 @@ def _shares(
     change_s: Floats,
     kinds: Counts,
     given: Counts,
-) -> dict[JobId, Share]:
-    """Assign nodes to every job's count."""
+) -> tuple[dict[JobId, Share], dict[JobId, tuple[int, int]]]:
+    """Assign nodes to every job's count; count those of jobs that only move, before and after."""
     node_of = {one.id: (one.node_id, one.kind) for one in snapshot.accelerators}
     shares: dict[JobId, Share] = {}
+    moves: dict[JobId, tuple[int, int]] = {}
     slopes = standing.slope(valuation.ends_s)
     lives = lives_s(standing.since_s, change_s)
     if (options.held > 0).any():
@@ -196,6 +197,8 @@ def _shares(
                 spare.subtract(by_node)
             count = sum(by_node.values()) or int(given[row])
             shares[options.jobs[row].id] = Share(kind, count, by_node=by_node)
+            if places is not None and tenants[i].is_same and tenants[i].now != by_node:
+                moves[options.jobs[row].id] = len(tenants[i].now), len(by_node)
         waiting = np.flatnonzero((kinds == number) & (given == 0))
         for row in waiting[np.argsort(-valuation.worth[waiting], kind="stable")].tolist():
             job = options.jobs[row]
@@ -206,7 +209,7 @@ def _shares(
     for row in np.flatnonzero(given > 0).tolist():
         job = options.jobs[row]
         shares.setdefault(job.id, Share(options.kinds[kinds[row]], int(given[row])))
-    return shares
+    return shares, moves
 
 
 def _together(job: Job, by_node: Mapping[int, int]) -> Mapping[int, int]:
