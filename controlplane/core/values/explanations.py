@@ -282,7 +282,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "{jobs}{why}{largest}{higher}.",
         "goodput_gains": " with more to gain from them",
         "goodput_turns": " with more to gain from them, or whose turn it is",
-        "goodput_begun": ", some of which began too recently to be stopped",
+        "goodput_begun": ", some of which have just begun or end soon",
         "goodput_unknown": ", none of which is stopped yet for a job of unknown speed",
         "goodput_kept": "{stopped}Waits for {wish} of kind {kind}: {free} of {capacity} are idle, "
         "and kept for {job}, which waits for more until others may be stopped.",

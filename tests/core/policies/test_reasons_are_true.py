@@ -149,7 +149,7 @@ WAITS = "Waits for 6 more of kind gpu; 6 of 8 held by 2 jobs{}, 4 of them by job
         (
             20.0,
             True,
-            WAITS.format(", some of which began too recently to be stopped"),
+            WAITS.format(", some of which have just begun or end soon"),
             "Waits for 1 of kind gpu: 2 of 8 are idle, and kept for job 3, which waits for more "
             "until others may be stopped.",
         ),

@@ -254,7 +254,7 @@ SENTENCES = {
     ),
     "goodput_gains": " with more to gain from them",
     "goodput_turns": " with more to gain from them, or whose turn it is",
-    "goodput_begun": ", some of which began too recently to be stopped",
+    "goodput_begun": ", some of which have just begun or end soon",
     "goodput_unknown": ", none of which is stopped yet for a job of unknown speed",
     "goodput_kept": (
         "Was stopped. Waits for 2 more of kind gpu: 1 of 8 are idle, and kept for job 7, which "

@@ -55,7 +55,7 @@ class Claims:
         held: accelerators of this kind that each holds now. Shape (N,).
         is_elsewhere: whether it holds accelerators of another kind. Shape (N,).
         is_fixed: whether its count cannot change now, as a change is under way. Shape (N,).
-        is_settling: whether it has just begun and is not to be stopped yet. Shape (N,).
+        is_settling: whether it has just begun or ends soon, and is not to be stopped. Shape (N,).
         least: its minimum. Shape (N,).
         worth: weight-seconds of an example. Shape (N,).
         weights: weight as the job's owner set it. Shape (N,).
@@ -214,7 +214,7 @@ class Wait(IntEnum):
 
     GAINS = 0  # others have more to gain
     TURNS = 1  # others have more to gain, or their turn
-    BEGUN = 2  # others have begun too recently to be stopped
+    BEGUN = 2  # others are not stopped, as they have just begun or end soon
     UNKNOWN = 3  # others are not stopped for a job of unknown speed
 
 

@@ -175,7 +175,7 @@ def idle_kinds(
 ) -> Counts:
     """Return the kinds with jobs that get nothing moved to where their minimum is idle. Shape (M,).
 
-    Prices do not know who was begun too recently to be stopped, so a kind may have no room for a
+    Prices do not know who is not stopped, so a kind may have no room for a
     job that belongs there by its worth. Kinds on which a job waits are left to that one.
     """
     num_kinds = len(options.kinds)

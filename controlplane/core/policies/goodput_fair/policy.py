@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,9 @@ from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 #: A job is not stopped before it has run for so many times as long as its start takes.
 LEAST_RUN_STARTS = 12.0
+
+#: A job that ends within so many times as its start takes is not stopped either.
+LEAST_LEFT_STARTS = 3.0
 
 
 def goodput_fair(snapshot: Snapshot) -> Decision:
@@ -220,10 +224,17 @@ def _together(job: Job, by_node: Mapping[int, int]) -> Mapping[int, int]:
     return {node: by_node[node]}
 
 
-def _is_settling(job: Job, now: float) -> bool:
-    """Return whether a job has started so recently that stopping it would not pay."""
-    least_s = LEAST_RUN_STARTS * max(job.resize_s, START_S)
-    return job.running_since is not None and now - job.running_since < least_s
+def _is_settling(job: Job, now: float, rate: float) -> bool:
+    """Return whether a job has started so recently, or ends so soon, that stopping it does not pay.
+
+    Args:
+        rate: its useful examples per second on what it holds.
+    """
+    start_s = max(job.resize_s, START_S)
+    if job.running_since is None or now - job.running_since < LEAST_RUN_STARTS * start_s:
+        return job.running_since is not None
+    left = job.remaining_examples if job.performance is not None else None
+    return left is not None and 0.0 < left < LEAST_LEFT_STARTS * start_s * rate
 
 
 def _claims(
@@ -237,13 +248,15 @@ def _claims(
 ) -> Claims:
     jobs = [options.jobs[row] for row in members]
     is_here = options.held_kind[members] == kind
+    rates = [options.rate(row, kind, options.held[row]) for row in members]
+    settling = [_is_settling(*one) for one in zip(jobs, repeat(snapshot.now), rates)]
     return Claims(
         counts=options.counts[members, kind],
         rates=options.rates[members, kind],
         held=np.where(is_here, options.held[members], 0),
         is_elsewhere=~is_here & (options.held_kind[members] >= 0),
         is_fixed=np.array([job.id in snapshot.resizing for job in jobs], dtype=bool),
-        is_settling=np.array([_is_settling(job, snapshot.now) for job in jobs], dtype=bool),
+        is_settling=np.array(settling, dtype=bool),
         least=np.array([job.min_accelerators for job in jobs], dtype=np.int64),
         worth=valuation.worth[members],
         weights=np.array([job.weight for job in jobs], dtype=float),
