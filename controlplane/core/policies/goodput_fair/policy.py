@@ -248,12 +248,14 @@ def _claims(
 ) -> Claims:
     jobs = [options.jobs[row] for row in members]
     is_here = options.held_kind[members] == kind
-    rates = [options.rate(row, kind, options.held[row]) for row in members]
-    settling = [_is_settling(*one) for one in zip(jobs, repeat(snapshot.now), rates)]
+    counts, rates = options.counts[members, kind], options.rates[members, kind]
+    held = np.where(is_here, options.held[members], 0)
+    now = np.where(counts == held[:, None], rates, 0.0).max(axis=1, initial=0.0).tolist()
+    settling = [_is_settling(*one) for one in zip(jobs, repeat(snapshot.now), now)]
     return Claims(
-        counts=options.counts[members, kind],
-        rates=options.rates[members, kind],
-        held=np.where(is_here, options.held[members], 0),
+        counts=counts,
+        rates=rates,
+        held=held,
         is_elsewhere=~is_here & (options.held_kind[members] >= 0),
         is_fixed=np.array([job.id in snapshot.resizing for job in jobs], dtype=bool),
         is_settling=np.array(settling, dtype=bool),
