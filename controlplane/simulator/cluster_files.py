@@ -69,6 +69,7 @@ def cluster_read(path: Path) -> ClusterFile:
     with row_of(_OPTION, str(path)):
         kinds = content.get("kinds") or {}
         _fields_check(kinds, set(cluster.kinds), "'kinds'")
+    kinds = {str(kind): about for kind, about in kinds.items()}
     profiles: dict[str, Path] = {}
     speeds: dict[str, dict[str, float]] = {}
     for kind, about in kinds.items():
@@ -96,7 +97,7 @@ def _yaml_read(path: Path) -> Any:
 def _fields_check(values: Any, known: set[str], where: str) -> None:
     if not isinstance(values, Mapping):
         raise ValueError(f"{where} must have the fields {', '.join(sorted(known))}")
-    unknown = sorted(str(name) for name in values if name not in known)
+    unknown = sorted({str(name) for name in values} - known)
     if unknown:
         raise ValueError(
             f"{where} has {', '.join(map(repr, unknown))}; known are {', '.join(sorted(known))}"

@@ -113,12 +113,21 @@ ROW = "nodes:\n - {kind: t4, count: 6, accelerators: 4}\n"
         (ROW + "kinds: {t4: {}}", "kind t4 in .*: give either 'profiles' or 'speeds'"),
         (ROW + "kinds: {t4: {speeds: {a: 0}}}", "kind t4 in .*: 'speeds' must be positive"),
         (ROW + "kinds: {t4: {speeds: {a: .nan}}}", "'a' must be a number, not 'nan'"),
+        (ROW + "kinds: {t4: {speeds: [a, 2]}}", "'speeds' must be numbers by application, as"),
         (ROW + "kinds: {t4: {profiles: gone}}", "there is no folder .*gone; name one"),
+        (ROW + " - {kind: [a], count: 1, accelerators: 1}", "'kind' must be a single value, not "),
     ],
 )  # fmt: skip
 def test_mistakes_name_file_field_and_fix(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"--cluster: .*{message}"):
         cluster_read(write(tmp_path, text))
+
+
+def test_a_kind_may_be_a_number(tmp_path: Path) -> None:
+    nodes = "nodes: [{kind: 100, count: 1, accelerators: 1}]\n"
+    file = cluster_read(write(tmp_path, nodes + "kinds: {100: {speeds: {imagenet: 2}}}"))
+    assert file.cluster.kinds == {"100": 1}
+    assert file.speeds == {"imagenet": {"100": 2.0}}
 
 
 def test_a_missing_file_and_contradicting_options_are_named(tmp_path: Path) -> None:

@@ -87,6 +87,18 @@ def test_too_few_survivors_hold_their_state(outages: list[tuple[float, int, floa
     assert ended_at(job("a", least=4)) == pytest.approx([207.0 + 320.0 / 4])
 
 
+@pytest.mark.parametrize("round_s", [1.0, 60.0])
+def test_a_wait_for_a_node_is_not_for_ever(
+    outages: list[tuple[float, int, float]], round_s: float
+) -> None:
+    """Three hours without a node, however often the policy decides: 80 done, then as above."""
+    outages.append((30.0, 1, 10_800.0))
+    jobs = workload(job("a", least=4))
+    options = {"costs": COSTS, "failures": FAILURES, "round_s": round_s}
+    report = simulate(jobs, cluster_make(2, 2), "goodput_fair", **options)
+    assert report.jobs[0].ended_at == pytest.approx(10_807.0 + 320.0 / 4)
+
+
 def test_who_is_elsewhere_does_not_notice(outages: list[tuple[float, int, float]]) -> None:
     """Each has a node; that of b is lost with all but 180, and b waits until a has ended."""
     outages.append((130.0, 1, 1000.0))

@@ -101,6 +101,19 @@ def test_virtualflow_and_philly_files(tmp_path: Path) -> None:
     assert [job.requested for job in loaded.jobs] == [4, 1]
 
 
+def test_a_philly_list_may_be_quoted_and_says_what_it_leaves_out(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    path.write_text(
+        '"timestamp","duration","num_gpus"\n'
+        '"2017-10-09 07:01:55","66","1"\n'
+        '"2017-10-09 07:01:56","0","1"\n'
+        '"2017-10-09 07:01:57","9","0"\n'
+    )
+    loaded = load(path)
+    assert [job.requested for job in loaded.jobs] == [1]
+    assert "2 of 3 lines are left out: no duration or no accelerators." in loaded.notes
+
+
 def test_speeds_of_kinds_are_relative_to_the_level(tmp_path: Path) -> None:
     table = {
         kind: {

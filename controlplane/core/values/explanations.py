@@ -258,6 +258,9 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "sia_shrink": "go {before}→{given}",
         # goodput_fair
         "goodput_moves": "Moves to {given} of {capacity} {kind}",
+        "goodput_places": "Keeps {given} of {capacity} {kind}, but moves{cause}",
+        "goodput_gathers": " from {before} to {nodes}",
+        "goodput_room": " to other nodes, by which all jobs together gain",
         "goodput_measures": "Moving to {given} of {capacity} {kind} to measure its speed",
         "goodput_tries": "Tries {given} of {capacity} {kind}, which are idle, to measure its speed",
         "goodput_faster": ", on which it is {gain:.0%} faster",
@@ -276,7 +279,13 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "goodput_late": ", {fairness:.1f} times as long as alone on its share",
         "goodput_rest": "no other job gains more from them",
         "goodput_waits": "{stopped}Waits for {wish} of kind {kind}; {held} of {capacity} held by "
-        "{jobs} with more to gain from them{largest}{higher}.",
+        "{jobs}{why}{largest}{higher}.",
+        "goodput_gains": " with more to gain from them",
+        "goodput_turns": " with more to gain from them, or whose turn it is",
+        "goodput_begun": ", some of which have just begun or end soon",
+        "goodput_unknown": ", none of which is stopped yet for a job of unknown speed",
+        "goodput_kept": "{stopped}Waits for {wish} of kind {kind}: {free} of {capacity} are idle, "
+        "and kept for {job}, which waits for more until others may be stopped.",
         "goodput_largest": ", {count} of them by {job}",
     }
 )

@@ -308,6 +308,7 @@ class EventRun(Run):
     def _check_alive(self, is_tick: bool, is_changed: bool) -> None:
         is_working = any(row.job.epoch_ends_at() < math.inf for row in self._live.values())
         is_idle = is_tick and not is_changed and not is_working
-        self._idle_rounds = self._idle_rounds + 1 if is_idle else 0
+        if not (is_idle and self._lost):  # some may wait for a node to come back
+            self._idle_rounds = self._idle_rounds + 1 if is_idle else 0
         if self._idle_rounds > STUCK_ROUNDS or self.now - self._counted_at > LONGEST_S:
             raise StuckError(stuck_text(self.policy, [row.job for row in self._live.values()]))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import datetime
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def workload_is(path: Path) -> str:
             head = file.read(400).lstrip()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--workload: cannot read {path}: {error}") from error
-    columns = head.splitlines()[0].split(",") if head else []
+    columns = next(csv.reader(head.splitlines()), [])
     if {"time", "application"} <= set(columns):
         return "pollux"
     if {"timestamp", "duration", "num_gpus"} <= set(columns):
@@ -124,7 +124,8 @@ def philly_workload(path: Path, num_jobs: int, speeds: Mapping[str, float]) -> W
             at = datetime.datetime.fromisoformat(text_of(row, "timestamp"))
             at_s = at.replace(tzinfo=datetime.UTC).timestamp()
             rows.append((at_s, number_of(row, "duration"), _accelerators(row, "num_gpus")))
-    chosen = list(islice((row for row in sorted(rows) if row[1] > 0.0 and row[2] > 0), num_jobs))
+    usable = [row for row in sorted(rows) if row[1] > 0.0 and row[2] > 0]
+    chosen = usable[:num_jobs]
     jobs, applications = [], {}
     for index, (at_s, duration_s, count) in enumerate(chosen):
         name, rates = f"philly-{index}", scaling(2 * count)
@@ -142,7 +143,9 @@ def philly_workload(path: Path, num_jobs: int, speeds: Mapping[str, float]) -> W
                 max_accelerators=2 * count,
             )
         )
-    return Workload(tuple(jobs), applications)
+    num_left_out = len(rows) - len(usable)
+    notes = (f"{num_left_out} of {len(rows)} lines are left out: no duration or no accelerators.",)
+    return Workload(tuple(jobs), applications, notes if num_left_out else ())
 
 
 def virtualflow_workload(

@@ -119,9 +119,11 @@ def speeds_of(factors: Any) -> dict[str, float]:
     """Check relative speeds by name.
 
     Raises:
-        ValueError: one is not a positive number.
+        ValueError: they are no object, or one is not a positive number.
     """
-    found = {str(name): number_of(factors, name) for name in dict(factors)}
+    if not isinstance(factors, Mapping):
+        raise ValueError("'speeds' must be numbers by application, as {imagenet: 2.5}")
+    found = {str(name): number_of(factors, name) for name in factors}
     if min(found.values(), default=1.0) <= 0.0:
         raise ValueError("'speeds' must be positive")
     return found

@@ -68,13 +68,16 @@ def text_of(row: Any, name: str) -> str:
     """Return a value as text.
 
     Raises:
-        ValueError: the value is missing.
+        ValueError: the value is missing, or a list or object.
     """
     if not isinstance(row, Mapping):
         raise ValueError(f"must be an object with {name!r}, not {row!r}")
-    if row.get(name) in (None, ""):
+    value = row.get(name)
+    if value is None or value == "":
         raise ValueError(f"{name!r} is missing")
-    return str(row[name])
+    if isinstance(value, list | dict):
+        raise ValueError(f"{name!r} must be a single value, not {value!r:.40}")
+    return str(value)
 
 
 def number_of(row: Any, name: str) -> float:

@@ -142,6 +142,41 @@ def test_what_has_just_begun_keeps_what_it_has_if_others_can_give_way() -> None:
     assert {i: share.count for i, share in shares.items()} == {1: 1, 2: 2, 9: 1}
 
 
+@pytest.mark.parametrize(
+    "begun", [set(some) for n in range(4) for some in itertools.combinations((1, 2, 3, 4), n)]
+)
+def test_what_has_just_begun_does_not_hold_up_what_is_owed(begun: set[int]) -> None:
+    """Two are new and have waited for a minute; one is owed its minimum.
+
+    Who has just begun is not stopped for it, so one of the others is.
+    """
+    snapshot = busy()
+    jobs = [
+        replace(job, running_since=990.0, changed_at=990.0) if job.id in begun else job
+        for job in snapshot.jobs
+    ]
+    waiting = [job_make(number, at=940.0) for number in (8, 9)]
+    found = set(goodput_fair(replace(snapshot, jobs=(*jobs, *waiting))).shares)
+    assert len(found & {8, 9}) == 1
+    assert begun < found
+
+
+@pytest.mark.parametrize(
+    ("left_s", "resize_s", "is_stopped"),
+    [(20.0, 1.0, False), (60.0, 1.0, True), (60.0, 30.0, False), (0.0, 1.0, True)],
+)
+def test_what_ends_within_three_starts_is_not_stopped(
+    left_s: float, resize_s: float, is_stopped: bool
+) -> None:
+    """A start takes 10 s, or as long as a resize. Who goes on beyond its end is no such job."""
+    jobs = [
+        replace(job, remaining_examples=10.0 * left_s, resize_s=resize_s) for job in busy().jobs
+    ]
+    owed = job_make(9, at=900.0, weight=2.0)
+    found = set(goodput_fair(replace(busy(), jobs=(*jobs, owed))).shares)
+    assert (9 in found) == is_stopped
+
+
 def test_somebody_is_stopped_for_a_more_important_one() -> None:
     assert 9 in goodput_fair(with_newcomer(busy(), weight=2.0)).shares
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.cycle import decide
+from controlplane.core.policies import POLICIES
 from controlplane.core.policies.goodput_fair.envelopes import Envelopes
 from controlplane.core.policies.goodput_fair.forecast import Fluid
 from controlplane.core.values.types import Job, Snapshot
-from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make
+from tests.core.snapshots import (
+    Speed,
+    accelerators_make,
+    after,
+    job_make,
+    snapshot_make,
+    snapshots,
+)
 
 #: Cycles of two minutes in which jobs are to have found their places.
 MOST_CYCLES, CYCLE_S = 12, 120.0
@@ -134,3 +144,50 @@ def test_prices_tell_those_who_come_from_those_who_stay(
     values = np.array([[0.0, 15.0], [0.0, 6.0]])
     fluid = Fluid(Envelopes(counts, values), np.ones(2), capacity)
     assert fluid.clear(np.ones(2)) == expected
+
+
+@given(snapshot=snapshots())
+def test_nobody_waits_for_one_kind_while_another_is_idle(snapshot: Snapshot) -> None:
+    """Whatever keeps the kind on which a job is worth most from it; idle ones may be waited for."""
+    decision = POLICIES["goodput_fair"](snapshot)
+    idle = Counter(one.kind for one in snapshot.accelerators)
+    for share in decision.shares.values():
+        idle[share.kind] -= share.count
+    waiting = [job for job in snapshot.jobs if job.id not in decision.shares]
+    texts = {job.id: str(decision.reasons[job.id]) for job in waiting}
+    awaited = {found[1] for text in texts.values() if (found := re.search(r"of kind (\w+)", text))}
+    for job in waiting:
+        free = {kind for kind in idle if job.accepts(kind) and idle[kind] >= job.min_accelerators}
+        works = {kind for kind in free if job.performance is None or _rate(job, kind) > 0.0}
+        assert works <= awaited, (job, texts[job.id])
+
+
+def _rate(job: Job, kind: str) -> float:
+    assert job.performance is not None
+    return job.performance.goodput(kind, job.min_accelerators, 1)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_start_goes_to_an_idle_kind_where_the_better_one_has_just_begun(is_known: bool) -> None:
+    """Four that began 10 s ago fill the kind on which all are ten times as fast."""
+    speeds = {"fast": 10.0}
+    begun = [
+        replace(trader(i, speeds, 1, resize_s=30.0), running_since=990.0, changed_at=990.0)
+        for i in range(1, 5)
+    ]
+    new = replace(
+        job_make(5, weight=3.0, at=900.0),
+        performance=Speed(by_kind=speeds) if is_known else None,
+        remaining_examples=1e4,
+        resize_s=30.0,
+    )
+    snapshot = snapshot_make(
+        accelerators_make("fast fast fast fast", "slow slow slow slow"),
+        *begun,
+        new,
+        held={i: (i,) for i in range(1, 5)},
+        now=1000.0,
+    )
+    shares = POLICIES["goodput_fair"](snapshot).shares
+    assert {shares[i].kind for i in range(1, 5)} == {"fast"}
+    assert shares[5].kind == "slow"

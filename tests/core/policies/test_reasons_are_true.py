@@ -16,7 +16,7 @@ from controlplane.core.policies.goodput_fair.policy import goodput_fair
 from controlplane.core.scheduling.pools import capacity_by_kind
 from controlplane.core.values.explanations import others_jobs_hidden
 from controlplane.core.values.tiers import Tier
-from controlplane.core.values.types import Decision, Snapshot
+from controlplane.core.values.types import Decision, Job, Snapshot
 from tests.core.snapshots import (
     Speed,
     accelerators_make,
@@ -69,6 +69,7 @@ def test_other_jobs_stand_in_the_way_only_where_nothing_is_idle(snapshot: Snapsh
         waits = _HELD.search(text)
         if waits is not None:
             assert (int(waits[2]), int(waits[3])) == (used[waits[1]], capacity[waits[1]]), text
+            assert capacity[waits[1]] - used[waits[1]] < job.min_accelerators, text
         more = _TOO_MANY.search(text)
         if more is not None:
             assert share is not None, text
@@ -92,6 +93,115 @@ def test_idle_accelerators_are_with_no_other_job() -> None:
     assert decision.shares[1].count == 4
     text = str(decision.reasons[1])
     assert "5 would be 20% faster, which does not pay for a change now" in text, text
+
+
+@given(snapshot=snapshots())
+def test_who_keeps_its_number_on_other_nodes_is_told_so(snapshot: Snapshot) -> None:
+    decision = goodput_fair(snapshot)
+    nodes = {one.id: (one.node_id, one.kind) for one in snapshot.accelerators}
+    for job_id, share in decision.shares.items():
+        held = [nodes[one] for one in snapshot.held.get(job_id, ())]
+        now = Counter(node for node, kind in held if kind == share.kind)
+        if now.total() == share.count and share.by_node:
+            is_told = ", but moves " in str(decision.reasons[job_id])
+            assert is_told == (now != share.by_node), str(decision.reasons[job_id])
+
+
+def test_a_move_is_told_with_its_nodes() -> None:
+    """On two nodes it is a tenth as fast as on one, where there is room."""
+    job = replace(begun(1, 2, 500.0), performance=Speed(distance=9.0), resize_s=0.8)
+    nodes = accelerators_make(*["gpu gpu gpu gpu"] * 2)
+    text = str(goodput_fair(snapshot_make(nodes, job, held={1: (1, 5)}, now=1000.0)).reasons[1])
+    assert text.startswith("Keeps 2 of 8 gpu, but moves from 2 to 1 node; "), text
+
+
+@given(snapshot=snapshots(), weight=st.sampled_from([1.0, 10.0]))
+def test_a_job_without_any_speed_is_one_of_unknown_speed(snapshot: Snapshot, weight: float) -> None:
+    """A model that has it do nothing wherever it may run tells nothing: it is not left out."""
+    still = job_make(99, weight=weight)
+    dead = replace(still, performance=Speed(per_s=0.0), remaining_examples=1e4)
+    told, unknown = (
+        goodput_fair(replace(snapshot, jobs=(*snapshot.jobs, job))) for job in (dead, still)
+    )
+    assert told.shares == unknown.shares
+
+
+def begun(job_id: int, count: int, ago_s: float) -> Job:
+    """Make a job of hours with a fixed number of accelerators, running for so long at 1000 s."""
+    return replace(
+        job_make(job_id, least=count, most=count),
+        performance=Speed(company=0.1),
+        remaining_examples=1e6,
+        attained_accelerator_s=count * ago_s,
+        running_since=1000.0 - ago_s,
+        changed_at=1000.0 - ago_s,
+        most_accelerators=count,
+        resize_s=30.0,
+    )
+
+
+WAITS = "Waits for 6 more of kind gpu; 6 of 8 held by 2 jobs{}, 4 of them by job 1."
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "is_known", "large", "small"),
+    [
+        (
+            20.0,
+            True,
+            WAITS.format(", some of which have just begun or end soon"),
+            "Waits for 1 of kind gpu: 2 of 8 are idle, and kept for job 3, which waits for more "
+            "until others may be stopped.",
+        ),
+        (
+            500.0,
+            False,
+            WAITS.format(", none of which is stopped yet for a job of unknown speed"),
+            "Waits for 1 of kind gpu: 2 of 8 are idle, and kept for job 3, which waits for more "
+            "until others may be stopped.",
+        ),
+        (500.0, True, "Is given 8 of 8 gpu;", "Waits for 1 of kind gpu; 8 of 8 held by 1 job"),
+    ],
+    ids=["has just begun", "unknown speed", "makes way"],
+)
+def test_a_wait_is_told_by_its_cause(ago_s: float, is_known: bool, large: str, small: str) -> None:
+    """A large short job waits for both that run, a small long one for the large one."""
+    waiting = [
+        replace(
+            job_make(number, least=least, most=least, at=at, weight=weight),
+            performance=Speed(company=0.1) if is_known else None,
+            remaining_examples=work,
+        )
+        for number, least, at, weight, work in ((3, 8, 990.0, 1.0, 5e2), (4, 1, 995.0, 1e-3, 1e6))
+    ]
+    held = {1: (1, 2, 3, 4), 2: (5, 6)}
+    running = [begun(1, 4, ago_s), begun(2, 2, ago_s)]
+    nodes = accelerators_make(*["gpu gpu gpu gpu"] * 2)
+    snapshot = snapshot_make(nodes, *running, *waiting, held=held, now=1000.0)
+    reasons = goodput_fair(snapshot).reasons
+    assert str(reasons[3]).startswith(large), str(reasons[3])
+    assert str(reasons[4]).startswith(small), str(reasons[4])
+
+
+def test_what_a_start_on_one_node_leaves_goes_to_a_job_that_waits() -> None:
+    """One is idle on each of three nodes. One job begins on one of them, another takes two."""
+    running = [replace(begun(i, 3, 500.0), weight=5.0) for i in (1, 2, 3)]
+    new = job_make(4, least=1, most=4, at=990.0)
+    known = replace(
+        job_make(5, least=2, most=2, at=990.0, weight=1e-3),
+        performance=Speed(company=0.1),
+        remaining_examples=1e6,
+    )
+    nodes = accelerators_make(*["gpu gpu gpu gpu"] * 3)
+    held = {1: (1, 2, 3), 2: (5, 6, 7), 3: (9, 10, 11)}
+    decision = goodput_fair(snapshot_make(nodes, *running, new, known, held=held, now=1000.0))
+    assert {i: share.count for i, share in decision.shares.items()} == {
+        1: 3,
+        2: 3,
+        3: 3,
+        4: 1,
+        5: 2,
+    }
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))

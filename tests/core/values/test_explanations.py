@@ -99,6 +99,7 @@ FIELDS = {
     "way": None,
     "weight": 2.0,
     "winner": 7,
+    "why": reason("goodput_gains"),
     "wish": reason("more", count=2),
     "whose": "project",
 }
@@ -230,6 +231,9 @@ SENTENCES = {
     "sia_stop": "stop",
     "sia_shrink": "go 3→4",
     "goodput_moves": "Moves to 4 of 8 gpu",
+    "goodput_places": "Keeps 4 of 8 gpu, but moves for job 7",
+    "goodput_gathers": " from 3 to 2 nodes",
+    "goodput_room": " to other nodes, by which all jobs together gain",
     "goodput_measures": "Moving to 4 of 8 gpu to measure its speed",
     "goodput_tries": "Tries 4 of 8 gpu, which are idle, to measure its speed",
     "goodput_faster": ", on which it is 25% faster",
@@ -247,6 +251,14 @@ SENTENCES = {
     "goodput_waits": (
         "Was stopped. Waits for 2 more of kind gpu; 6 of 8 held by 1 job with more to gain from "
         "them, 4 of them by job 7."
+    ),
+    "goodput_gains": " with more to gain from them",
+    "goodput_turns": " with more to gain from them, or whose turn it is",
+    "goodput_begun": ", some of which have just begun or end soon",
+    "goodput_unknown": ", none of which is stopped yet for a job of unknown speed",
+    "goodput_kept": (
+        "Was stopped. Waits for 2 more of kind gpu: 1 of 8 are idle, and kept for job 7, which "
+        "waits for more until others may be stopped."
     ),
     "goodput_largest": ", 2 of them by job 7",
     "tier_shares": (

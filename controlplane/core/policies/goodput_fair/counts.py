@@ -8,6 +8,7 @@ approximately along concave envelopes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +55,7 @@ class Claims:
         held: accelerators of this kind that each holds now. Shape (N,).
         is_elsewhere: whether it holds accelerators of another kind. Shape (N,).
         is_fixed: whether its count cannot change now, as a change is under way. Shape (N,).
-        is_settling: whether it has just begun and is not to be stopped yet. Shape (N,).
+        is_settling: whether it has just begun or ends soon, and is not to be stopped. Shape (N,).
         least: its minimum. Shape (N,).
         worth: weight-seconds of an example. Shape (N,).
         weights: weight as the job's owner set it. Shape (N,).
@@ -208,8 +209,17 @@ def part_left(lost_s: Floats, lasts_s: Floats, ends_s: Floats | float = np.inf) 
     return np.asarray(np.minimum(left, until_end))
 
 
-def allot(claims: Claims, capacity: int) -> Counts:
-    """Compute each job's count. Shape (N,).
+class Wait(IntEnum):
+    """Cause of a job's wait, or of the least of several."""
+
+    GAINS = 0  # others have more to gain
+    TURNS = 1  # others have more to gain, or their turn
+    BEGUN = 2  # others are not stopped, as they have just begun or end soon
+    UNKNOWN = 3  # others are not stopped for a job of unknown speed
+
+
+def allot(claims: Claims, capacity: int) -> tuple[Counts, Counts]:
+    """Compute each job's count, and the cause of its `Wait` if that is 0. Shapes (N,).
 
     Jobs that have just begun, and jobs that would make way for jobs of unknown speed, are not
     stopped. In that case only waiting jobs start that would start anyway: any other would have to
@@ -218,18 +228,28 @@ def allot(claims: Claims, capacity: int) -> Counts:
     values = claims.values()
     most = float(values[np.isfinite(values)].max(initial=0.0))
     is_senior = claims.seniors(capacity) | claims.newcomers(capacity)
-    values = np.where(is_senior[:, None] & (claims.counts > 0), values + 1e3 * most, values)
+    values = _raised(claims, values, is_senior, 1e3 * most)
     keeps = claims.beginners(capacity)[:, None] & (claims.counts >= claims.held[:, None])
     values = np.where(keeps, values + 1e2 * most, values)
     ideal = _allot(claims, values, capacity)
+    causes = np.full(claims.held.size, Wait.TURNS if is_senior.any() else Wait.GAINS)
     is_kept = (claims.is_settling | claims.is_fixed) & (claims.held > 0)
-    is_kept |= _kept_from_guesses(claims, values, ideal, capacity)
+    keeping = _raised(claims, values, is_kept, 1e6 * most)
+    is_kept |= _kept_from_guesses(claims, keeping, ideal, capacity)
     if not (is_kept & (ideal == 0)).any():
-        return ideal
-    values = np.where(is_kept[:, None] & (claims.counts > 0), values + 1e6 * most, values)
+        return ideal, causes
+    values = _raised(claims, values, is_kept, 1e6 * most)
+    is_guess = ~claims.is_known & ~claims.owed(capacity)
+    causes = np.where(ideal > 0, np.where(is_guess, Wait.UNKNOWN, Wait.BEGUN), causes)
     is_out = (claims.held == 0) & (ideal == 0)
     values = np.where(is_out[:, None] & (claims.counts > 0), -np.inf, values)
-    return _allot(claims, values, capacity)
+    return _allot(claims, values, capacity), causes
+
+
+def _raised(claims: Claims, values: Floats, is_raised: NDArray[np.bool_], more: float) -> Floats:
+    """Return the values with so much `more` for some jobs, on any number of accelerators."""
+    raised: Floats = np.where(is_raised[:, None] & (claims.counts > 0), values + more, values)
+    return raised
 
 
 def _kept_from_guesses(
@@ -240,6 +260,9 @@ def _kept_from_guesses(
     None if `ideal` stops no such job. Jobs of unknown speed take accelerators above other jobs'
     minimum only, unless they have a higher weight or are owed their minimum. So those are kept that
     would not make way for jobs that wait and are of known speed, or are owed their minimum.
+
+    Args:
+        values: as in `claims`, with more for jobs that are kept anyway: others make way.
     """
     due = np.maximum(claims.held, np.where(claims.owed(capacity), claims.least, 0))
     is_guess = ~claims.is_known & (ideal > due)

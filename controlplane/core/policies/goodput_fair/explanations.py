@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,12 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.core.policies.common.kinds import cannot_start
+from controlplane.core.policies.goodput_fair.counts import Wait
 from controlplane.core.policies.goodput_fair.fairness_cost import FAIR, FairnessCost
 from controlplane.core.policies.goodput_fair.rate_tables import Counts, Floats, Options
 from controlplane.core.policies.goodput_fair.resize_limits import LARGE_GAIN, is_exhausted
 from controlplane.core.policies.goodput_fair.shadow_prices import FOREVER_S, Valuation
 from controlplane.core.values.explanations import MIN_REPORTED_GAIN, Reason, reason
 from controlplane.core.values.types import Job, JobId, Snapshot
+
+#: Code of the reason for each cause of a wait.
+_WHY = {
+    Wait.GAINS: "goodput_gains",
+    Wait.TURNS: "goodput_turns",
+    Wait.BEGUN: "goodput_begun",
+    Wait.UNKNOWN: "goodput_unknown",
+}
 
 
 @dataclass(frozen=True)
@@ -24,6 +34,8 @@ class Outcome:
 
     Attributes:
         tries: jobs that measure their speed on more accelerators (`probes.counts_try`).
+        causes: `Wait` of the jobs that are given nothing.
+        moves: nodes before and after of jobs that keep their number on other nodes.
     """
 
     snapshot: Snapshot
@@ -33,6 +45,8 @@ class Outcome:
     kinds: Counts
     given: Counts
     tries: NDArray[np.bool_]
+    causes: Counts
+    moves: Mapping[JobId, tuple[int, int]]
 
     @cached_property
     def before(self) -> Counts:
@@ -136,6 +150,17 @@ class Outcome:
         return sums[bisect_right(weights, weight)]
 
     @cached_property
+    def first_waiting(self) -> list[JobId | None]:
+        """For each kind, the job of most worth that waits for more of it than is idle."""
+        found: list[JobId | None] = []
+        least = np.array([job.min_accelerators for job in self.options.jobs])
+        for kind, idle in enumerate(self.idle):
+            rows = np.flatnonzero((self.kinds == kind) & (self.given == 0) & (least > idle))
+            best = rows[np.argmax(self.valuation.worth[rows])] if rows.size else None
+            found.append(None if best is None else self.options.jobs[best].id)
+        return found
+
+    @cached_property
     def gain(self) -> Reason | None:
         """Gain in total speed of all jobs; None when negligible."""
         now, then = self.speeds
@@ -197,6 +222,10 @@ def _holding(outcome: Outcome, row: int, job: Job) -> Reason:
         cause = outcome.faster(row) if job.performance is not None else None
     else:
         code = "keeps"
+        if job.id in outcome.moves:
+            old, new = outcome.moves[job.id]
+            gathers = reason("goodput_gathers", before=old, nodes=new)
+            code, cause = "goodput_places", gathers if new < old else reason("goodput_room")
     change = reason(
         code,
         given=int(given),
@@ -240,14 +269,27 @@ def _waiting(outcome: Outcome, row: int, job: Job) -> Reason:
     free = int(options.capacity[kind]) - held
     needed = job.min_accelerators - free
     is_stopped = options.held[row] > 0
+    stopped = reason("stopped", cause=outcome.cause(row)) if is_stopped else None
+    first = outcome.first_waiting[kind] if needed <= 0 else None
+    if first is not None:
+        return reason(
+            "goodput_kept",
+            stopped=stopped,
+            wish=job.min_accelerators,
+            kind=options.kinds[kind],
+            free=free,
+            capacity=int(options.capacity[kind]),
+            job=first,
+        )
     return reason(
         "goodput_waits",
-        stopped=reason("stopped", cause=outcome.cause(row)) if is_stopped else None,
+        stopped=stopped,
         wish=reason("more", count=needed) if free > 0 < needed else job.min_accelerators,
         kind=options.kinds[kind],
         held=held,
         capacity=int(options.capacity[kind]),
         jobs=outcome.num_holders(kind),
+        why=reason(_WHY[Wait(outcome.causes[row])]),
         largest=outcome.largest_holders[kind],
         higher=reason("higher", count=higher) if higher > 0 else None,
     )

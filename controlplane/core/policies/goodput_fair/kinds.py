@@ -170,6 +170,31 @@ def kinds_choose(
     return stay, market.valuate(stay, standing)
 
 
+def idle_kinds(
+    options: Options, kinds: Counts, given: Counts, is_pinned: NDArray[np.bool_]
+) -> Counts:
+    """Return the kinds with jobs that get nothing moved to where their minimum is idle. Shape (M,).
+
+    Prices do not know who is not stopped, so a kind may have no room for a
+    job that belongs there by its worth. Kinds on which a job waits are left to that one.
+    """
+    num_kinds = len(options.kinds)
+    waiting = np.flatnonzero((kinds >= 0) & (given == 0) & ~is_pinned)
+    if num_kinds < 2 or waiting.size == 0:
+        return kinds
+    idle = options.capacity - np.bincount(kinds[given > 0], given[given > 0], num_kinds)
+    idle[kinds[waiting]] = 0
+    found = kinds.copy()
+    for row in waiting.tolist():
+        least = options.jobs[row].min_accelerators
+        rates = [options.rate(row, kind, least) for kind in range(num_kinds)]
+        open_kinds = [kind for kind in range(num_kinds) if idle[kind] >= least and rates[kind] > 0]
+        if open_kinds:
+            found[row] = max(open_kinds, key=lambda kind: rates[kind])
+            idle[found[row]] -= least
+    return found
+
+
 def _step_of(kinds: Counts, turn: int) -> int:
     """Return the number of jobs that move in a round: a quarter of all, then ever fewer."""
     return max(int((kinds >= 0).sum()) >> (turn + 2), 1)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ from controlplane.core.policies.goodput_fair.fairness_cost import (
     crowds_of,
     standing_of,
 )
-from controlplane.core.policies.goodput_fair.kinds import kinds_choose, kinds_now
+from controlplane.core.policies.goodput_fair.kinds import idle_kinds, kinds_choose, kinds_now
 from controlplane.core.policies.goodput_fair.placement import Tenant, arrange
 from controlplane.core.policies.goodput_fair.probes import (
     counts_try,
@@ -55,6 +56,9 @@ from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 #: A job is not stopped before it has run for so many times as long as its start takes.
 LEAST_RUN_STARTS = 12.0
 
+#: A job that ends within so many times as its start takes is not stopped either.
+LEAST_LEFT_STARTS = 3.0
+
 
 def goodput_fair(snapshot: Snapshot) -> Decision:
     """Share accelerators for the least weighted completion time, with bounded unfairness."""
@@ -76,17 +80,23 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
     is_pinned |= is_exhausted(options.jobs, snapshot.now) & (options.held > 0)
     change_s = changes_s(options.jobs)
     now = kinds_now(market, standing)
-    kinds, valuation, given = _draft(snapshot, market, standing, now, change_s, is_pinned)
+    kinds, valuation, given, causes = _draft(snapshot, market, standing, now, change_s, is_pinned)
     is_stranded = _is_stranded(options, kinds, given)
     if is_stranded.any():
         is_pinned |= is_stranded
-        kinds, valuation, given = _draft(snapshot, market, standing, now, change_s, is_pinned)
+        kinds, valuation, given, causes = _draft(
+            snapshot, market, standing, now, change_s, is_pinned
+        )
+    elsewhere = idle_kinds(options, kinds, given, is_pinned)
+    if not np.array_equal(elsewhere, kinds):
+        kinds = elsewhere
+        given, causes = _counts(snapshot, options, standing, valuation, change_s, kinds)
     calm = options, valuation.ends_s, standing.since_s, change_s, is_pinned, kinds, given
     trials_begin(*calm)
     tries = counts_try(*calm) | starts_try(options, snapshot.now, kinds, given)
-    shares = _shares(snapshot, options, standing, valuation, change_s, kinds, given)
+    shares, moves = _shares(snapshot, options, standing, valuation, change_s, kinds, given)
     given = np.array([shares[j.id].count if j.id in shares else 0 for j in options.jobs])
-    outcome = Outcome(snapshot, options, standing, valuation, kinds, given, tries)
+    outcome = Outcome(snapshot, options, standing, valuation, kinds, given, tries, causes, moves)
     return Decision(shares, explain(outcome), carried=crowds)
 
 
@@ -108,16 +118,28 @@ def _draft(
     now: tuple[Counts, Valuation],
     change_s: Floats,
     is_pinned: NDArray[np.bool_],
-) -> tuple[Counts, Valuation, Counts]:
-    """Choose kinds, with some jobs pinned to the one that they hold, and counts. Shapes (M,)."""
-    options = market.options
+) -> tuple[Counts, Valuation, Counts, Counts]:
+    """Choose kinds, with some jobs pinned to the one that they hold, and `_counts`. Shapes (M,)."""
     kinds, valuation = kinds_choose(market, standing, now, change_s, is_pinned)
-    given = np.zeros(len(options.jobs), dtype=np.int64)
+    counts = _counts(snapshot, market.options, standing, valuation, change_s, kinds)
+    return kinds.copy(), valuation, *counts
+
+
+def _counts(
+    snapshot: Snapshot,
+    options: Options,
+    standing: FairnessCost,
+    valuation: Valuation,
+    change_s: Floats,
+    kinds: Counts,
+) -> tuple[Counts, Counts]:
+    """Allot the accelerators of each kind to the jobs on it, with causes of waits. Shapes (M,)."""
+    given, causes = np.zeros((2, len(options.jobs)), dtype=np.int64)
     for kind, capacity in enumerate(options.capacity):
         members = np.flatnonzero(kinds == kind)
         claims = _claims(snapshot, options, standing, valuation, change_s, members, kind)
-        given[members] = allot(claims, int(capacity))
-    return kinds.copy(), valuation, given
+        given[members], causes[members] = allot(claims, int(capacity))
+    return given, causes
 
 
 def _is_stranded(options: Options, kinds: Counts, given: Counts) -> NDArray[np.bool_]:
@@ -135,10 +157,11 @@ def _shares(
     change_s: Floats,
     kinds: Counts,
     given: Counts,
-) -> dict[JobId, Share]:
-    """Assign nodes to every job's count."""
+) -> tuple[dict[JobId, Share], dict[JobId, tuple[int, int]]]:
+    """Assign nodes to every job's count; count those of jobs that only move, before and after."""
     node_of = {one.id: (one.node_id, one.kind) for one in snapshot.accelerators}
     shares: dict[JobId, Share] = {}
+    moves: dict[JobId, tuple[int, int]] = {}
     slopes = standing.slope(valuation.ends_s)
     lives = lives_s(standing.since_s, change_s)
     if (options.held > 0).any():
@@ -169,16 +192,28 @@ def _shares(
                 )
             )
         places = arrange(tenants, rooms[kind], kind)
+        spare: Counter[int] = Counter()
         for i, row in enumerate(rows):
             by_node = places[i] if places is not None else {}
             if options.jobs[row].performance is None and not tenants[i].now:
+                spare.update(by_node)
                 by_node = _together(options.jobs[row], by_node)
+                spare.subtract(by_node)
             count = sum(by_node.values()) or int(given[row])
             shares[options.jobs[row].id] = Share(kind, count, by_node=by_node)
+            if places is not None and tenants[i].is_same and tenants[i].now != by_node:
+                moves[options.jobs[row].id] = len(tenants[i].now), len(by_node)
+        waiting = np.flatnonzero((kinds == number) & (given == 0))
+        for row in waiting[np.argsort(-valuation.worth[waiting], kind="stable")].tolist():
+            job = options.jobs[row]
+            if spare.total() >= job.min_accelerators and not snapshot.excluded.get(job.id):
+                by_node = Counter(list(spare.elements())[: job.min_accelerators])
+                spare.subtract(by_node)
+                shares[job.id] = Share(kind, job.min_accelerators, by_node=by_node)
     for row in np.flatnonzero(given > 0).tolist():
         job = options.jobs[row]
         shares.setdefault(job.id, Share(options.kinds[kinds[row]], int(given[row])))
-    return shares
+    return shares, moves
 
 
 def _together(job: Job, by_node: Mapping[int, int]) -> Mapping[int, int]:
@@ -189,10 +224,17 @@ def _together(job: Job, by_node: Mapping[int, int]) -> Mapping[int, int]:
     return {node: by_node[node]}
 
 
-def _is_settling(job: Job, now: float) -> bool:
-    """Return whether a job has started so recently that stopping it would not pay."""
-    least_s = LEAST_RUN_STARTS * max(job.resize_s, START_S)
-    return job.running_since is not None and now - job.running_since < least_s
+def _is_settling(job: Job, now: float, rate: float) -> bool:
+    """Return whether a job has started so recently, or ends so soon, that stopping it does not pay.
+
+    Args:
+        rate: its useful examples per second on what it holds.
+    """
+    start_s = max(job.resize_s, START_S)
+    if job.running_since is None or now - job.running_since < LEAST_RUN_STARTS * start_s:
+        return job.running_since is not None
+    left = job.remaining_examples if job.performance is not None else None
+    return left is not None and 0.0 < left < LEAST_LEFT_STARTS * start_s * rate
 
 
 def _claims(
@@ -206,13 +248,17 @@ def _claims(
 ) -> Claims:
     jobs = [options.jobs[row] for row in members]
     is_here = options.held_kind[members] == kind
+    counts, rates = options.counts[members, kind], options.rates[members, kind]
+    held = np.where(is_here, options.held[members], 0)
+    now = np.where(counts == held[:, None], rates, 0.0).max(axis=1, initial=0.0).tolist()
+    settling = [_is_settling(*one) for one in zip(jobs, repeat(snapshot.now), now)]
     return Claims(
-        counts=options.counts[members, kind],
-        rates=options.rates[members, kind],
-        held=np.where(is_here, options.held[members], 0),
+        counts=counts,
+        rates=rates,
+        held=held,
         is_elsewhere=~is_here & (options.held_kind[members] >= 0),
         is_fixed=np.array([job.id in snapshot.resizing for job in jobs], dtype=bool),
-        is_settling=np.array([_is_settling(job, snapshot.now) for job in jobs], dtype=bool),
+        is_settling=np.array(settling, dtype=bool),
         least=np.array([job.min_accelerators for job in jobs], dtype=np.int64),
         worth=valuation.worth[members],
         weights=np.array([job.weight for job in jobs], dtype=float),

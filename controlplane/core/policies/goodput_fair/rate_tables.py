@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,6 +144,11 @@ def options_of(snapshot: Snapshot) -> Options:
         here = np.where(held_kinds[rows] == column, held_counts[rows], cap)
         at = counts[rows, column] = _points(grid, width, cap, least[rows], here)
         rates[rows, column] = _rates(tables[column], at, least[rows])
+    rows = np.flatnonzero(~rates.any(axis=(1, 2)))
+    still = {jobs[row].id for row in rows if jobs[row].performance is not None}
+    if still:  # a model by which a job does nothing anywhere tells nothing
+        seen = (replace(j, performance=None) if j.id in still else j for j in snapshot.jobs)
+        return options_of(replace(snapshot, jobs=tuple(seen)))
     sizes = np.array([capacity[kind] for kind in kinds], dtype=np.int64)
     work = _work(jobs, counts, rates)
     return Options(jobs, kinds, sizes, counts, rates, held_kinds, held_counts, work)
