@@ -142,6 +142,22 @@ def test_an_output_without_weights_has_weights_of_one(data: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    "data",
+    [
+        (A, {"a": A, "b": None}),
+        (A, [A, None]),
+        [(A[0], (A[0], None))] * 3,
+        tf.data.Dataset.from_tensors((A, {"a": A, "b": None})),
+    ],
+    ids=["dict", "list", "examples", "tf.data"],
+)
+def test_an_output_without_labels_has_labels_of_no_numbers(data: Any) -> None:
+    given, absent = keras.tree.flatten(whole(opened(data))[1])
+    assert given.tolist() == A.tolist()
+    assert absent.shape == (3, 0)
+
+
+@pytest.mark.parametrize(
     ("data", "code", "field"),
     [
         ((np.ones(3), np.ones(4)), "length_mismatch", "data.train"),
