@@ -310,6 +310,12 @@ def build(settings):
         ("def build(settings:\n    pass\n", "job.py, line 1, is not valid Python"),
         ("import no_such_module_anywhere\n", "no module 'no_such_module_anywhere'"),
         ("import sys\nsys.exit(0)\n", "Importing job.py raised SystemExit: 0 (job.py, line 2)"),
+        (
+            "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('lr')\n"
+            "parser.parse_args([])\n",
+            "Importing job.py raised SystemExit: 2 (job.py, line 4); a job has no command line of "
+            "its own: give parse_args([]), and values as settings of the job",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_imported_is_the_users_fault(
