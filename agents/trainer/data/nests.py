@@ -29,11 +29,7 @@ def parts_arrays(item: Any, path: str, min_rank: int = 1) -> tuple[Any, ...]:
     """
     arrays: tuple[Any, ...] = ()
     for part, name in zip(parts_split(item, path), PART_NAMES, strict=False):
-        given = part
-        if name == "y":
-            given = _no_numbers_for_none(part, arrays[0], min_rank)
-        elif name == "sample_weight":
-            given = _ones_for_none(part, arrays[1], min_rank)
+        given = part if name == "x" else _no_numbers_for_none(part, arrays[0], min_rank)
         arrays += (nested_arrays(given, f"{path}.{name}", min_rank),)
     if len(arrays) == len(PART_NAMES):  # 1 in one place and 0.5 in another are of one type
         floatx = keras.config.floatx()
@@ -66,26 +62,17 @@ def parts_split(item: Any, path: str) -> tuple[Any, ...]:
     return parts
 
 
-def _no_numbers_for_none(y: Any, x: Any, min_rank: int) -> Any:
-    """Replace None, which stands for an output without labels, by labels of no numbers."""
-    is_nest = isinstance(y, (dict, tuple, list)) and not is_number_list(y)
-    if not is_nest or all(leaf is not None for leaf in keras.tree.flatten(y)):
-        return y
+def _no_numbers_for_none(part: Any, x: Any, min_rank: int) -> Any:
+    """Replace None, for an output without labels or weights, by arrays of no numbers.
+
+    `keras_private.batch_of` gives None to Keras again.
+    """
+    is_nest = isinstance(part, (dict, tuple, list)) and not is_number_list(part)
+    if not is_nest or all(leaf is not None for leaf in keras.tree.flatten(part)):
+        return part
     num_rows = keras.tree.flatten(x)[0].shape[:min_rank]
     absent = np.zeros((*num_rows, 0), keras.config.floatx())
-    return keras.tree.map_structure(lambda leaf: absent if leaf is None else leaf, y)
-
-
-def _ones_for_none(weight: Any, y: Any, min_rank: int) -> Any:
-    """Replace None, which stands for an output without weights, by weights of 1."""
-    if weight is None and isinstance(y, np.ndarray):
-        return np.ones(y.shape[:min_rank], keras.config.floatx())
-    if isinstance(weight, Mapping) and isinstance(y, dict):
-        return {key: _ones_for_none(each, y.get(key), min_rank) for key, each in weight.items()}
-    if isinstance(weight, (tuple, list)) and isinstance(y, tuple) and len(weight) == len(y):
-        pairs = zip(weight, y, strict=True)
-        return _tuple_like(weight, (_ones_for_none(each, one, min_rank) for each, one in pairs))
-    return weight
+    return keras.tree.map_structure(lambda leaf: absent if leaf is None else leaf, part)
 
 
 def _tuple_like(value: Any, items: Iterable[Any]) -> Any:

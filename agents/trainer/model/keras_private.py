@@ -16,9 +16,21 @@ Tensor = Any
 SUM_REDUCTION = "sum"
 
 
+def batch_of(sample: tuple[Any, ...], leaves: Sequence[Any]) -> tuple[Any, Any | None, Any | None]:
+    """Pack flat arrays as `(x, y, sample_weight)`, in which no numbers are None, as for `fit`."""
+    x, *others = keras.tree.pack_sequence_as(sample, list(leaves))
+    y, weight, *_ = *keras.tree.map_structure(_none_for_no_numbers, others), None, None
+    return x, y, weight
+
+
+def _none_for_no_numbers(leaf: Any) -> Any:
+    return None if tuple(leaf.shape[1:]) == (0,) else leaf
+
+
 def model_build(model: keras.Model, batch: tuple[Any, ...]) -> None:
     """Create every variable of model, loss, metrics and optimizer, as `fit` does at its start."""
-    model._symbolic_build(data_batch=batch)  # noqa: SLF001
+    given = batch_of(batch, keras.tree.flatten(batch))
+    model._symbolic_build(data_batch=given[: len(batch)])  # noqa: SLF001
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     model.reset_metrics()

@@ -35,6 +35,21 @@ ACCEPTED = {
             model.compile("sgd", ["mse", "mae"], metrics=[["mae"], []])
             return model, (X, (Y, X[:, :2]), np.linspace(0, 2, 24)), None
     """,
+    "weights of one output of three, and labels with other axes": """
+        def build(settings):
+            inputs = keras.Input((4,))
+            wide, image = layers.Dense(12)(inputs), layers.Dense(24)(inputs)
+            outputs = {
+                "p": layers.Dense(1)(inputs),
+                "q": layers.Reshape((3, 4))(wide),
+                "r": layers.Reshape((2, 3, 4))(image),
+            }
+            model = keras.Model(inputs, outputs)
+            model.compile("sgd", "mse", weighted_metrics={"q": ["mae"]})
+            labels = {"p": Y, "q": np.ones((24, 3, 4)), "r": np.ones((24, 2, 3, 4))}
+            data = X, labels, {"p": np.ones(24), "q": None, "r": None}
+            return model, data, data
+    """,
     "labels of one output of two": """
         def build(settings):
             inputs = keras.Input((4,))
