@@ -73,14 +73,14 @@ def example_losses(model: keras.Model, batch: tuple[Any, Any, Any], predictions:
         NoExampleLossError: a loss does not give values per example; the message has the fix.
     """
     _, targets, sample_weight = batch
-    compiled = model._compile_loss  # noqa: SLF001
-    if compiled is None or not compiled.built:
-        raise NoExampleLossError("the model is compiled without a loss; give compile(loss=...)")
     if type(model).compute_loss is not keras.Model.compute_loss:
         raise NoExampleLossError(
             f"{type(model).__name__} has its own compute_loss(), which gives one number for a "
             "batch; give the loss to compile(loss=...) instead"
         )
+    compiled = model._compile_loss  # noqa: SLF001
+    if compiled is None or not compiled.built:
+        raise NoExampleLossError("the model is compiled without a loss; give compile(loss=...)")
     original = compiled._flat_losses  # noqa: SLF001
     collected: list[Tensor] = []
     substitutes = [_loss_collected(entry, collected) for entry in original]

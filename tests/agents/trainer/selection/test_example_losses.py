@@ -168,7 +168,7 @@ REFUSED = {
                 return inputs, layers.Dense(1)(inputs)
             """,
         ),
-        "without a loss",
+        "Own has its own compute_loss()",
     ),
     "add_loss alone": (
         returning(
