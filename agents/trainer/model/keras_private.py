@@ -19,7 +19,8 @@ SUM_REDUCTION = "sum"
 def batch_of(sample: tuple[Any, ...], leaves: Sequence[Any]) -> tuple[Any, Any | None, Any | None]:
     """Pack flat arrays as `(x, y, sample_weight)`, in which no numbers are None, as for `fit`."""
     x, *others = keras.tree.pack_sequence_as(sample, list(leaves))
-    y, weight, *_ = *keras.tree.map_structure(_none_for_no_numbers, others), None, None
+    given: list[Any] = keras.tree.map_structure(_none_for_no_numbers, others)
+    y, weight = [*given, None, None][:2]
     return x, y, weight
 
 
