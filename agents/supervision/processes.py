@@ -19,7 +19,11 @@ from typing import IO
 
 import psutil
 
-from agents.trainer.contract.environment import FILTER_VARIABLE, QUIET_ENVIRONMENT
+from agents.trainer.contract.environment import (
+    FILTER_VARIABLE,
+    HASH_ENVIRONMENT,
+    QUIET_ENVIRONMENT,
+)
 from agents.trainer.contract.fork_server import RUN_DIR_VARIABLE
 from agents.trainer.contract.plain_files import plain_file_append
 
@@ -54,10 +58,7 @@ def trainer_environment(
     *,
     filters_peers: bool = True,
 ) -> dict[str, str]:
-    """Build the complete environment of a trainer: few of the agent's variables, no secrets.
-
-    A fixed hash seed gives the user's sets the same iteration order in all trainers of a job.
-    """
+    """Build the complete environment of a trainer: few of the agent's variables, no secrets."""
     names = [*KEPT_VARIABLES, *kept]
     inherited = {name: environment[name] for name in names if name in environment}
     python_path = [str(PROJECT_ROOT), *environment.get("PYTHONPATH", "").split(os.pathsep)]
@@ -66,7 +67,7 @@ def trainer_environment(
         "KERAS_BACKEND": "tensorflow",
         **inherited,
         "PYTHONPATH": os.pathsep.join(path for path in python_path if path),
-        "PYTHONHASHSEED": "0",
+        **HASH_ENVIRONMENT,
         "PYTHONNOUSERSITE": "1",
         "PYTHONUNBUFFERED": "1",
         FILTER_VARIABLE: str(int(filters_peers)),

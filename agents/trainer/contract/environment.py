@@ -7,6 +7,8 @@ FILTER_VARIABLE = "VIRTUALFLOW_PEER_FILTER"
 #: Log levels at which TensorFlow reports only errors that end the process. Errors of operations
 #: and devices are raised in Python as well; operators may set other levels (docs/node-agents.md).
 QUIET_ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "NONE"}
+#: Gives a job's sets one order of iteration, and `hash` of text one value, in all of its trainers.
+HASH_ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 #: Bytes of free memory that glibc keeps at the end of a heap.
 KEPT_BYTES = 1024**3
 #: Up to this number of threads share one heap without waiting long for each other.

@@ -63,6 +63,13 @@ class JobCodeError(Exception):
         self.traceback = plain_text(traceback[-TRACEBACK_LIMIT:])
 
 
+#: Exit status of argparse, and of most programs, for a command line that they cannot read.
+_USAGE_STATUS = 2
+_NO_COMMAND_LINE = (
+    "a job has no command line of its own: give parse_args([]), and values as settings of the job"
+)
+
+
 @contextmanager
 def user_code(
     code_dir: Path,
@@ -173,7 +180,11 @@ def _headline(error: BaseException, doing: str, place: str, shapes: DataShapes) 
     is_story = isinstance(error, KeyError) and error.args and "\n" in str(error.args[0])
     text = plain_text(str(error.args[0]) if is_story else str(error))
     sentence = (missing_key_sentence(text) if is_story else None) or known_sentence(text, shapes)
-    return sentence or _unknown(f"{doing} raised {type(error).__name__}", reason_line(text), place)
+    sentence = sentence or _unknown(
+        f"{doing} raised {type(error).__name__}", reason_line(text), place
+    )
+    is_usage = isinstance(error, SystemExit) and error.code == _USAGE_STATUS
+    return f"{sentence}; {_NO_COMMAND_LINE}" if is_usage else sentence
 
 
 def _unknown(what: str, reason: str, place: str) -> str:

@@ -128,6 +128,48 @@ class UnitWeightedSource:
         return x, y, ones
 
 
+class TypedSource:
+    """Another source in the types of `like`, as long as that changes no value.
+
+    Data in memory are looked at as a whole at once, other data as they are read.
+    """
+
+    def __init__(self, source: Any, like: tuple[Any, ...], field: str) -> None:
+        self._source = source
+        self._types = [leaf.dtype for leaf in keras.tree.flatten(like)]
+        self._field = field
+        self.has_sample_weight = source.has_sample_weight
+        if isinstance(source, ArraySource):
+            self.fetch(np.arange(len(source)))
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def order(self, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
+        order: np.ndarray = self._source.order(seed, epoch, shuffle)
+        return order
+
+    def fetch(self, indices: np.ndarray) -> tuple[Any, ...]:
+        parts = self._source.fetch(indices)
+        leaves = keras.tree.flatten(parts)
+        typed = [self._typed(*pair) for pair in zip(leaves, self._types, strict=False)]
+        typed += leaves[len(typed) :]  # weights that the training data do not have
+        packed: tuple[Any, ...] = keras.tree.pack_sequence_as(parts, typed)
+        return packed
+
+    def _typed(self, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        with np.errstate(invalid="ignore"):  # what is no number has no whole number
+            typed = array.astype(dtype, copy=False)
+        if dtype.kind != "f" and not np.array_equal(typed, array):
+            raise JobCodeError(
+                "data_type",
+                self._field,
+                f"holds values of type {array.dtype} that the type {dtype} of the training data "
+                f"cannot hold; give the training data the type {array.dtype} too",
+            )
+        return typed
+
+
 def same_values(left: Any, right: Any) -> bool:
     """Return whether two nests of arrays hold the same bits."""
     leaves, others = keras.tree.flatten(left), keras.tree.flatten(right)
@@ -147,7 +189,7 @@ def refuse_changing(once: Any, again: Any, field: str) -> None:
         raise JobCodeError(
             "nondeterministic_data",
             field,
-            "reading item 0 twice gave different values; __getitem__ must depend on its index "
+            "reading an item twice gave different values; __getitem__ must depend on its index "
             "alone. Move random augmentation into layers of the model",
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from agents.trainer.data.arrays import refuse_changing
 from agents.trainer.data.nests import PART_NAMES
 from agents.trainer.data.sources import ExampleSource
 
@@ -31,6 +32,15 @@ def data_fingerprint(*sources: ExampleSource | None) -> str:
             digest.update(f"{path}{leaf.dtype}{leaf.shape};".encode())
             digest.update(np.ascontiguousarray(leaf).tobytes())
     return digest.hexdigest()
+
+
+def changing_refuse(source: ExampleSource, field: str) -> None:
+    """Read the sampled examples twice: one of two may look alike by chance, as if flipped or not.
+
+    Raises:
+        JobCodeError: they differ.
+    """
+    refuse_changing(_sampled(source), _sampled(source), field)
 
 
 def data_warnings(source: ExampleSource, field: str) -> list[str]:

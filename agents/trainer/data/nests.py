@@ -29,8 +29,12 @@ def parts_arrays(item: Any, path: str, min_rank: int = 1) -> tuple[Any, ...]:
     """
     arrays: tuple[Any, ...] = ()
     for part, name in zip(parts_split(item, path), PART_NAMES, strict=False):
-        given = _ones_for_none(part, arrays[1], min_rank) if name == "sample_weight" else part
+        given = part if name == "x" else _no_numbers_for_none(part, arrays[0], min_rank)
         arrays += (nested_arrays(given, f"{path}.{name}", min_rank),)
+    if len(arrays) == len(PART_NAMES):  # 1 in one place and 0.5 in another are of one type
+        floatx = keras.config.floatx()
+        weights = keras.tree.map_structure(lambda leaf: leaf.astype(floatx, copy=False), arrays[2])
+        arrays = (*arrays[:2], weights)
     return weights_spread(arrays, path) if len(arrays) == len(PART_NAMES) else arrays
 
 
@@ -58,16 +62,17 @@ def parts_split(item: Any, path: str) -> tuple[Any, ...]:
     return parts
 
 
-def _ones_for_none(weight: Any, y: Any, min_rank: int) -> Any:
-    """Replace None, which stands for an output without weights, by weights of 1."""
-    if weight is None and isinstance(y, np.ndarray):
-        return np.ones(y.shape[:min_rank], keras.config.floatx())
-    if isinstance(weight, Mapping) and isinstance(y, dict):
-        return {key: _ones_for_none(each, y.get(key), min_rank) for key, each in weight.items()}
-    if isinstance(weight, (tuple, list)) and isinstance(y, tuple) and len(weight) == len(y):
-        pairs = zip(weight, y, strict=True)
-        return _tuple_like(weight, (_ones_for_none(each, one, min_rank) for each, one in pairs))
-    return weight
+def _no_numbers_for_none(part: Any, x: Any, min_rank: int) -> Any:
+    """Replace None, for an output without labels or weights, by arrays of no numbers.
+
+    `keras_private.batch_of` gives None to Keras again.
+    """
+    is_nest = isinstance(part, (dict, tuple, list)) and not is_number_list(part)
+    if not is_nest or all(leaf is not None for leaf in keras.tree.flatten(part)):
+        return part
+    num_rows = keras.tree.flatten(x)[0].shape[:min_rank]
+    absent = np.zeros((*num_rows, 0), keras.config.floatx())
+    return keras.tree.map_structure(lambda leaf: absent if leaf is None else leaf, part)
 
 
 def _tuple_like(value: Any, items: Iterable[Any]) -> Any:
@@ -118,9 +123,9 @@ def number_array(value: Any, path: str) -> np.ndarray:
         hint = f"turn it into a dense NumPy array in build{_dense_call(value)}"
         if value is None:
             hint = (
-                "it may stand only at the end of (x, y, None) and for the weights of one output; "
-                "leave an optional input that is not given out of the model, and give zeros for "
-                "an output without a loss"
+                "it may stand only at the end of (x, y, None), for the labels of an output without "
+                "a loss and for the weights of one output; leave an optional input that is not "
+                "given out of the model"
             )
         name = "None" if value is None else type(value).__name__
         raise JobCodeError("data_type", path, f"{name} is not an array; {hint}")
@@ -222,7 +227,7 @@ def _places(places: list[tuple[Any, ...]]) -> str:
     return ", ".join(".".join(map(str, place)) for place in places)
 
 
-def is_number_list(value: tuple[Any, ...] | list[Any]) -> bool:
+def is_number_list(value: Any) -> bool:
     """Return whether all entries are single numbers, so that they form one array."""
     return bool(value) and all(isinstance(item, (int, float, np.generic)) for item in value)
 

@@ -56,7 +56,9 @@ class BatchSource:
         self.has_sample_weight = len(first) == len(PART_NAMES)
         self._batch_size = common_length(first, f"{self._field}[0]")
         last = self._num_batches - 1
-        num_last = common_length(self._read(last), f"{self._field}[{last}]")
+        last_batch = keras.tree.map_structure(np.copy, self._read(last))
+        refuse_changing(last_batch, self._read(last), self._field)
+        num_last = common_length(last_batch, f"{self._field}[{last}]")
         if num_last > self._batch_size:
             raise self._unequal(last, num_last)
         self._length = last * self._batch_size + num_last

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from agents.trainer.contract.environment import heap_environment
+from agents.trainer.contract.environment import HASH_ENVIRONMENT, heap_environment
 from agents.trainer.contract.ports import PortHolder
 from agents.trainer.contract.run_dir import orders_write
 from agents.trainer.local.local_trainer import LocalTrainer, Spawn, trainer_spawn
@@ -442,6 +442,7 @@ class LocalJob:
         environment = {
             **os.environ,
             **heap_environment(self.threads),
+            **HASH_ENVIRONMENT,
             "PYTHONUNBUFFERED": "1",
         }
         with (run_dir / "log.txt").open("wb") as log:

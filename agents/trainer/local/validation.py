@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from agents.trainer.contract.environment import HASH_ENVIRONMENT
 from agents.trainer.local.local_cluster import TRAINER_PROGRAM, LocalJobError
 from agents.trainer.local.local_trainer import REPOSITORY
 from controlplane.core.protocol.wire import TrainingSpec, ValidationReport, decode, encode
@@ -42,7 +43,7 @@ def job_validate(
             done = subprocess.run(
                 [*program, "--validate", str(folder)],
                 cwd=REPOSITORY,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **HASH_ENVIRONMENT, "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

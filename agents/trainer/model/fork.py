@@ -37,6 +37,7 @@ from agents.trainer.model.state import (
 from controlplane.core.protocol.fork import ForkSpec
 from controlplane.core.protocol.tuning import BOUNDS, MAX_BRANCHES_RANGE, TunableName
 from controlplane.core.protocol.wire import TrainingSpec
+from controlplane.core.tuning.course import TuningCourse
 
 MISFIT = "state_misfit"
 DAMAGED = "state_damaged"
@@ -136,7 +137,8 @@ def _progress(saved: _Saved, spec: TrainingSpec, *, goes_on: bool) -> Progress:
         found=None,
         is_failed=False,
         recent=(),
-        tuning=None,
+        # The first batch is fetched before the search begins: it depends on whether one is due.
+        tuning=None if spec.tuning is None or spec.tuning.parallel else TuningCourse(),
         adopted=0,
         guard=NO_GUARD,  # this job may have other code
     )

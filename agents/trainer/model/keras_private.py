@@ -16,9 +16,22 @@ Tensor = Any
 SUM_REDUCTION = "sum"
 
 
+def batch_of(sample: tuple[Any, ...], leaves: Sequence[Any]) -> tuple[Any, Any | None, Any | None]:
+    """Pack flat arrays as `(x, y, sample_weight)`, in which no numbers are None, as for `fit`."""
+    x, *others = keras.tree.pack_sequence_as(sample, list(leaves))
+    given: list[Any] = keras.tree.map_structure(_none_for_no_numbers, others)
+    y, weight = [*given, None, None][:2]
+    return x, y, weight
+
+
+def _none_for_no_numbers(leaf: Any) -> Any:
+    return None if tuple(leaf.shape[1:]) == (0,) else leaf
+
+
 def model_build(model: keras.Model, batch: tuple[Any, ...]) -> None:
     """Create every variable of model, loss, metrics and optimizer, as `fit` does at its start."""
-    model._symbolic_build(data_batch=batch)  # noqa: SLF001
+    given = batch_of(batch, keras.tree.flatten(batch))
+    model._symbolic_build(data_batch=given[: len(batch)])  # noqa: SLF001
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     model.reset_metrics()
@@ -61,14 +74,14 @@ def example_losses(model: keras.Model, batch: tuple[Any, Any, Any], predictions:
         NoExampleLossError: a loss does not give values per example; the message has the fix.
     """
     _, targets, sample_weight = batch
-    compiled = model._compile_loss  # noqa: SLF001
-    if compiled is None or not compiled.built:
-        raise NoExampleLossError("the model is compiled without a loss; give compile(loss=...)")
     if type(model).compute_loss is not keras.Model.compute_loss:
         raise NoExampleLossError(
             f"{type(model).__name__} has its own compute_loss(), which gives one number for a "
             "batch; give the loss to compile(loss=...) instead"
         )
+    compiled = model._compile_loss  # noqa: SLF001
+    if compiled is None or not compiled.built:
+        raise NoExampleLossError("the model is compiled without a loss; give compile(loss=...)")
     original = compiled._flat_losses  # noqa: SLF001
     collected: list[Tensor] = []
     substitutes = [_loss_collected(entry, collected) for entry in original]

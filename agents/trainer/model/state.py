@@ -44,6 +44,11 @@ from agents.trainer.selection.state import Selection
 Tensor = Any
 CHECKPOINT_FORMAT = 1
 WORD_BYTES = 4
+#: What a job's code has to look for where two processes built it differently.
+SAME_BUILD = (
+    "build() must give the same everywhere (look for unseeded random numbers, the order of a set "
+    "or of a folder's files, the time)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ class ModelState:
         tunables: values that change without retracing, in a job that is tuned.
         branches: states that are parked beside the present one.
         data_fingerprint: fingerprint of the job's data; "" if not set.
+        constants: fingerprints of the constants of the functions traced with the state.
         group_sizes: numbers of the model's and the optimizer's variables, which come first.
     """
 
@@ -111,6 +117,7 @@ class ModelState:
         num_first = len(_unique(self.trainable + self.non_trainable + self.optimizer))
         self.group_sizes = (num_model, num_first - num_model)
         self.data_fingerprint = ""
+        self.constants: list[str] = []
 
     def capture(self) -> list[Tensor]:
         """Return the present values without copying.
@@ -146,8 +153,9 @@ class ModelState:
             self.variables[position].value.assign(value)
 
     def layout_digest(self) -> bytes:
-        """Hash names, dtypes, shapes and data; trainers of one membership must agree on it."""
-        return hashlib.sha256(_layout(self.specs) + self.data_fingerprint.encode()).digest()
+        """Hash what trainers of one membership must agree on: names, dtypes, shapes, data, code."""
+        built = "".join([self.data_fingerprint, *self.constants])
+        return hashlib.sha256(_layout(self.specs) + built.encode()).digest()
 
 
 def pack(values: Sequence[Tensor]) -> np.ndarray:
@@ -218,7 +226,7 @@ def checkpoint_read(path: Path, state: ModelState) -> dict[str, Any]:
     """Load a checkpoint into the model's variables and branches; returns its progress.
 
     Raises:
-        TrainerError: the file is damaged or belongs to another model.
+        TrainerError: the file is damaged, belongs to another model or was saved with other data.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -230,6 +238,7 @@ def checkpoint_read(path: Path, state: ModelState) -> dict[str, Any]:
             specs = [
                 VariableSpec(name, dtype, tuple(shape)) for name, dtype, shape in meta["variables"]
             ]
+            _check_same_data(str(meta.get("data", "")), state.data_fingerprint)
             _check_same_model(specs, state.specs)
             parked = [int(number) for number in meta.get("branches", ())]
             values = [
@@ -261,6 +270,14 @@ def state_adopt(path: Path, state: ModelState) -> None:
     metrics = state.metric_values()
     checkpoint_read(path, state)
     state.put_metrics(metrics)
+
+
+def _check_same_data(stored: str, wanted: str) -> None:
+    """Raise if the job goes on with other data than those that it was trained on so far."""
+    if stored and wanted and stored != wanted:
+        raise TrainerError(
+            "user_code", f"the data are not those with which the job was interrupted: {SAME_BUILD}"
+        )
 
 
 def _check_same_model(stored: Sequence[VariableSpec], wanted: Sequence[VariableSpec]) -> None:

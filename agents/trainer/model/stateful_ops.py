@@ -123,6 +123,28 @@ def enclosed_state_refused(scope: TrainingScope) -> Iterator[None]:
             )
 
 
+@contextmanager
+def recomputed_state_refused() -> Iterator[None]:
+    """Refuse state that a part of the model changes when it runs again for the gradient.
+
+    It would start there from the new state, so a dropout would drop others than in the loss.
+
+    Raises:
+        JobCodeError: `enclosed_state`; names the variables and the fix.
+    """
+    with TrainingScope(()) as scope:
+        yield
+    if names := sorted({repr(variable.path) for variable in scope.untracked}):
+        raise JobCodeError(
+            "enclosed_state",
+            "code.build",
+            f"tf.recompute_grad or keras.remat runs a part of the model again for the gradient, "
+            f"which changes {', '.join(names[:3])} a second time and so computes something else "
+            "than the loss did, in fit too. Keep dropout, other random layers and layers with "
+            "state, such as batch normalisation, outside of what is recomputed",
+        )
+
+
 def refuse_untracked_writes(graph: Any, variables: Iterable[Any]) -> None:
     """Raise if the traced update by the optimizer writes to others than `variables`.
 

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.model.constants import constants_fingerprint
 from agents.trainer.model.state import WORD_BYTES, ModelState
 from agents.trainer.model.stateful_ops import refuse_process_operations
 from agents.trainer.step.functions import example_specs
@@ -103,6 +104,7 @@ class PredictFunctions:
             self.example_specs, seeds_spec
         )
         refuse_process_operations(self._one.graph, may_call_python=True)
+        state.constants.append(constants_fingerprint(self._one.graph, state.variables))
         self.layout = OutputLayout(
             tuple(
                 _output(name, tensor)

@@ -13,6 +13,7 @@ from agents.trainer.data.sources import ExampleSource, source_open
 
 #: Name of the file with another job's model, beside the code folder.
 SOURCE_FILE = "source.keras"
+_UNSAFE = "keras.config.enable_unsafe_deserialization"
 RESULT_FORM = "(keras.Model, data), or what the training job's build returns"
 
 
@@ -65,11 +66,16 @@ def _source_load(source: Path, code_dir: Path) -> keras.Model:
     try:
         return keras.saving.load_model(source, compile=False)
     except Exception as error:
-        reason = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        hint = (
+            "classes of its own have to be registered by this job's code: "
+            "@keras.saving.register_keras_serializable()"
+        )
+        if _UNSAFE in reason:
+            hint = f"for a Lambda layer, {_UNSAFE}() has to be called by this job's code"
         raise JobCodeError(
             "source_model",
             "source_job",
-            f"the source job's model cannot be loaded ({reason}); classes of its own have to be "
-            "registered by this job's code: @keras.saving.register_keras_serializable()",
+            f"the source job's model cannot be loaded ({reason[:300]}); {hint}",
             user_traceback(error, code_dir),
         ) from error

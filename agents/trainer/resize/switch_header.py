@@ -20,7 +20,7 @@ from agents.trainer.collectives.groups import meeting_group
 from agents.trainer.collectives.runtime import CollectiveRuntime, broadcast_receive, broadcast_send
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.model.progress import Progress
-from agents.trainer.model.state import WORD_BYTES, ModelState
+from agents.trainer.model.state import SAME_BUILD, WORD_BYTES, ModelState
 from controlplane.core.protocol.wire import Membership
 
 #: int32 words of the broadcast. Head: magic, bytes of the progress, number of joiners,
@@ -120,9 +120,7 @@ def meeting_receive(
     if magic != MAGIC or list(meeting[3:5]) != _fingerprint(state):
         raise TrainerError(
             "user_code",
-            f"slot {source_slot} built another model or other data than this trainer: build() "
-            "must give the same everywhere (look for unseeded random numbers, the order of a set "
-            "or of a folder's files, the time)",
+            f"slot {source_slot} built another model or other data than this trainer: {SAME_BUILD}",
         )
     start = MEETING_HEAD + num_joiners
     joiners = tuple(int(slot) for slot in meeting[MEETING_HEAD:start])

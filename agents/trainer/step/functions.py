@@ -17,9 +17,10 @@ import keras
 import tensorflow as tf
 
 from agents.trainer.collectives.stack_machine import stack_reduce
+from agents.trainer.model.constants import constants_fingerprint
 from agents.trainer.model.keras_private import learning_rates_scaled
 from agents.trainer.model.state import ModelState
-from agents.trainer.model.stateful_ops import refuse_process_operations
+from agents.trainer.model.stateful_ops import recomputed_state_refused, refuse_process_operations
 from agents.trainer.step.gradient_layout import (
     FieldKind,
     LayoutField,
@@ -133,6 +134,7 @@ class StepFunctions:
             tf.TensorSpec([len(self.seeds), 2], tf.int64),
         )
         refuse_process_operations(one_virtual_node.graph)
+        self._note_constants(one_virtual_node.graph)
         widths = [segment.shape[0] for segment in one_virtual_node.structured_outputs]
         assert sum(widths) == message_width(pieces)
 
@@ -167,6 +169,9 @@ class StepFunctions:
         ]
         return self._traced(sweep, signature)
 
+    def _note_constants(self, graph: Any) -> None:
+        self.state.constants.append(constants_fingerprint(graph, self.state.variables))
+
     def _trace_losses(self) -> Any:
         """Trace the loop over virtual nodes that returns their examples' losses, in order."""
         one_virtual_node = tf.function(self._losses_one, autograph=False).get_concrete_function(
@@ -175,6 +180,7 @@ class StepFunctions:
             tf.TensorSpec([len(self.seeds), 2], tf.int64),
         )
         refuse_process_operations(one_virtual_node.graph)
+        self._note_constants(one_virtual_node.graph)
 
         def sweep(program: Tensor, seeds: Tensor, *examples: Tensor) -> Tensor:
             fixed = [tf.convert_to_tensor(v.value) for v in self.fixed]
@@ -227,7 +233,8 @@ class StepFunctions:
             results = self.virtual_node.forward(
                 fixed, examples, weight, seeds, training=True, watch=tape.watch
             )
-        gradients = gradients_of(tape, results, weights)
+        with recomputed_state_refused():
+            gradients = gradients_of(tape, results, weights)
         writer = MessageWriter(self.dtype)
         shapes = [variable.shape for variable in self.state.trainable]
         writer.add_gradients(gradients, shapes, 1.0 / weight)

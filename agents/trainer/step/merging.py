@@ -17,6 +17,7 @@ import psutil
 import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.model.constants import constants_fingerprint
 from agents.trainer.model.stateful_ops import graph_nodes, refuse_process_operations
 from agents.trainer.step.gradient_layout import LayoutField, MessageWriter, message_width
 from agents.trainer.step.virtual_node import SliceResults, VirtualNode
@@ -91,6 +92,7 @@ class PassTracer:
             raise NotMergeableError(message) from error
         refuse_process_operations(one_pass.graph)
         _refuse_custom_gradients(one_pass.graph)
+        state.constants.append(constants_fingerprint(one_pass.graph, state.variables))
         self.bytes_per_example = max(self.bytes_per_example, _bytes_per_example(one_pass.graph))
         return self._sweep(one_pass, message_width(pieces))
 

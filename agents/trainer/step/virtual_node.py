@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from agents.trainer.model.keras_private import (
     TrainingScope,
+    batch_of,
     example_losses,
     mean_metrics,
     metrics_update,
@@ -87,8 +88,7 @@ class VirtualNode:
         Raises:
             JobCodeError: the model changes state that it does not list, or in an inner function.
         """
-        packed = keras.tree.pack_sequence_as(self.sample, list(examples))
-        batch = (*packed, None, None)[:3]
+        batch = batch_of(self.sample, examples)
         count = tf.cast(tf.shape(examples[0])[0], tf.float32)
         with self._scope(fixed, seeds, trainable, watch) as scope, enclosed_state_refused(scope):
             predictions = model_call(self.model, batch[0], training=training)
@@ -129,8 +129,7 @@ class VirtualNode:
         Raises:
             NoExampleLossError: the model has no loss per example.
         """
-        packed = keras.tree.pack_sequence_as(self.sample, list(examples))
-        batch = (*packed, None, None)[:3]
+        batch = batch_of(self.sample, examples)
         with self._scope(fixed, seeds):
             predictions = model_call(self.model, batch[0], training=False)
             return example_losses(self.model, batch, predictions)

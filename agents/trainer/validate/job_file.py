@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from agents.trainer.contract.user_errors import ENTRY_MODULE, JobCodeError, user_code
-from agents.trainer.data.arrays import ClassWeightedSource, UnitWeightedSource
+from agents.trainer.data.arrays import ClassWeightedSource, TypedSource, UnitWeightedSource
 from agents.trainer.data.sources import ExampleSource, source_open
 from agents.trainer.predict.job import prediction_job
 from controlplane.core.protocol.wire import Task
@@ -95,18 +95,24 @@ def _sources_matched(
 ) -> tuple[ExampleSource, ExampleSource]:
     """Adapt training and validation data to the same parts, so that one set of functions fits.
 
+    Validation data get the types of the training data, which `fit` leaves as they are.
+
     Raises:
-        JobCodeError: their structures, shapes or types differ.
+        JobCodeError: their structures or shapes differ, or a value would change with its type.
     """
     first = np.zeros(1, dtype=np.int64)
-    wanted, given = (_layout(source.fetch(first)[:2]) for source in (train, validation))
-    if wanted != given:
+    examples = [source.fetch(first) for source in (train, validation)]
+    num_common = min(map(len, examples))
+    wanted, given = (parts[:num_common] for parts in examples)
+    if _shapes(wanted) != _shapes(given):
         raise JobCodeError(
             "data_structure",
             "data.validation",
-            f"validation examples look like {given}, training examples like {wanted}; give both "
-            "the same structure, shapes and types",
+            f"validation examples look like {_layout(given)}, training examples like "
+            f"{_layout(wanted)}; give both the same structure and shapes",
         )
+    if _layout(wanted) != _layout(given):
+        validation = TypedSource(validation, examples[0], "data.validation")
     if validation.has_sample_weight and not train.has_sample_weight:
         return UnitWeightedSource(train, validation.fetch(first)[2]), validation
     if train.has_sample_weight and not validation.has_sample_weight:
@@ -118,6 +124,10 @@ def _layout(parts: tuple[Any, ...]) -> str:
     """Describe parts by structure, shape of one example and type."""
     described = keras.tree.map_structure(lambda leaf: f"{leaf.dtype}{list(leaf.shape[1:])}", parts)
     return str(described).replace("'", "")
+
+
+def _shapes(parts: tuple[Any, ...]) -> str:
+    return str(keras.tree.map_structure(lambda leaf: str(leaf.shape[1:]), parts))
 
 
 def _import_entry(code_dir: Path, entry_file: str) -> ModuleType:

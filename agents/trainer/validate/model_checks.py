@@ -65,6 +65,26 @@ def model_check(model: keras.Model) -> list[str]:
     return warnings
 
 
+def labels_check(model: keras.Model, examples: tuple[Any, ...]) -> None:
+    """Raise if there are no labels for an output that has a loss."""
+    for path, leaf in keras.tree.flatten_with_path(examples[1:2]):
+        if leaf.shape[1:] != (0,):
+            continue
+        loss = model.loss
+        for key in path[1:]:
+            if isinstance(loss, dict):
+                loss = loss.get(key)
+            elif isinstance(loss, (list, tuple)) and isinstance(key, int) and key < len(loss):
+                loss = loss[key]
+        if loss is not None:
+            raise JobCodeError(
+                "data_structure",
+                f"data.train.y{''.join(f'[{key!r}]' for key in path[1:])}",
+                "there are no labels (None) for this output, but compile() gives it a loss; give "
+                "labels, or None as the loss of this output",
+            )
+
+
 def built_model_check(model: keras.Model, smallest_slice: int) -> list[str]:
     """Check a built model; returns warnings.
 

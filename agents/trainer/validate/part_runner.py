@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from agents.trainer.model.keras_private import (
     TrainingScope,
+    batch_of,
     metrics_update,
     model_call,
     model_loss,
@@ -116,8 +117,7 @@ class PartRunner:
         seed: Tensor,
         outputs: Tensor,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        packed = keras.tree.pack_sequence_as(self._sample, leaves)
-        batch = (*packed, None, None)[:3]
+        batch = batch_of(self._sample, leaves)
         count = tf.cast(tf.shape(leaves[0])[0], tf.float32)
         # All variables are mapped, because the scope has no values of unmapped variables.
         mapping = [(variable, tf.convert_to_tensor(variable.value)) for variable in self._weights]

@@ -17,12 +17,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from agents.trainer.contract.atomic_write import text_write
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.contract.user_errors import user_code
-from agents.trainer.data.fingerprint import data_fingerprint, data_warnings
+from agents.trainer.data.fingerprint import changing_refuse, data_fingerprint, data_warnings
 from agents.trainer.model.fork import DAMAGED, MISFIT, fork_read
 from agents.trainer.model.keras_private import model_build
 from agents.trainer.model.state import ModelState
@@ -30,6 +31,7 @@ from agents.trainer.model.tunables import tunables_of
 from agents.trainer.validate.job_file import JobCodeError, LoadedJob, job_load
 from agents.trainer.validate.model_checks import (
     built_model_check,
+    labels_check,
     metric_names,
     model_check,
     variables_check,
@@ -141,6 +143,7 @@ def loaded_job_check(
     findings.facts |= _data_facts(spec, job)
     _check_sizes(spec, len(job.train))
     findings.warnings += model_check(job.model)
+    labels_check(job.model, job.train.fetch(np.arange(1)))
     _note_data(spec, job, findings)
 
     bounds = example_bounds(spec.global_batch_size, spec.num_virtual_nodes)
@@ -199,9 +202,10 @@ def _check_sizes(spec: TrainingSpec, num_examples: int) -> None:
 
 
 def _note_data(spec: TrainingSpec, job: LoadedJob, findings: Findings) -> None:
-    findings.warnings += data_warnings(job.train, "data.train")
-    if job.validation is not None:
-        findings.warnings += data_warnings(job.validation, "data.validation")
+    for source, name in ((job.train, "data.train"), (job.validation, "data.validation")):
+        if source is not None:
+            changing_refuse(source, name)
+            findings.warnings += data_warnings(source, name)
     rest = len(job.train) % spec.global_batch_size
     if 0 < rest < spec.num_virtual_nodes:
         findings.warnings.append(

@@ -33,11 +33,20 @@ def example_losses_needed() -> Iterator[None]:
 def candidates_choose(
     functions: StepFunctions, indices: np.ndarray, arguments: Sequence[Any]
 ) -> int:
-    """Run a selection pass over a step's examples; returns the number of queued ones."""
+    """Run a selection pass over a step's examples; returns the number of queued ones.
+
+    Raises:
+        NoExampleLossError: there are more losses than examples, or fewer.
+    """
     program, _, _, seeds, *examples = arguments
     selection = functions.state.selection
     assert selection is not None, "losses are traced for a job that selects"
     losses = functions.losses(program, seeds, *examples).numpy()
+    if len(losses) != len(indices):
+        raise NoExampleLossError(
+            f"there are {len(losses)} losses for {len(indices)} examples; let the call() of the "
+            "loss keep the examples on the first axis, without a reshape to (-1,)"
+        )
     return selection.choose(selection.spec.start, indices, losses).num
 
 

@@ -52,7 +52,8 @@ def splitting_check(
     first, second = rows(examples, 0, cut), rows(examples, cut, num_examples)
     inference = _inference_runner(model, examples, has_validation)
     _mask_check(inference)
-    warnings = loss_check(inference, examples, (first, second))
+    warnings = _inference_changes(inference)
+    warnings += loss_check(inference, examples, (first, second))
     _metrics_check(inference, first, second)
     warnings += _slice_metrics(inference, examples)
     training = PartRunner(model, examples, training=True)  # tracing also checks the operations
@@ -73,6 +74,18 @@ def _inference_runner(
         if has_validation:
             raise
         return PartRunner(model, examples, training=True)
+
+
+def _inference_changes(runner: PartRunner) -> list[str]:
+    """Warn of state that the model changes in inference, where it is left as it is."""
+    names = [repr(variable.path) for variable in runner.changed]
+    if runner.is_training or not names:
+        return []
+    return [
+        f"the model changes {', '.join(names[:3])} in inference too; validations and predictions "
+        "leave all state as it is, fit and predict would go on with the new one. Change it only "
+        "if training is true"
+    ]
 
 
 def _mask_check(runner: PartRunner) -> None:

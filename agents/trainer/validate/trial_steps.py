@@ -189,7 +189,8 @@ def _selection_facts(
         started_at = time.perf_counter()
         arguments = _arguments(job, order, trial.examples, len(functions.seeds), num_slices)
         num_examples = int(arguments[-1].shape[0])
-        num_chosen = candidates_choose(functions, order[:num_examples], arguments)
+        with example_losses_needed():
+            num_chosen = candidates_choose(functions, order[:num_examples], arguments)
         passed_at = time.perf_counter()
         arguments = _arguments(job, order, trial.examples, len(functions.seeds), num_slices)
         _step(functions, arguments)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.data.fingerprint import data_fingerprint
 from agents.trainer.engine.workload import workload_build
+from agents.trainer.model.constants import constants_fingerprint
 from agents.trainer.validate.job_file import job_load
 from tests.agents.trainer.trial_jobs import HEAD, returning, spec_of, validated, warnings_of
 
@@ -32,6 +36,39 @@ def test_data_that_changes_from_reading_to_reading_is_refused(tmp_path: Path) ->
 
             def __getitem__(self, index):
                 return X[index] + np.random.normal(), Y[index]
+        """,
+    )
+    report = validated(tmp_path, code)
+    assert (report.code, report.field) == ("nondeterministic_data", "data.train")
+
+
+@pytest.mark.parametrize("changed", [0, 23])
+@pytest.mark.parametrize("batch_size", [None, 4, 12])
+def test_data_of_which_some_items_change_are_refused(
+    batch_size: int | None, changed: int, tmp_path: Path
+) -> None:
+    """Of two items half are the same twice by chance; here all are but one of those looked at."""
+    data = f"Flipped({batch_size})" if batch_size else "Flipped()"
+    kind = "keras.utils.PyDataset" if batch_size else "object"
+    code = returning(
+        "compiled(net())",
+        data,
+        before=f"""
+        class Flipped({kind}):
+            def __init__(self, size=1):
+                super().__init__()
+                self.size, self.reads = size, 0
+
+            def __len__(self):
+                return 24 // self.size
+
+            def __getitem__(self, index):
+                rows = slice(index * self.size, (index + 1) * self.size)
+                x = X[rows].copy()
+                if rows.start <= {changed} < rows.stop:
+                    self.reads += 1
+                    x *= 1 - 2 * (self.reads % 3 == 2)
+                return (x, Y[rows]) if {batch_size} else (x[0], Y[index])
         """,
     )
     report = validated(tmp_path, code)
@@ -79,3 +116,46 @@ def test_trainers_with_other_data_are_told_apart_when_they_meet(
         work = workload_build(tmp_path, spec_of(), ReportWriter(tmp_path, 0, slot))
         digests.add(work.state.layout_digest())
     assert len(digests) == num_digests
+
+
+@pytest.mark.parametrize("made_with", ["ops.convert_to_tensor", "np.asarray", "keras.Variable"])
+@pytest.mark.parametrize(
+    ("generator", "num_digests"), [("default_rng(6)", 1), ("default_rng()", 2)]
+)
+def test_trainers_with_other_constants_are_told_apart_when_they_meet(
+    generator: str, num_digests: int, made_with: str, tmp_path: Path
+) -> None:
+    (tmp_path / "code").mkdir()
+    code = f"""
+def build(settings):
+    held = ({made_with}(np.random.{generator}.normal(size=(1, 16)).astype("float32")),)
+    project = layers.Lambda(lambda x: ops.cos(ops.matmul(x[:, :1], held[0])))
+    return compiled(net(project)), (X, Y), None
+"""
+    (tmp_path / "code" / "job.py").write_text(HEAD + code)
+    digests = set()
+    for slot in range(2):
+        keras.utils.clear_session()
+        work = workload_build(tmp_path, spec_of(), ReportWriter(tmp_path, 0, slot))
+        work.trace()
+        digests.add(work.state.layout_digest())
+    assert len(digests) == num_digests
+
+
+def described(*values: Any) -> str:
+    @tf.function
+    def scaled(x: Any) -> Any:
+        return [x * tf.constant(value) for value in values]
+
+    graph = scaled.get_concrete_function(tf.TensorSpec([], values[0].dtype)).graph
+    return constants_fingerprint(graph, [])
+
+
+def test_constants_are_told_apart_by_their_order_but_not_by_their_last_bits() -> None:
+    value = np.random.default_rng(1).normal(size=(4, 9)).astype("float32")
+    assert described(value) == described(np.nextafter(value, np.float32(9)))
+    assert described(value) != described(value[::-1].copy())
+    assert described(value) != described(-value)
+    assert described(value, value[0]) == described(value, value[1]), "few elements are shapes"
+    infinite = np.full(20, np.inf, "float32")
+    assert described(infinite) != described(np.zeros(20, "float32"))

@@ -152,9 +152,9 @@ REFUSALS: dict[str, tuple[Any, str, str, str]] = {
     "bytes": ([(b"cat", 1)] * 4, "data_type", "[0].x", "turn text into numbers"),
     "no weight of no output": (
         [(1, (2, 3), (1.0, (None,)))] * 4,
-        "data_type",
-        "[0].sample_weight[1][0]",
-        "for the weights of one output",
+        "data_structure",
+        "[0].sample_weight",
+        "weights for 0, 1.0, but outputs 0, 1; .* None where there are none",
     ),
     "no input": ([((1, None), 2)] * 4, "data_type", "[0].x[1]", "leave an optional input .* out"),
     "complex numbers": ([1j, 2j], "data_type", "[0].x", r"complex128 .*x\.real and x\.imag"),

@@ -135,10 +135,26 @@ WEIGHTS_OF_A = np.array([2.0, 3.0, 4.0])
     ],
     ids=["dict", "list", "examples", "tf.data"],
 )
-def test_an_output_without_weights_has_weights_of_one(data: Any) -> None:
+def test_an_output_without_weights_has_weights_of_no_numbers(data: Any) -> None:
     weights = keras.tree.flatten(whole(opened(data))[2])
-    assert [weight.tolist() for weight in weights] == [[2.0, 3.0, 4.0], [1.0, 1.0, 1.0]]
+    assert [weight.tolist() for weight in weights] == [[2.0, 3.0, 4.0], [[], [], []]]
     assert {weight.dtype for weight in weights} == {np.dtype("float32")}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (A, {"a": A, "b": None}),
+        (A, [A, None]),
+        [(A[0], (A[0], None))] * 3,
+        tf.data.Dataset.from_tensors((A, {"a": A, "b": None})),
+    ],
+    ids=["dict", "list", "examples", "tf.data"],
+)
+def test_an_output_without_labels_has_labels_of_no_numbers(data: Any) -> None:
+    given, absent = keras.tree.flatten(whole(opened(data))[1])
+    assert given.tolist() == A.tolist()
+    assert absent.shape == (3, 0)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import pytest
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.model.fork import fork_read, is_forked_state
 from agents.trainer.model.keras_private import model_build
-from agents.trainer.model.progress import NO_GUARD, Activity, Progress
+from agents.trainer.model.progress import NO_GUARD, Activity, Progress, TrainingSchedule
 from agents.trainer.model.state import ModelState, checkpoint_write
 from agents.trainer.model.tunables import Tunables
 from controlplane.core.protocol.fork import ForkSpec
@@ -199,6 +199,8 @@ def test_a_fork_that_tunes_and_selects_begins_its_epoch_with_a_search(tmp_path: 
     progress = fork_read(path, state, both)
     assert (progress.epoch, progress.activity) == (CURSOR.epoch, Activity.TRAIN)
     assert (progress.batch, progress.examples, progress.queued) == (0, 0, 0)
+    course = TrainingSchedule(20, 0, 5, both.stop, selection=both.selection)
+    assert course.bounds(progress) == (0, 5), "chosen examples of an empty queue"
     beta = TuningSpec(space={"selection_beta": TunableRange(low=0.5, high=2.0)})
     assert fork_read(path, state, replace(both, tuning=beta)).activity is Activity.SELECT
 

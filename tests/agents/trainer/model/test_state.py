@@ -152,3 +152,18 @@ def test_a_damaged_or_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
         checkpoint_read(path, state)
     with pytest.raises(TrainerError, match="cannot be read"):
         checkpoint_read(tmp_path / "missing.npz", state)
+
+
+@pytest.mark.parametrize(("saved", "here"), [("a", "a"), ("", "a"), ("a", "")])
+def test_a_checkpoint_goes_on_with_its_data_alone(saved: str, here: str, tmp_path: Path) -> None:
+    source, target = state_of(), state_of()
+    source.data_fingerprint, target.data_fingerprint = saved, here
+    path = tmp_path / "checkpoint.npz"
+    checkpoint_write(path, source, source.capture(), {"step": 3})
+    assert checkpoint_read(path, target) == {"step": 3}
+    target.data_fingerprint = "b"
+    if not saved:  # of tests alone
+        return
+    with pytest.raises(TrainerError, match="unseeded random numbers") as caught:
+        checkpoint_read(path, target)
+    assert caught.value.code == "user_code"

@@ -141,6 +141,19 @@ REFUSED = {
         ),
         "(Whole) gives the shape () with reduction='none'",
     ),
+    "one row of all examples": (
+        returning(
+            "compiled(net(layers.Dense(4)), loss=Flat())",
+            "(X, X)",
+            before="""
+            @keras.saving.register_keras_serializable("test")
+            class Flat(keras.losses.Loss):
+                def call(self, y_true, y_pred):
+                    return ops.reshape(ops.square(y_true - y_pred), (-1,))
+            """,
+        ),
+        "without a reshape to (-1,)",
+    ),
     "a compute_loss of one's own": (
         returning(
             "compiled(Own(*ends()), loss=None)",
@@ -155,7 +168,7 @@ REFUSED = {
                 return inputs, layers.Dense(1)(inputs)
             """,
         ),
-        "without a loss",
+        "Own has its own compute_loss()",
     ),
     "add_loss alone": (
         returning(

@@ -136,6 +136,81 @@ def build(settings):
     assert [leaf.tolist() for leaf in added] == [[1.0] * 6, [[1.0]] * 6]
 
 
+TYPES = ["bool", "uint8", "int32", "int64", "float32"]
+
+
+@pytest.mark.parametrize("of_validation", TYPES)
+@pytest.mark.parametrize("of_training", TYPES)
+def test_validation_data_take_the_types_of_the_training_data(
+    of_training: str, of_validation: str, tmp_path: Path
+) -> None:
+    body = f"""
+Y = np.array([0, 1, 0, 1, 1, 0])
+
+def build(settings):
+    train, validation = Y.astype("{of_training}"), Y.astype("{of_validation}")
+    return compiled(), (X, train, np.arange(6)), (X, validation, np.full(6, 0.5))
+"""
+    job = loaded(tmp_path, MODEL + body)
+    assert job.validation is not None
+    _, labels, weights = job.validation.fetch(np.array([3, 0]))
+    assert (labels.dtype, labels.tolist()) == (of_training, [1, 0])
+    assert (weights.dtype, weights.tolist()) == ("float32", [0.5, 0.5])
+
+
+CHANGED = {
+    "a half": ("Y.astype('int32')", "Y + 0.5"),
+    "not a number": ("Y.astype('int64')", "np.full(6, np.nan)"),
+    "too large": ("Y.astype('uint8')", "Y + 300"),
+    "below zero": ("Y.astype('uint16')", "Y - 1"),
+    "no truth value": ("Y.astype(bool)", "Y + 1"),
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_validation_data_that_another_type_would_change_are_refused(
+    case: str, tmp_path: Path
+) -> None:
+    train, validation = CHANGED[case]
+    body = f"""
+Y = np.array([0, 1, 0, 1, 1, 0])
+
+def build(settings):
+    return compiled(), (X, {train}), (X, {validation})
+"""
+    error = refusal(tmp_path, MODEL + body)
+    assert (error.code, error.field) == ("data_type", "data.validation")
+    assert "training data" in error.message
+
+
+def test_validation_data_read_later_are_looked_at_when_they_are_read(tmp_path: Path) -> None:
+    body = """
+class Lazy:
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return X[index], np.int64([0, 255, 256][index])
+
+def build(settings):
+    return compiled(), (X, np.zeros(6, "uint8")), Lazy()
+"""
+    job = loaded(tmp_path, MODEL + body)
+    assert job.validation is not None
+    assert job.validation.fetch(np.array([1, 0]))[1].tolist() == [255, 0]
+    with pytest.raises(JobCodeError, match="uint8 of the training data cannot hold"):
+        job.validation.fetch(np.array([2]))
+
+
+def test_validation_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
+    body = """
+def build(settings):
+    return compiled(), (X, Y, np.ones(6)), (X, Y, np.ones((6, 1)))
+"""
+    error = refusal(tmp_path, MODEL + body)
+    assert (error.code, error.field) == ("data_structure", "data.validation")
+
+
 def test_validation_data_of_another_shape_is_refused(tmp_path: Path) -> None:
     error = refusal(
         tmp_path, MODEL + "def build(s):\n    return compiled(), (X, Y), (X[:, :1], Y)\n"
@@ -235,6 +310,12 @@ def build(settings):
         ("def build(settings:\n    pass\n", "job.py, line 1, is not valid Python"),
         ("import no_such_module_anywhere\n", "no module 'no_such_module_anywhere'"),
         ("import sys\nsys.exit(0)\n", "Importing job.py raised SystemExit: 0 (job.py, line 2)"),
+        (
+            "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('lr')\n"
+            "parser.parse_args([])\n",
+            "Importing job.py raised SystemExit: 2 (job.py, line 4); a job has no command line of "
+            "its own: give parse_args([]), and values as settings of the job",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_imported_is_the_users_fault(

@@ -35,6 +35,29 @@ ACCEPTED = {
             model.compile("sgd", ["mse", "mae"], metrics=[["mae"], []])
             return model, (X, (Y, X[:, :2]), np.linspace(0, 2, 24)), None
     """,
+    "weights of one output of three, and labels with other axes": """
+        def build(settings):
+            inputs = keras.Input((4,))
+            wide, image = layers.Dense(12)(inputs), layers.Dense(24)(inputs)
+            outputs = {
+                "p": layers.Dense(1)(inputs),
+                "q": layers.Reshape((3, 4))(wide),
+                "r": layers.Reshape((2, 3, 4))(image),
+            }
+            model = keras.Model(inputs, outputs)
+            model.compile("sgd", "mse", weighted_metrics={"q": ["mae"]})
+            labels = {"p": Y, "q": np.ones((24, 3, 4)), "r": np.ones((24, 2, 3, 4))}
+            data = X, labels, {"p": np.ones(24), "q": None, "r": None}
+            return model, data, data
+    """,
+    "labels of one output of two": """
+        def build(settings):
+            inputs = keras.Input((4,))
+            hidden = layers.Dense(3)(inputs)
+            model = keras.Model(inputs, [layers.Dense(1)(hidden), hidden])
+            model.compile("sgd", ["mse", None])
+            return model, (X, [Y, None]), (X, [Y, None])
+    """,
     "add_loss and regularisers": """
         @keras.saving.register_keras_serializable("test")
         class Penalised(layers.Layer):
@@ -352,6 +375,28 @@ TRAINED_AT_BUILD = """
         {more}
         return model, (X, Y), None
 """
+
+
+@pytest.mark.parametrize("loss", ["'mse'", "['mse', 'mse']", "{'out': 'mse', 'hidden': 'mse'}"])
+def test_labels_that_are_not_there_are_refused_where_a_loss_needs_them(
+    loss: str, tmp_path: Path
+) -> None:
+    outputs, labels = "[out, hidden]", "[Y, None]"
+    if loss.startswith("{"):
+        outputs, labels = "{'out': out, 'hidden': hidden}", "{'out': Y, 'hidden': None}"
+    code = f"""
+        def build(settings):
+            inputs = keras.Input((4,))
+            hidden = layers.Dense(1)(inputs)
+            out = layers.Dense(1)(hidden)
+            model = keras.Model(inputs, {outputs})
+            model.compile("sgd", {loss})
+            return model, (X, {labels}), None
+    """
+    report = validated(tmp_path, code)
+    place = "'hidden'" if loss.startswith("{") else "1"
+    assert (report.code, report.field) == ("data_structure", f"data.train.y[{place}]")
+    assert "None as the loss of this output" in report.message
 
 
 def test_a_layer_frozen_after_a_first_fit_is_told_for_fit_would_train_it(tmp_path: Path) -> None:

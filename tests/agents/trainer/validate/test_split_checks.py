@@ -267,6 +267,19 @@ def test_float_state_that_is_an_average_is_accepted(name: str) -> None:
     assert splitting_check(*model_with_state(OwnState(AVERAGES[name]))) == []
 
 
+class InInferenceToo(OwnState):
+    """Changes its state whether the model trains or not."""
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        del training
+        return super().call(inputs, training=True)
+
+
+def test_state_that_inference_changes_is_warned_of() -> None:
+    (warning,) = splitting_check(*model_with_state(InInferenceToo(AVERAGES["mean"])))
+    assert "leave all state as it is" in warning
+
+
 def test_checks_leave_the_state_as_it_was() -> None:
     model, examples = model_with_state(OwnState(AVERAGES["mean"]))
     splitting_check(model, examples)

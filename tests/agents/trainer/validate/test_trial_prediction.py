@@ -92,3 +92,11 @@ def test_a_model_of_unknown_classes_says_what_to_do(tmp_path: Path) -> None:
     report = validated(tmp_path, code("None, x"), model_sha256="a" * 64)
     assert (report.ok, report.field) == (False, "source_job")
     assert "register_keras_serializable" in report.message
+
+
+def test_a_source_model_with_a_function_of_python_needs_a_call(tmp_path: Path) -> None:
+    layers = [keras.Input((4,)), keras.layers.Lambda(lambda x: x * 2.0)]
+    keras.Sequential(layers).save(tmp_path / "source.keras")
+    report = validated(tmp_path, code("None, x"), model_sha256="0" * 64)
+    assert (report.code, report.field) == ("source_model", "source_job")
+    assert "for a Lambda layer, keras.config.enable_unsafe_deserialization()" in report.message

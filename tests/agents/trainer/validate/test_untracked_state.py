@@ -185,6 +185,30 @@ def test_a_loop_or_branch_that_loses_nothing_is_accepted(kind: Any, looped: Any)
     traced(model_with(kind(looped())))
 
 
+class Recomputed(keras.layers.Wrapper):
+    """Runs a layer again for the gradient."""
+
+    def __init__(self, layer: keras.layers.Layer, is_remat: bool = False) -> None:
+        super().__init__(layer)
+        self.is_remat = is_remat
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        recompute = keras.remat if self.is_remat else tf.recompute_grad
+        return recompute(lambda x: self.layer(x, training=training))(inputs)
+
+
+@pytest.mark.parametrize("is_remat", [False, True])
+@pytest.mark.parametrize("layer", [dropout, keras.layers.BatchNormalization])
+def test_state_that_is_changed_again_for_the_gradient_is_refused(
+    layer: Any, is_remat: bool
+) -> None:
+    with pytest.raises(JobCodeError, match=r"outside of what is recomputed") as caught:
+        traced(model_with(keras.layers.Dense(4), Recomputed(layer(), is_remat)))
+    assert caught.value.code == "enclosed_state"
+    normalised = Recomputed(keras.layers.LayerNormalization(), is_remat)
+    traced(model_with(keras.layers.Dense(4), normalised))
+
+
 def test_a_generator_of_a_loss_that_the_model_holds_is_state() -> None:
     noise = keras.random.SeedGenerator(3)
     model = model_with(loss=NoisyLoss(noise))

@@ -1,0 +1,57 @@
+"""Fingerprint of the constants of traced functions: of all that is neither state nor data.
+
+A random matrix that `build` draws for a layer is such a constant. Trainers with other ones would
+compute something else without a difference in the layout of their states.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from agents.trainer.model.stateful_ops import graph_nodes
+
+#: Smaller constants are shapes, axes and the like, and may differ between kinds of accelerators.
+LEAST_ELEMENTS = 16
+#: Steps that numbers are rounded to, so that the last bits of a processor do not count.
+ROUNDING = 256
+_GOLDEN = 0.618033988749895
+
+
+def constants_fingerprint(graph: Any, variables: Iterable[Any]) -> str:
+    """Return a SHA-256 (hex) over the constants of a traced function.
+
+    Args:
+        variables: the job's state, whose values do not count.
+    """
+    known = {id(variable.value.handle) for variable in variables}
+    found = sorted(_described(array) for array in _constants(graph, known))
+    return hashlib.sha256("".join(found).encode()).hexdigest()
+
+
+def _constants(graph: Any, known: set[int]) -> Iterator[np.ndarray]:
+    """Yield the constants of a graph, of the functions that it calls, and of what it captures."""
+    for node in graph_nodes(graph):
+        if node.op == "Const":
+            yield tf.make_ndarray(node.attr["value"].tensor)
+    for outer, _ in graph.captures:
+        if hasattr(outer, "numpy") and outer.dtype not in (tf.resource, tf.variant):
+            yield outer.numpy()
+    for variable in graph.variables:
+        if id(variable.handle) not in known:
+            yield variable.numpy()
+
+
+def _described(array: np.ndarray) -> str:
+    """Describe type, shape, size and order of numbers, roughly; nothing of few or of text."""
+    if array.size < LEAST_ELEMENTS or array.dtype.kind not in "biuf":
+        return ""
+    values = np.nan_to_num(array.astype("float64").ravel(), posinf=1.0, neginf=-1.0)
+    length = float(np.linalg.norm(values)) or 1.0
+    places = 0.5 + np.arange(values.size) * _GOLDEN % 1.0  # tells orders apart
+    along = round(float(values @ places) / length * ROUNDING)
+    return f"{array.dtype}{array.shape}{round(np.log2(length) * ROUNDING)},{along};"
