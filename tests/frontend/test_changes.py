@@ -102,7 +102,7 @@ def test_switching_the_policy(world: World, admin: Client) -> None:
 
 
 def test_the_policy_is_switched_once_by_two_admins(world: World, admin: Client) -> None:
-    """Whoever previewed another policy than the present one is told so."""
+    """A preview made before the other admin's switch is refused, and says so."""
     forms = [admin.get("/queue/?policy=fifo"), admin.get("/queue/?policy=priority")]
     versions = [form.context["policy_version"] for form in forms]
     assert f'name="version" value="{versions[0]}"' in forms[0].content.decode()

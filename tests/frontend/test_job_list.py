@@ -50,7 +50,7 @@ def test_of_many_tags_a_list_shows_some(tagged: Job, ada: Client) -> None:
 
 
 def test_a_name_turns_no_text_around_it(world: World, ada: Client) -> None:
-    """It may have characters that reverse what follows, up to the end of an element."""
+    """Names and notes are isolated: some characters reverse the text that follows."""
     job = world.jobs["running"]
     Job.objects.filter(pk=job.pk).update(name="\u202esgnihtyna", note="\u202eeton")
     isolated = "<bdi>\u202esgnihtyna</bdi>"

@@ -109,7 +109,7 @@ def test_a_refused_new_project_keeps_its_form(
 
 
 def test_two_admins_change_the_shares_of_a_project(vision: Project, admin: Client) -> None:
-    """What the second has typed is shown beside the new shares, and is saved if it is meant."""
+    """The second form is refused with its values and the new shares; sent again, it is saved."""
     address = f"/projects/{vision.pk}/"
     version = admin.get(address).context["version"]
     first = {"guaranteed": "2", "limit": "9", "version": version}

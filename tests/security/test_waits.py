@@ -23,7 +23,7 @@ def demote(user: User) -> None:
     User.objects.filter(pk=user.pk).update(is_staff=False)
 
 
-#: What happens to the user meanwhile, whether a session is meant, and the answer afterwards.
+#: Change of a user during a wait, whether the wait is that of a session, and the answer's status.
 ENDS: dict[str, tuple[Callable[[User], Any], bool, int]] = {
     "nothing": (lambda _user: None, False, 200),
     "nothing, with a session": (lambda _user: None, True, 200),

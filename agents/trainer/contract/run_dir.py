@@ -261,6 +261,10 @@ class ReportWriter:
         return None
 
     def _append_later(self) -> None:
+        """Try again until there is room; a thread that ends with the process.
+
+        What waits is bounded: `write` raises above `UNWRITTEN_LIMIT_BYTES`.
+        """
         is_stuck = True
         while is_stuck:
             time.sleep(FULL_DISK_POLL_S)

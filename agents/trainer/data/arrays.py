@@ -51,7 +51,21 @@ class ArraySource:
         return taken
 
 
-class ClassWeightedSource:
+class _AdaptedSource:
+    """Base of sources that change the parts of another one's examples."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def order(self, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
+        order: np.ndarray = self._source.order(seed, epoch, shuffle)
+        return order
+
+
+class ClassWeightedSource(_AdaptedSource):
     """Another source with sample weights made from its labels, as `fit(class_weight=...)` does."""
 
     has_sample_weight = True
@@ -71,7 +85,7 @@ class ClassWeightedSource:
                 field,
                 "class_weight works with one array of labels; give sample weights instead",
             )
-        self._source = source
+        super().__init__(source)
         self._class_weight = dict(class_weight)
         if self._weights_of(example[1]).shape != (1,):
             raise JobCodeError(
@@ -80,13 +94,6 @@ class ClassWeightedSource:
                 f"class_weight works with one label for each example, and these have labels of the "
                 f"shape {example[1].shape[1:]}; give sample weights of that shape instead",
             )
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def order(self, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
-        order: np.ndarray = self._source.order(seed, epoch, shuffle)
-        return order
 
     def fetch(self, indices: np.ndarray) -> tuple[Any, ...]:
         x, y = self._source.fetch(indices)
@@ -100,7 +107,7 @@ class ClassWeightedSource:
         return np.asarray(weights, dtype=keras.config.floatx())
 
 
-class UnitWeightedSource:
+class UnitWeightedSource(_AdaptedSource):
     """Another source with sample weights of 1, which have no effect.
 
     Gives training and validation data the same parts when only one of them is weighted. `weights`
@@ -110,15 +117,8 @@ class UnitWeightedSource:
     has_sample_weight = True
 
     def __init__(self, source: Any, weights: Any) -> None:
-        self._source = source
+        super().__init__(source)
         self._weights = weights
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def order(self, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
-        order: np.ndarray = self._source.order(seed, epoch, shuffle)
-        return order
 
     def fetch(self, indices: np.ndarray) -> tuple[Any, ...]:
         x, y = self._source.fetch(indices)
@@ -128,26 +128,19 @@ class UnitWeightedSource:
         return x, y, ones
 
 
-class TypedSource:
+class TypedSource(_AdaptedSource):
     """Another source in the types of `like`, as long as that changes no value.
 
     Data in memory are looked at as a whole at once, other data as they are read.
     """
 
     def __init__(self, source: Any, like: tuple[Any, ...], field: str) -> None:
-        self._source = source
+        super().__init__(source)
         self._types = [leaf.dtype for leaf in keras.tree.flatten(like)]
         self._field = field
         self.has_sample_weight = source.has_sample_weight
         if isinstance(source, ArraySource):
             self.fetch(np.arange(len(source)))
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def order(self, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
-        order: np.ndarray = self._source.order(seed, epoch, shuffle)
-        return order
 
     def fetch(self, indices: np.ndarray) -> tuple[Any, ...]:
         parts = self._source.fetch(indices)

@@ -44,7 +44,7 @@ from agents.trainer.selection.state import Selection
 Tensor = Any
 CHECKPOINT_FORMAT = 1
 WORD_BYTES = 4
-#: What a job's code has to look for where two processes built it differently.
+#: Advice for a job whose code built something else in another process.
 SAME_BUILD = (
     "build() must give the same everywhere (look for unseeded random numbers, the order of a set "
     "or of a folder's files, the time)"

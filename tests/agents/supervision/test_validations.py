@@ -48,7 +48,7 @@ def test_what_the_process_found_is_passed_on_once(
 def test_code_that_finds_no_room_is_built_once_there_is_some(
     plane: ControlPlane, drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not the code's fault."""
+    """A validation waits for room on the node; the code is not refused for it."""
     fetch, tries = validations.code_fetch, []
 
     def cramped(*arguments: Any) -> None:
