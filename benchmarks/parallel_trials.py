@@ -128,7 +128,9 @@ class TunedJob:
         runs = [TrialRun(0, _points(losses))]
         values = self._proposals(num_trials)
         runs += [self._trial(root, begun.step, *row, num_steps) for row in enumerate(values, 1)]
-        outcomes = round_judge(fmean(start_losses), runs[0], runs[1:], num_steps)
+        own_points = runs[0].points
+        assert own_points is not None, "the job has done the steps of its trials"
+        outcomes = round_judge(fmean(start_losses), own_points[-1], runs[0], runs[1:], num_steps)
         self.rounds.append(list(zip(({}, *values), (one.end for one in outcomes), strict=True)))
         self.progress = ended
         checkpoint_read(own, self._engine.work.state)
@@ -136,7 +138,8 @@ class TunedJob:
         if kept:
             state_adopt(self._path(kept), self._engine.work.state)
             self.progress = replace(ended, adopted=ended.adopted + 1)
-        return next_num_steps(num_steps, limit, has_converged=kept is not None)
+        rows = [(one.verdict or "", one.end) for one in outcomes]
+        return next_num_steps(num_steps, limit, rows)
 
     def _proposals(self, num_trials: int) -> list[dict[str, float]]:
         first = self._num_trials + 1

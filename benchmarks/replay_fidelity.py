@@ -102,9 +102,6 @@ ARRIVALS = (
     Arrival(10.0, 1000, 1, 240, 32),
 )
 
-#: Numbers of the jobs on a fresh site.
-JOBS = range(1, len(ARRIVALS) + 1)
-
 
 def main() -> int:
     """Run the workload under each policy, replay it, print the table and the figures."""
@@ -157,7 +154,7 @@ def trainers_limited(stack: Stack, quota: CpuQuota, share: float) -> Iterator[No
 
     def watch() -> None:
         while not is_over.wait(WATCH_EVERY_S):
-            found = {pid for job in JOBS for pid in stack.trainers_of(job).values()}
+            found = stack.running_trainers()
             for pid in found - known:
                 with suppress(ProcessLookupError):
                     quota.limit(pid, share)

@@ -22,6 +22,7 @@ _ENDS = {
     TrialEnd.DIVERGED: "its loss diverged",
     TrialEnd.CANNOT_WIN: "stopped early: it could not become the fastest any more",
     TrialEnd.UNFINISHED: "it did not do all of its steps in time, or its job ended",
+    TrialEnd.OVERTAKEN: "its loss fell faster, but the job reached a lower one meanwhile",
 }
 _SEARCH_ENDS = {
     SearchEnd.ALIKE: "the loss falls equally fast in its best trials",

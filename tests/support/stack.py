@@ -124,12 +124,16 @@ class Stack:
         started = processes.processes_below(self.directory / node)
         return [self.supervisor.pids()[node], *(process.pid for process, _ in started)]
 
+    def running_trainers(self) -> set[int]:
+        """Return the process ids of the running trainers of all jobs."""
+        paths = self.directory.glob("node-*/trainers/*.agent/process.json")
+        return {pid for path in paths if (pid := _running_pid(path)) is not None}
+
     def trainers_of(self, job_id: int) -> dict[int, int]:
         """Return slot -> process id of a job's running trainers."""
         found: dict[int, int] = {}
         for path in self.directory.glob(f"node-*/trainers/{job_id}-*.agent/process.json"):
-            pid = _noted_pid(path)
-            if pid is not None and Path(f"/proc/{pid}").exists():
+            if (pid := _running_pid(path)) is not None:
                 found[int(path.parent.stem.partition("-")[2])] = pid
         return found
 
@@ -139,11 +143,12 @@ class Stack:
         return path.parent.parent.name
 
 
-def _noted_pid(path: Path) -> int | None:
+def _running_pid(path: Path) -> int | None:
     try:
-        return int(json.loads(path.read_text())["pid"])
+        pid = int(json.loads(path.read_text())["pid"])
     except (OSError, ValueError, KeyError):
         return None  # being written, or gone
+    return pid if Path(f"/proc/{pid}").exists() else None
 
 
 @contextmanager

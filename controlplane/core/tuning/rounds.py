@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.core.protocol.tuning import NUM_POINTS, TuningSpec
 from controlplane.core.tuning.convergence import Verdict, convergence
 from controlplane.core.tuning.search import TrialEnd
 
-#: Steps of the job, in steps of a trial, after which a round waits for its trials no longer.
-PATIENCE = 4
+#: Steps of the job, in steps of a trial, and seconds after both of which a round waits for its
+#: trials no longer. Trials pay for a start, which can take longer than their steps.
+PATIENCE, PATIENCE_S = 4, 60.0
 #: Bases of the Halton sequence; a space has at most three tunables.
 _BASES = (2, 3, 5)
 
@@ -80,26 +81,46 @@ def loss_points(spans: Iterable[LossSpan], first: int, num_steps: int) -> tuple[
 
 
 def round_judge(
-    start_loss: float, own: TrialRun, others: Sequence[TrialRun], num_steps: int
+    start_loss: float,
+    present_loss: float,
+    own: TrialRun,
+    others: Sequence[TrialRun],
+    num_steps: int,
 ) -> list[TrialOutcome]:
-    """Judge a round; exactly one trial is kept if any converges, at most one otherwise.
+    """Judge a round; at most one trial is kept.
 
-    Another trial is kept if it converges and its loss falls faster than that of the job itself, of
-    equally fast ones the first. If none does the job goes on as it is: its own trial is kept if it
-    converges.
+    Another trial is kept if it converges, its loss falls faster than that of the job itself, of
+    equally fast ones the first, and has ended below the job's present loss: the job trains on while
+    it waits, and to go on from a worse state would be a step back. If none does the job goes on as
+    it is: its own trial is kept if it converges.
     """
     outcomes = [_judged(start_loss, run, num_steps) for run in (own, *others)]
+    behind = {run.number for run in others if run.points and not run.points[-1] < present_loss}
     converging = [one for one in outcomes if one.verdict is Verdict.CONVERGING]
-    best = max(converging, key=lambda one: one.speed, default=None)  # the first of equal ones
-    return [
-        TrialOutcome(one.number, one.verdict, one.speed, TrialEnd.KEPT) if one is best else one
-        for one in outcomes
-    ]
+    level = [one for one in converging if one.number not in behind]
+    best = max(level, key=lambda one: one.speed, default=None)  # the first of equal ones
+    least_speed = 0.0 if best is None else best.speed
+    ends = {one.number: TrialEnd.OVERTAKEN for one in converging if one.speed > least_speed}
+    if best is not None:
+        ends[best.number] = TrialEnd.KEPT
+    return [replace(one, end=ends.get(one.number, one.end)) for one in outcomes]
 
 
-def next_num_steps(num_steps: int, limit: float, *, has_converged: bool) -> int:
-    """Return the steps of the next round's trials: twice as many if no trial has converged."""
-    return num_steps if has_converged or 2 * num_steps > limit else 2 * num_steps
+def next_num_steps(num_steps: int, limit: float, outcomes: Iterable[tuple[str, str]]) -> int:
+    """Return the steps of the next round's trials.
+
+    Twice as many if no trial has converged, or if one did and was overtaken by the job while it
+    started: then steps are few beside a start.
+
+    Args:
+        limit: most steps.
+        outcomes: verdict and end of the trials of the round before.
+    """
+    found = list(outcomes)
+    has_converged = any(verdict == Verdict.CONVERGING for verdict, _ in found)
+    is_overtaken = any(end == TrialEnd.OVERTAKEN for _, end in found)
+    is_long_enough = has_converged and not is_overtaken
+    return num_steps if is_long_enough or 2 * num_steps > limit else 2 * num_steps
 
 
 def proposal(spec: TuningSpec, seed: int, number: int) -> dict[str, float]:

@@ -48,6 +48,7 @@ class TrialEnd(StrEnum):
     DIVERGED = "diverged"
     CANNOT_WIN = "cannot_win"
     UNFINISHED = "unfinished"  # a job of its own that has not done all of its steps
+    OVERTAKEN = "overtaken"  # a job of its own whose parent has reached a lower loss meanwhile
 
 
 class SearchEnd(StrEnum):

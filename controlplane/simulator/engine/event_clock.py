@@ -145,7 +145,7 @@ class EventRun(Run):
 
     def _tune(self) -> None:
         """Cancel trials that are not awaited any more, and let new ones arrive."""
-        for job_id in self.trials.cancelled():
+        for job_id in self.trials.cancelled(self.now):
             self._live[job_id].job.advance(self.now)
             self._live[job_id].job.ended_at = self.now
             self._remove(self._live[job_id])

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from controlplane.core.tuning.rounds import PATIENCE
+from controlplane.core.tuning.rounds import PATIENCE, PATIENCE_S
 from controlplane.core.values.tiers import Tier
 from controlplane.simulator.engine.jobs import SimulatedJob, Terms
 
@@ -20,13 +20,14 @@ class _Tuning:
     """Tuning of one job.
 
     Attributes:
-        begun_at: its progress at the begin of the newest round.
+        begun_at, begun_s: its progress and the time at the begin of the newest round.
         running: trials of that round that have not ended.
     """
 
     job: SimulatedJob
     num_trials: int = 0
     begun_at: float = 0.0
+    begun_s: float = 0.0
     running: list[SimulatedJob] = field(default_factory=list)
 
     @property
@@ -65,12 +66,13 @@ class Trials:
         running = (trial for one in self._tunings.values() for trial in one.running)
         return sum(trial.ended_at is None for trial in running)
 
-    def cancelled(self) -> list[int]:
+    def cancelled(self, now: float) -> list[int]:
         """Give up the trials of jobs that have ended and of rounds that take too long."""
         gone = []
         for one in self._tunings.values():
             one.running = [trial for trial in one.running if trial.ended_at is None]
-            if one.job.ended_at is not None or one.done >= PATIENCE:
+            is_late = one.done >= PATIENCE and now >= one.begun_s + PATIENCE_S
+            if one.job.ended_at is not None or is_late:
                 gone += [trial.id for trial in one.running]
                 one.running = []
         return gone
@@ -92,7 +94,7 @@ class Trials:
             number = min(plan.max_parallel, left, max(num_idle, 0) // least)
             num_idle -= number * least
             if number:
-                one.begun_at = job.progress
+                one.begun_at, one.begun_s = job.progress, now
                 one.running = [self._trial(one, now) for _ in range(number)]
                 yield from one.running
 

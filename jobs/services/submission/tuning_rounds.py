@@ -18,11 +18,10 @@ from django.db.models import F, Q, Sum
 
 from controlplane.core.protocol.tuning import NUM_POINTS, TuningSpec
 from controlplane.core.protocol.wire import StopKind
-from controlplane.core.tuning.convergence import Verdict
 from controlplane.core.tuning.rounds import next_num_steps, proposal
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.exceptions import ConflictError, TooLargeError
-from jobs.models import Artifact, Event, Job, StepReport, Trial, TuningRound
+from jobs.models import Artifact, Job, StepReport, Trial, TuningRound
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.models.resizes import TUNING_ACTOR
 from jobs.selectors.cluster import accelerators_open
@@ -31,7 +30,7 @@ from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.transitions import job_lock
 from jobs.services.scheduling.adoptions import ASK_AGAIN_S, adoption_advance
 from jobs.services.submission.trial_jobs import trial_files_delete, trial_job_make
-from jobs.services.submission.tuning_verdicts import round_end, round_give_up
+from jobs.services.submission.tuning_verdicts import recent_loss, round_end, round_give_up
 
 #: Time without rounds after one whose trials did not fit into the owner's storage.
 STORAGE_PAUSE = datetime.timedelta(minutes=10)
@@ -118,9 +117,8 @@ def num_idle(job: Job, now: datetime.datetime) -> int:
 def _next_num_steps(job: Job, last: TuningRound) -> int:
     if last.outcome != "judged":
         return last.num_steps
-    converging = Trial.objects.filter(job=job, search=last.number, verdict=Verdict.CONVERGING)
-    limit = _steps_left(job) / 2
-    return next_num_steps(last.num_steps, limit, has_converged=converging.exists())
+    outcomes = Trial.objects.filter(job=job, search=last.number).values_list("verdict", "end")
+    return next_num_steps(last.num_steps, _steps_left(job) / 2, outcomes)
 
 
 def _steps_left(job: Job) -> float:
@@ -149,7 +147,7 @@ def _start(job: Job, found: TuningRound, now: datetime.datetime) -> set[int]:
         return {job.pk}
     spec, step = job.tuning_spec, saved.step or 0
     assert spec is not None, "the job is tuned"
-    start_loss = _start_loss(job, step, found.num_steps // NUM_POINTS)
+    start_loss = recent_loss(job, step, found.num_steps // NUM_POINTS)
     if start_loss is None:
         return round_give_up(job, found, "no_loss", "The loss of its job is not finite", now)
     try:
@@ -214,21 +212,3 @@ def _trial_add(
 
 def _is_reported(job: Job, step: int) -> bool:
     return StepReport.objects.filter(job=job, last_step__gte=step).exists()
-
-
-def _start_loss(job: Job, step: int, num_steps: int) -> float | None:
-    """Return the mean loss of the steps before a state; None if it is not finite.
-
-    Steps before the job adopted a trial's state do not count: their losses are those of another.
-    """
-    adopted = Event.objects.filter(job=job, kind="adopted").order_by("-id")
-    adopted_step = adopted.values_list("data__step", flat=True).first() or 0
-    num_steps = min(num_steps, step - adopted_step)
-    reports = StepReport.objects.filter(job=job, last_step__gt=step - num_steps)
-    rows = reports.filter(first_step__lte=step).values_list("first_step", "last_step", "loss")
-    total, count = 0.0, 0
-    for first, last, loss in rows:
-        number = min(last, step) - max(first, step - num_steps + 1) + 1
-        total += math.nan if loss is None else number * loss
-        count += number
-    return total / count if count and math.isfinite(total) else None

@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from django.db import transaction
 
 from controlplane.core.protocol.nonfinite import NONFINITE_CODES
+from controlplane.core.protocol.tuning import NUM_POINTS
 from controlplane.core.tuning.rounds import (
     PATIENCE,
+    PATIENCE_S,
     LossSpan,
     TrialOutcome,
     TrialRun,
@@ -20,7 +22,7 @@ from controlplane.core.tuning.rounds import (
 from controlplane.core.tuning.search import TrialEnd
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.exceptions import ConflictError, TooLargeError
-from jobs.models import Artifact, Job, StepReport, Trial, TuningRound
+from jobs.models import Artifact, Event, Job, StepReport, Trial, TuningRound
 from jobs.models.resizes import TUNING_ACTOR
 from jobs.selectors.forks import ADOPTED_FILE, CHECKPOINT, checkpoints_of
 from jobs.selectors.tuning import values_text
@@ -37,7 +39,8 @@ def round_end(job: Job, found: TuningRound, now: datetime.datetime) -> set[int]:
     trials = list(Trial.objects.filter(job=job, search=found.number).select_related("child"))
     own = next(trial for trial in trials if trial.child is None)
     others = [trial for trial in trials if trial.child is not None]
-    is_late = job.step >= start + PATIENCE * found.num_steps
+    waited_s = (now - found.begun_at).total_seconds()
+    is_late = job.step >= start + PATIENCE * found.num_steps and waited_s >= PATIENCE_S
     is_open = any(_child(one).status not in ENDED_JOB_STATUSES for one in others)
     if job.step < start + found.num_steps or (is_open and not is_late):
         return set()
@@ -45,8 +48,13 @@ def round_end(job: Job, found: TuningRound, now: datetime.datetime) -> set[int]:
     if own_points is None and not is_late:
         return set()  # a report of its steps is still to come
     runs = [_run(trial, found) for trial in others]
+    present_loss = recent_loss(job, job.step, found.num_steps // NUM_POINTS)
     outcomes = round_judge(
-        found.start_loss or 0.0, TrialRun(own.number, own_points), runs, found.num_steps
+        found.start_loss or 0.0,
+        math.inf if present_loss is None else present_loss,
+        TrialRun(own.number, own_points),
+        runs,
+        found.num_steps,
     )
     with transaction.atomic():
         locked = job_lock(job.pk)
@@ -64,6 +72,24 @@ def round_end(job: Job, found: TuningRound, now: datetime.datetime) -> set[int]:
         if winner is not None and not _adopt(locked, winner, now):
             TuningRound.objects.filter(id=found.pk).update(outcome="storage")
     return {job.pk, *(_child(trial).pk for trial in others)}
+
+
+def recent_loss(job: Job, step: int, num_steps: int) -> float | None:
+    """Return the mean loss of a job's last steps up to a step; None if it is not finite.
+
+    Steps before the job adopted a trial's state do not count: their losses are those of another.
+    """
+    adopted = Event.objects.filter(job=job, kind="adopted").order_by("-id")
+    adopted_step = adopted.values_list("data__step", flat=True).first() or 0
+    num_steps = min(num_steps, step - adopted_step)
+    reports = StepReport.objects.filter(job=job, last_step__gt=step - num_steps)
+    rows = reports.filter(first_step__lte=step).values_list("first_step", "last_step", "loss")
+    total, count = 0.0, 0
+    for first, last, loss in rows:
+        number = min(last, step) - max(first, step - num_steps + 1) + 1
+        total += math.nan if loss is None else number * loss
+        count += number
+    return total / count if count and math.isfinite(total) else None
 
 
 def _child(trial: Trial) -> Job:
@@ -122,7 +148,9 @@ def _tell(
         event_add("tuned", text, now=now, job=job, actor=TUNING_ACTOR, data=data | values)
         return
     why = "no loss fell clearly"
-    if any(one.end is TrialEnd.KEPT for one in outcomes):
+    if any(one.end is TrialEnd.OVERTAKEN for one in outcomes):
+        why = "it reached a lower loss than the fastest trial in the meantime"
+    elif any(one.end is TrialEnd.KEPT for one in outcomes):
         num_done = sum(one.verdict is not None for one in outcomes) - 1
         others = "one other trial" if num_done == 1 else f"{num_done} other trials"
         why = f"its loss fell fastest, with {others} done"

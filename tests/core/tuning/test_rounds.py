@@ -37,8 +37,8 @@ def line(fall: float) -> tuple[float, ...]:
     return tuple(2.0 - fall * number / NUM_POINTS for number in range(1, NUM_POINTS + 1))
 
 
-def ends(own: TrialRun, *others: TrialRun) -> list[TrialEnd]:
-    return [one.end for one in round_judge(2.0, own, others, 100)]
+def ends(own: TrialRun, *others: TrialRun, present: float = math.inf) -> list[TrialEnd]:
+    return [one.end for one in round_judge(2.0, present, own, others, 100)]
 
 
 def test_the_fastest_trial_that_converges_is_kept() -> None:
@@ -68,19 +68,46 @@ def test_the_job_goes_on_unless_another_trial_is_faster() -> None:
     assert ends(TrialRun(1, line(-0.5)), worse) == [TrialEnd.UNSTABLE, TrialEnd.UNSTABLE]
 
 
-@given(points, st.lists(st.tuples(runs, st.booleans()), max_size=6), st.integers(1, 50))
-def test_only_the_fastest_converging_trial_is_kept(
-    own: tuple[float, ...], others: list[tuple[tuple[float, ...] | None, bool]], tenth: int
+def test_a_trial_behind_the_job_is_not_kept() -> None:
+    """The job has trained on to 1.2 meanwhile, so only the third trial would bring it further."""
+    own, behind, ahead = (
+        TrialRun(*row) for row in ((1, line(0.1)), (2, line(0.7)), (3, line(0.9)))
+    )
+    kept, slower, overtaken = TrialEnd.KEPT, TrialEnd.SLOWER, TrialEnd.OVERTAKEN
+    assert ends(own, behind, present=1.2) == [kept, overtaken]
+    assert ends(own, behind, ahead, present=1.2) == [slower, slower, kept]
+    assert ends(own, behind, ahead, present=1.0) == [kept, overtaken, overtaken]
+    assert ends(TrialRun(1, line(-0.1)), behind, present=1.2) == [TrialEnd.UNSTABLE, overtaken]
+    assert ends(TrialRun(1, line(0.8)), behind, present=1.2) == [kept, slower]
+
+
+@given(
+    points,
+    st.lists(st.tuples(runs, st.booleans()), max_size=6),
+    st.integers(1, 50),
+    st.floats(0.01, 100.0) | st.just(math.inf),
+)
+def test_only_the_fastest_converging_trial_that_is_not_behind_is_kept(
+    own: tuple[float, ...],
+    others: list[tuple[tuple[float, ...] | None, bool]],
+    tenth: int,
+    present: float,
 ) -> None:
     rows = [TrialRun(number, *row) for number, row in enumerate(others, start=2)]
-    found = round_judge(2.0, TrialRun(1, own), rows, NUM_POINTS * tenth)
+    found = round_judge(2.0, present, TrialRun(1, own), rows, NUM_POINTS * tenth)
     assert [one.number for one in found] == list(range(1, len(others) + 2))
     kept = [one for one in found if one.end is TrialEnd.KEPT]
-    converging = [one for one in found if one.verdict is Verdict.CONVERGING]
-    assert len(kept) == min(len(converging), 1)
+    lasts = {row.number: row.points[-1] for row in rows if row.points} | {1: -math.inf}
+    able = [
+        one for one in found if one.verdict is Verdict.CONVERGING and lasts[one.number] < present
+    ]
+    assert len(kept) == min(len(able), 1)
     for one in kept:
-        assert one in converging
-        assert one.speed == max(row.speed for row in converging) > 0.0
+        assert one in able
+        assert one.speed == max(row.speed for row in able) > 0.0
+    for one in found:
+        is_faster = one.speed > max((row.speed for row in kept), default=0.0)
+        assert (one.end is TrialEnd.OVERTAKEN) == is_faster
     for row, one in zip([TrialRun(1, own), *rows], found, strict=True):
         assert (one.verdict is None) == (row.points is None and not row.is_diverged)
 
@@ -115,10 +142,13 @@ def test_a_span_over_several_tenths_counts_for_each() -> None:
     assert all(math.isnan(point) for point in lost)
 
 
-def test_trials_grow_until_one_converges() -> None:
-    assert next_num_steps(100, 200, has_converged=False) == 200
-    assert next_num_steps(200, 399, has_converged=False) == 200
-    assert next_num_steps(100, math.inf, has_converged=True) == 100
+def test_trials_grow_until_one_converges_and_is_not_overtaken() -> None:
+    unstable, own = ("unstable", "unstable"), ("converging", "kept")
+    assert next_num_steps(100, 200, [unstable]) == 200
+    assert next_num_steps(200, 399, [unstable]) == 200
+    assert next_num_steps(100, math.inf, [own, unstable]) == 100
+    assert next_num_steps(100, math.inf, [own, ("converging", "overtaken")]) == 200
+    assert next_num_steps(100, math.inf, [own, ("", "unfinished")]) == 100
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(1, 400))

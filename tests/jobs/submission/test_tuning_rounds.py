@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 
 from controlplane.core.protocol.fork import Adoption
 from controlplane.core.protocol.wire import ReportKind
-from controlplane.core.tuning.rounds import PATIENCE, proposal
+from controlplane.core.tuning.rounds import PATIENCE, PATIENCE_S, proposal
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.exceptions import ConflictError
 from jobs.models import Artifact, Job, NotificationDelivery, Trial, TuningRound
@@ -257,11 +257,34 @@ def test_trials_that_get_no_accelerators_in_time_are_not_waited_for(
     train(world, parent, STEPS, 2.0, fall=0.5)
     assert tuning_advance(world.now) == set()
     train(world, parent, (PATIENCE - 1) * STEPS, 1.5)
+    assert tuning_advance(world.now) == set(), "a start may take longer than so many steps"
+    world.now_s += PATIENCE_S
     assert first.pk in tuning_advance(world.now)
     assert outcomes(parent) == [(None, "slower"), (first.pk, "unfinished"), (second.pk, "kept")]
     ended = fresh(first)
     assert (ended.status, ended.status_code) == ("cancelled", "trial_over")
     assert "waits for its trials no longer" in ended.status_reason
+
+
+def test_a_state_behind_the_jobs_own_is_not_adopted_and_the_next_trials_are_longer(
+    world: World, parent: Job, ada: User, client_of: Clients
+) -> None:
+    """The trial falls fastest in its 20 steps, but the job has done 200 when it is done."""
+    first, second = begin(world, parent)
+    train(world, parent, STEPS, 2.0, fall=0.1)
+    train(world, parent, 9 * STEPS, 1.9, fall=1.4)
+    end(world, first, fall=1.0)
+    end(world, second, fall=0.05)
+    tuning_advance(world.now)
+    assert outcomes(parent) == [(None, "kept"), (first.pk, "overtaken"), (second.pk, "slower")]
+    assert fresh(parent).adoption == {}
+    text = "keeps its values, as it reached a lower loss than the fastest trial in the meantime"
+    assert text in event(parent, "round_ended").message
+    read = client_of(ada).get(f"{URL}{parent.pk}/").json()["tuned"]["trials"]
+    assert "the job reached a lower one" in read[1]["reason"]
+    coming = TuningRound.objects.filter(job=parent, ended_at=None)
+    world.until(lambda: bool(tuning_advance(world.now) and coming.exists()))
+    assert coming.get().num_steps == 2 * STEPS
 
 
 def test_a_trial_with_a_loss_that_is_not_finite_is_not_kept(world: World, parent: Job) -> None:
@@ -329,6 +352,7 @@ def test_a_state_that_no_node_fetches_is_given_up(world: World, parent: Job) -> 
     _, second = begin(world, parent)
     end(world, second, fall=1.0)
     train(world, parent, PATIENCE * STEPS, 2.0, fall=0.1)
+    world.now_s += PATIENCE_S
     tuning_advance(world.now)
     world.now_s += FETCH_LIMIT_S
     assert parent.pk not in tuning_advance(world.now)
@@ -344,6 +368,7 @@ def test_an_adoption_that_is_overtaken_is_ordered_again_and_given_up_in_the_end(
     _, second = begin(world, parent)
     end(world, second, fall=1.0)
     train(world, parent, PATIENCE * STEPS, 2.0, fall=0.1)
+    world.now_s += PATIENCE_S
     tuning_advance(world.now)
     for tries in range(1, TRIES_LIMIT + 1):
         world.until(lambda: parent.pk in tuning_advance(world.now), rounds=4)
