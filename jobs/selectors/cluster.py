@@ -133,6 +133,7 @@ def cluster_snapshot(now: datetime.datetime, *, without_nodes: Collection[int] =
         held=manned | {job_id: manned.get(job_id, ()) + row for job_id, row in kept.items()},
         kept=kept,
         releasing=releasing,
+        vacating=_vacating(in_hands.difference(row.id for row in accelerators)),
         resizing=frozenset(
             job_id
             for job_id, generation in generations.items()
@@ -230,6 +231,16 @@ def _accelerators(
     ), frozenset(
         row.node_id for row in rows if row.node.is_cordoned or row.node.is_closed_by_window(now)
     )
+
+
+def _vacating(held: Collection[int]) -> frozenset[int]:
+    """Return those of the held accelerators, none of them usable, whose nodes still run."""
+    if not held:
+        return frozenset()
+    running = Accelerator.objects.filter(
+        pk__in=held, is_present=True, node__status=NodeStatus.ONLINE, node__removed_at=None
+    )
+    return frozenset(running.values_list("pk", flat=True))
 
 
 def _maintenance(

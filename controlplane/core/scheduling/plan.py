@@ -23,11 +23,13 @@ def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
     because others may wait for them. A job that lost trainers and holds less than its minimum keeps
     its accelerators, and the state in them, until they are given to another job; accelerators kept
     for it are as free as any other once the policy gives them to another job. A job is not given
-    accelerators excluded for it: it runs on the rest, if that reaches its minimum. Of jobs that
-    would wait for each other without end, one makes way (see `circular_waits`). Jobs in
+    accelerators excluded for it: it runs on the rest, if that reaches its minimum. A job on a node
+    that it has to leave stays until its new accelerators are free, if the node still runs. Of jobs
+    that would wait for each other without end, one makes way (see `circular_waits`). Jobs in
     `snapshot.resizing` are left unchanged.
     """
     schedulable = {accelerator.id for accelerator in snapshot.accelerators}
+    standing = schedulable | snapshot.vacating
     in_use = snapshot.in_use
     given = {chosen for row in allocation.accelerators.values() for chosen in row}
     targets: dict[JobId, tuple[AcceleratorId, ...]] = {}
@@ -46,14 +48,14 @@ def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
             rest = tuple(accelerator for accelerator in wanted if accelerator not in excluded)
             is_enough = len(rest) >= job.min_accelerators
             reasons[job.id] = f"{reasons.get(job.id, '')} {_shunned_text(wanted, rest)}".strip()
-            wanted = rest if is_enough else _meanwhile(job, held, rest, schedulable)
+            wanted = rest if is_enough else _meanwhile(job, held, rest, standing)
         own = set(held)
         blocked = tuple(one for one in wanted if one in in_use and one not in own)
         targets[job.id] = wanted
         if blocked:
             waiting[job.id] = blocked
             reasons[job.id] = f"{reasons.get(job.id, '')} {_waiting_text(wanted, blocked)}".strip()
-            targets[job.id] = _meanwhile(job, held, wanted, schedulable)
+            targets[job.id] = _meanwhile(job, held, wanted, standing)
             if targets[job.id] == held and held:
                 blocked_moves.append(BlockedMove(job, held, wanted, blocked))
     for job_id, detour in detours(snapshot, blocked_moves, given).items():
@@ -103,13 +105,13 @@ def _meanwhile(
     job: Job,
     held: tuple[AcceleratorId, ...],
     wanted: tuple[AcceleratorId, ...],
-    schedulable: set[AcceleratorId],
+    standing: set[AcceleratorId],
 ) -> tuple[AcceleratorId, ...]:
     """Return the accelerators that a job holds while others still use part of the wanted ones."""
     chosen = set(wanted)
     kept = tuple(accelerator for accelerator in held if accelerator in chosen)
     if len(kept) >= job.min_accelerators:
         return kept
-    if all(accelerator in schedulable for accelerator in held):
+    if standing.issuperset(held):
         return held  # moving elsewhere: stay until the new accelerators are free
-    return ()  # a held accelerator leaves the cluster: save the state and wait
+    return ()  # a held accelerator has left the cluster: save the state and wait

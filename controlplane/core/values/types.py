@@ -178,6 +178,8 @@ class Snapshot:
         kept: the part of `held` on which the job has no trainer: the job lost some, and these bring
             it back to its minimum (see `replacements`). Free unless `releasing`.
         releasing: accelerators whose former trainer has not gone yet; they cannot be given out now.
+        vacating: accelerators among `held`, but not among `accelerators`, of running nodes that
+            jobs have to leave. A job stays there until its new accelerators are free.
         resizing: jobs with a resize under way that can no longer be revoked; a plan leaves them.
         excluded: accelerators on which a job's trainers did not come up lately, by job.
         cordoned: nodes of which nothing is given out; jobs keep what they hold there (see
@@ -197,6 +199,7 @@ class Snapshot:
     held: Mapping[JobId, tuple[AcceleratorId, ...]] = field(default_factory=dict)
     kept: Mapping[JobId, tuple[AcceleratorId, ...]] = field(default_factory=dict)
     releasing: frozenset[AcceleratorId] = frozenset()
+    vacating: frozenset[AcceleratorId] = frozenset()
     resizing: frozenset[JobId] = frozenset()
     excluded: Mapping[JobId, frozenset[AcceleratorId]] = field(default_factory=dict)
     cordoned: frozenset[int] = frozenset()

@@ -140,6 +140,22 @@ def test_job_whose_node_goes_away_moves_or_saves_its_state() -> None:
     assert saves.waiting == {1: (1,)}
 
 
+@pytest.mark.parametrize("num_vacating", [0, 1, 2])
+def test_job_on_a_node_that_it_has_to_leave_stays_until_its_new_places_are_free(
+    num_vacating: int,
+) -> None:
+    """Both of its accelerators go; where one of them has gone already it cannot go on."""
+    left = accelerators_make("cpu cpu")[:2]
+    snapshot = snapshot_make(left, job_make(1), held={1: (3, 4)}, releasing=(1,))
+    snapshot = replace(snapshot, vacating=frozenset((3, 4)[:num_vacating]))
+    plan = plan_between(snapshot, Allocation({1: (1, 2)}, {1: "moves"}))
+    assert plan.waiting == {1: (1,)}
+    assert [resize.wanted for resize in plan.resizes] == ([] if num_vacating == 2 else [()])
+    free = replace(snapshot, releasing=frozenset())
+    plan = plan_between(free, Allocation({1: (1, 2)}, {1: "moves"}))
+    assert [(resize.held, resize.wanted) for resize in plan.resizes] == [((3, 4), (1, 2))]
+
+
 def test_job_below_its_minimum_waits_where_it_is_until_others_need_that() -> None:
     two = accelerators_make("cpu cpu")
     job = job_make(1, least=3, most=4)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from datetime import timedelta
 
 import pytest
 
 from controlplane.core.protocol.wire import LogChunk, ReportKind
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
-from jobs.models import Allocation, ClusterSetting, Event, Generation, Job
+from jobs.models import (
+    Allocation,
+    ClusterSetting,
+    Event,
+    Generation,
+    Job,
+    Node,
+)
 from jobs.selectors.expected_ends import expected_end_of
 from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.cluster.nodes import nodes_expire
@@ -21,6 +29,7 @@ from tests.jobs.world import World
 from tests.support.builders import at, job_make
 
 pytestmark = pytest.mark.django_db
+HOUR = timedelta(hours=1)
 
 
 def fresh(job: Job) -> Job:
@@ -240,6 +249,33 @@ def test_a_draining_node_is_left() -> None:
 
     world.until(is_elsewhere)
     assert fresh(job).restarts == 0
+
+
+@pytest.mark.parametrize("how", ["drain", "quarantine", "maintenance"])
+def test_a_job_leaves_a_node_for_places_that_others_have_to_leave_first(how: str) -> None:
+    """It trains on where it is until the trainers of the idle tier are gone; it never stops."""
+    world = World()
+    job = job_make(max_accelerators=2)
+    running(world, job, 2)
+    (node,) = {row.accelerator.node for row in job.allocations.all()}
+    idle = job_make(max_accelerators=2, tier="idle")
+    running(world, idle, 2)
+    if how == "drain":
+        node_cordon(node, Cordon.DRAIN, world.now, actor="user:root", reason="new memory")
+    elif how == "quarantine":
+        Node.objects.filter(pk=node.pk).update(quarantined_until=world.now + HOUR)
+    else:
+        window = {"maintenance_from": world.now, "maintenance_until": world.now + HOUR}
+        Node.objects.filter(pk=node.pk).update(**window)
+
+    def is_elsewhere() -> bool:
+        rows = job.allocations.filter(released_at=None, release_requested_at=None)
+        assert rows.exists(), "it was stopped"
+        return rows.count() == 2 and not rows.filter(accelerator__node=node).exists()
+
+    world.until(is_elsewhere)
+    assert not Event.objects.filter(job=job, kind="preempted").exists()
+    assert fresh(idle).status == JobStatus.PENDING
 
 
 def test_a_cordoned_node_keeps_its_jobs_and_gets_no_others() -> None:
