@@ -63,7 +63,7 @@ SERIAL = {"space": SPACE, "objective": METRIC, "higher_is_better": True}
 PARALLEL = {"space": SPACE, "parallel": True, "max_parallel": 2, "max_trials": 8}
 ARMS = ("hand", "default", "tuned", "parallel", "optuna", "random")
 #: Seconds between two changes of the nodes.
-CHANGE_S = 12.0
+CHANGE_S = 30.0
 RUN_LIMIT_S = 1800.0
 LOOK_EVERY_S = 0.2
 

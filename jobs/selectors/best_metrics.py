@@ -10,8 +10,8 @@ from django.db.models import OuterRef, Subquery
 from controlplane.core.values.metrics import is_higher_better
 from jobs.models import EpochReport, Job, JobMetric
 
-#: A learning rate is in the logs of an epoch, but no result.
-NO_RESULT = "learning_rate"
+#: In the logs of an epoch, but no result: no value of them is better than another.
+NO_RESULTS = frozenset({"learning_rate", "selected_share", "selected_loss", "skipped_loss"})
 _VALIDATION = "val_"
 
 
@@ -59,7 +59,7 @@ def usual_metric(jobs: Iterable[Job], names: Collection[str]) -> str:
     Returns:
         One of `names`; empty if there is none.
     """
-    results = [name for name in names if name != NO_RESULT]
+    results = [name for name in names if name not in NO_RESULTS]
     goals = [job.stop_metric for job in jobs if job.stop_metric in results]
     return next(iter([*goals, *sorted(results, key=_rank)]), "")
 

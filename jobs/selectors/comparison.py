@@ -13,7 +13,7 @@ from django.utils import timezone
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import EpochReport, Job, JobMetric
 from jobs.selectors.access import Person, jobs_visible_to
-from jobs.selectors.best_metrics import NO_RESULT, has_higher_better
+from jobs.selectors.best_metrics import NO_RESULTS, has_higher_better
 from jobs.selectors.readings import HOUR_S
 from jobs.selectors.series import step_reports_binned
 from jobs.selectors.settings_values import flat_settings
@@ -203,7 +203,7 @@ def _metric_rows(jobs: Sequence[Job]) -> list[MetricRow]:
         for row in JobMetric.objects.filter(job__in=jobs).order_by("name", "job_id")
     }
     rows = []
-    for name in dict.fromkeys(name for name, _ in found if name != NO_RESULT):
+    for name in dict.fromkeys(name for name, _ in found if name not in NO_RESULTS):
         of_jobs = [found.get((name, job.pk)) for job in jobs]
         rows.append(
             MetricRow(

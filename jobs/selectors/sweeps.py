@@ -8,7 +8,7 @@ from typing import Any
 
 from jobs.models import Job, JobMetric, Sweep
 from jobs.selectors.access import SHOWN_COLUMNS, Person, jobs_visible_to
-from jobs.selectors.best_metrics import NO_RESULT, has_higher_better, usual_metric
+from jobs.selectors.best_metrics import NO_RESULTS, has_higher_better, usual_metric
 from jobs.selectors.settings_values import value_text
 from jobs.sweep_space import JOBS_LIMIT
 
@@ -61,7 +61,7 @@ def sweep_table(person: Person, sweep: Sweep, *, metric: str = "", order: str = 
     jobs = list(rows_of.defer(None).only(*_COLUMNS).order_by("pk")[:JOBS_LIMIT])
     found = JobMetric.objects.filter(job__in=[job.pk for job in jobs])
     metrics = tuple(name for name in found.order_by("name").values_list("name", flat=True)
-                    .distinct() if name != NO_RESULT)  # fmt: skip
+                    .distinct() if name not in NO_RESULTS)  # fmt: skip
     metric = metric if metric in metrics else usual_metric(jobs[:1], metrics)
     best = dict(found.filter(name=metric).values_list("job", "best"))
     names = tuple(sorted(sweep.space))

@@ -84,6 +84,7 @@ def test_the_metric_of_the_stop_counts_and_its_direction(ada: User, client_of: C
         (("loss", "mae", "val_loss", "val_mae"), "val_mae"),
         (("auc", "loss", "learning_rate"), "auc"),
         (("learning_rate",), ""),
+        (("loss", "selected_loss", "selected_share", "skipped_loss"), "loss"),
     ],
 )
 def test_validation_comes_before_training_and_the_loss_last(
