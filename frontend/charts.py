@@ -22,6 +22,7 @@ from frontend.figures.rows import (
     BatchChange,
     EpochPoint,
     ResizeMark,
+    SearchMark,
     StepPoint,
     WorkSpan,
 )
@@ -29,6 +30,7 @@ from frontend.palette import job_colour_token
 from jobs.models import Job, Replay
 from jobs.selectors import series
 from jobs.selectors.access import Person, is_admin, jobs_seen_among
+from jobs.selectors.tuning import search_spans
 
 #: Time windows of the overview: seconds -> label.
 WINDOWS: Mapping[int, str] = {
@@ -115,8 +117,11 @@ def job_charts(job: Job, now: datetime, options: ChartOptions | None = None) -> 
     marks = _resize_marks(job)
     start_at = job.submitted_at.timestamp()
     end_at = (job.ended_at or now).timestamp()
+    searches = [
+        SearchMark(span.first, span.last or job.step, span.start_loss) for span in search_spans(job)
+    ]
     curves = {
-        "loss": loss_figure(points, epochs, marks),
+        "loss": loss_figure(points, epochs, marks, searches),
         **{
             metric_key(name): metric_figure(name, epochs, marks)
             for name in series.metric_names_of(job)
@@ -125,7 +130,10 @@ def job_charts(job: Job, now: datetime, options: ChartOptions | None = None) -> 
     if options is not None:
         for figure in curves.values():
             figure["smoothing"] = options.smoothing
-            figure["layout"]["yaxis"]["type"] = "log" if options.is_log else "linear"
+            axis = figure["layout"]["yaxis"]
+            axis["type"] = "log" if options.is_log else "linear"
+            if options.is_log:
+                axis.pop("range", None)  # in powers of ten, and large values do no harm
     return {
         **curves,
         "throughput": job_throughput_figure(points, marks),

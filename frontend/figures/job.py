@@ -13,11 +13,12 @@ from frontend.figures.parts import (
     line,
     line_legend,
     milliseconds,
+    shaded,
     table,
     time_axis,
     vertical_line,
 )
-from frontend.figures.rows import EpochPoint, ResizeMark, StepPoint
+from frontend.figures.rows import EpochPoint, ResizeMark, SearchMark, StepPoint
 
 #: Most speeds, each a mean over a part of the time; shorter parts would show only noise.
 MAX_SPEEDS = 120
@@ -26,9 +27,15 @@ _STOP_MS = 5000
 
 
 def loss_figure(
-    points: Sequence[StepPoint], epochs: Sequence[EpochPoint], resizes: Sequence[ResizeMark]
+    points: Sequence[StepPoint],
+    epochs: Sequence[EpochPoint],
+    resizes: Sequence[ResizeMark],
+    searches: Sequence[SearchMark] = (),
 ) -> Figure:
-    """Draw the training loss over steps, the validation loss by epoch, and the resizes."""
+    """Draw the training loss over steps, the validation loss by epoch, resizes and searches.
+
+    The losses of trials, which may diverge, do not stretch the axis.
+    """
     trained = [point for point in points if point.loss is not None]
     bins = _bins(trained)
     data = []
@@ -45,17 +52,43 @@ def loss_figure(
     checked = [epoch for epoch in epochs if "val_loss" in epoch.logs]
     if checked:
         data.append(epoch_trace(checked, "val_loss", "validation loss", "--second"))
-    legend = line_legend(data)
-    return {
+    figure: Figure = {
         "data": data,
         "layout": {
             "xaxis": {"title": {"text": "step"}, "rangemode": "tozero"},
             "yaxis": {"title": {"text": "loss"}},
-            "shapes": resize_lines(resizes),
+            "shapes": [*resize_lines(resizes), *(shaded(one.first, one.last) for one in searches)],
         },
-        "legend": legend,
+        "legend": line_legend(data),
         "table": _loss_table(bins, checked),
     }
+    if searches:
+        figure["note"] = "Shaded: trials of a search."
+        if limits := _limits(trained, checked, searches):
+            figure["layout"]["yaxis"]["range"] = limits
+    return figure
+
+
+def _limits(
+    points: Sequence[StepPoint], epochs: Sequence[EpochPoint], searches: Sequence[SearchMark]
+) -> list[float] | None:
+    """Return the ends of an axis for the losses outside of trials and those they started from."""
+    losses = [(epoch.step, epoch.step, epoch.logs["val_loss"]) for epoch in epochs]
+    first = 1
+    for point in points:
+        if point.loss is not None:
+            losses.append((first, point.step, point.loss))
+        first = point.step + 1
+    shown = [
+        loss
+        for first, last, loss in losses
+        if not any(search.meets(first, last) for search in searches)
+    ]
+    if not shown:
+        return None
+    shown += [search.start_loss for search in searches if search.start_loss is not None]
+    margin = 0.05 * (max(shown) - min(shown))
+    return [min(shown) - margin, max(shown) + margin]
 
 
 def job_throughput_figure(points: Sequence[StepPoint], resizes: Sequence[ResizeMark]) -> Figure:

@@ -79,6 +79,23 @@ def vertical_line(x: float) -> dict[str, Any]:
     }
 
 
+def shaded(start: float, end: float) -> dict[str, Any]:
+    """Return a shape that shades the chart from `start` to `end`."""
+    return {
+        "type": "rect",
+        "xref": "x",
+        "yref": "paper",
+        "x0": start,
+        "x1": end,
+        "y0": 0,
+        "y1": 1,
+        "layer": "below",
+        "fillcolor": "--muted",
+        "opacity": 0.15,
+        "line": {"width": 0},
+    }
+
+
 def time_axis(start_at: float, end_at: float) -> dict[str, Any]:
     """Return an axis between two times, at least 30 s long: its ticks show whole seconds."""
     end_at = max(end_at, start_at + 30)

@@ -66,6 +66,19 @@ class BatchChange:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchMark:
+    """Steps `first` to `last` are trials; `start_loss` is that of the state they started from."""
+
+    first: int
+    last: int
+    start_loss: float | None
+
+    def meets(self, first: int, last: int) -> bool:
+        """Return whether some of the steps `first` to `last` are of a trial."""
+        return self.first <= last and first <= self.last
+
+
+@dataclass(frozen=True, slots=True)
 class EpochPoint:
     """The logs of one epoch."""
 

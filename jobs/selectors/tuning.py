@@ -112,18 +112,50 @@ def tuned_of(job: Job) -> Tuned | None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class SearchSpan:
+    """The steps of the trials of a search; `last` is None while it goes on.
+
+    Attributes:
+        start_loss: the loss of the state from which the trials started, if it is known.
+    """
+
+    first: int
+    last: int | None
+    start_loss: float | None
+
+
+def search_spans(job: Job) -> list[SearchSpan]:
+    """Return the searches of a job whose trials are steps of its own."""
+    if not job.tuning or job.tuning.get("parallel"):
+        return []
+    rows = (
+        Trial.objects.filter(job=job)
+        .values("search")
+        .annotate(
+            last=Max("step"),
+            num_steps=Sum("steps"),
+            num_ended=Count("id", filter=~Q(search_end="")),
+            start_loss=Max("start_loss"),
+        )
+        .order_by("search")
+    )
+    return [
+        SearchSpan(
+            row["last"] - row["num_steps"] + 1,
+            row["last"] if row["num_ended"] else None,
+            row["start_loss"],
+        )
+        for row in rows
+    ]
+
+
 def in_trials(job: Job) -> Q:
     """Return the condition of the job's step reports that have steps of trials."""
     found = Q(pk__in=[])
-    if not job.tuning or job.tuning.get("parallel"):
-        return found
-    searches = Trial.objects.filter(job=job).order_by().values("search")
-    rows = searches.annotate(
-        last=Max("step"), num_steps=Sum("steps"), num_ended=Count("id", filter=~Q(search_end=""))
-    )
-    for row in rows:
-        steps = Q(last_step__gt=row["last"] - row["num_steps"])
-        found |= (steps & Q(first_step__lte=row["last"])) if row["num_ended"] else steps
+    for span in search_spans(job):
+        steps = Q(last_step__gte=span.first)
+        found |= steps if span.last is None else steps & Q(first_step__lte=span.last)
     return found
 
 

@@ -10,9 +10,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from frontend.charts import allocation_changes, job_charts, labels, overview_charts
+from frontend.charts import ChartOptions, allocation_changes, job_charts, labels, overview_charts
 from frontend.figures.rows import HIDDEN_JOB_ID
-from jobs.models import Allocation, Generation, Job, Node, StepReport
+from jobs.models import Allocation, Generation, Job, Node, StepReport, Trial
 from jobs.selectors import series
 from jobs.selectors.series import (
     BatchSpan,
@@ -170,6 +170,30 @@ def test_queries_do_not_grow_with_a_jobs_length() -> None:
     for step in range(2, 60):
         _report(job, step, seconds=1.0, at=_at(step))
     assert count() == few
+
+
+def _trial(job: Job, number: int, search: int, num_steps: int, step: int, **more: Any) -> None:
+    Trial.objects.create(
+        job=job, number=number, search=search, values={"learning_rate": 0.1}, steps=num_steps,
+        start_loss=2.5, speed=0.0, generation=1, step=step, at=_at(step), **more,
+    )  # fmt: skip
+
+
+@pytest.mark.django_db
+def test_the_searches_of_a_tuned_job_are_shaded_and_do_not_stretch_its_loss() -> None:
+    space = {"learning_rate": {"low": 0.001, "high": 1.0, "log": True}}
+    job = make_job(make_person("ada"), "tuned", step=14, tuning={"space": space})
+    for step in range(1, 15):
+        _report(job, step, 1.0, _at(step), loss=900.0 if step in (4, 14) else 2.0)
+    _trial(job, 1, 1, 3, 5, end="kept")
+    _trial(job, 2, 1, 3, 8, end="diverged", search_end="trials")
+    _trial(job, 3, 2, 2, 13)
+    loss = job_charts(job, timezone.now())["loss"]["layout"]
+    assert [(shape["x0"], shape["x1"]) for shape in loss["shapes"]] == [(3, 8), (12, 14)]
+    assert loss["yaxis"]["range"] == pytest.approx([1.975, 2.525])
+    log = job_charts(job, timezone.now(), ChartOptions(is_log=True))["loss"]["layout"]
+    assert log["yaxis"]["type"] == "log"
+    assert "range" not in log["yaxis"]
 
 
 @pytest.mark.django_db
