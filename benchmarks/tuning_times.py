@@ -33,12 +33,12 @@ import optuna
 from benchmarks.cpu_quota import CpuQuota
 from benchmarks.figures import figures_print
 from benchmarks.replay_fidelity import ENDED, trainers_limited
-from jobs.job_templates import digits_cnn
+from jobs import job_templates
 from tests.support.stack import Stack, embedded_stack
 
 COPIES, BATCH_SIZE, NUM_VIRTUAL_NODES = 8, 64, 4
 CODE = (
-    Path(digits_cnn.__file__).read_text()
+    (Path(job_templates.__file__).parent / "digits_cnn.py").read_text()
     + f"""
 
 build_plain = build
