@@ -110,8 +110,10 @@ def launcher_run(options: argparse.Namespace) -> int:
             job = LocalJob(spec, code, Path(folder), num_slots, options.threads)
             with job:
                 memberships = _plan(job, options.workers, resizes)
-                for warning in job_validate(spec, code, Path(folder) / "validation"):
+                facts = job_validate(spec, code, Path(folder) / "validation")
+                for warning in facts.get("warnings", ()):
                     _say(f"warning: {warning}")
+                job.spec = dataclasses.replace(spec, merges=facts.get("is_merged") is not False)
                 result = _train(job, memberships, resizes)
                 _say(_summary(result))
                 _results_take(job, result, job.output_folder(), options.output)

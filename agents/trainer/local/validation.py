@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from agents.trainer.contract.environment import HASH_ENVIRONMENT
 from agents.trainer.local.local_cluster import TRAINER_PROGRAM, LocalJobError
@@ -25,8 +26,8 @@ def job_validate(
     folder: Path,
     program: Sequence[str] = TRAINER_PROGRAM,
     limit_s: float = _LIMIT_S,
-) -> list[str]:
-    """Build the job in the folder `code` once, in a process of its own; returns its warnings.
+) -> dict[str, Any]:
+    """Build the job in the folder `code` once, in a process of its own; returns what it found.
 
     Args:
         folder: for the validation's files; does not exist yet.
@@ -63,4 +64,4 @@ def job_validate(
     if not report.ok:
         below = f"\n\n{report.traceback}" if report.traceback else ""
         raise LocalJobError(f"{report.code}: {report.message}{below}")
-    return list(report.facts.get("warnings", ()))
+    return report.facts

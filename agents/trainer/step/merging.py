@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.constants import constants_fingerprint
+from agents.trainer.model.state import ModelState
 from agents.trainer.model.stateful_ops import graph_nodes, refuse_process_operations
 from agents.trainer.step.gradient_layout import LayoutField, MessageWriter, message_width
 from agents.trainer.step.virtual_node import SliceResults, VirtualNode
@@ -92,6 +93,7 @@ class PassTracer:
             raise NotMergeableError(message) from error
         refuse_process_operations(one_pass.graph)
         _refuse_custom_gradients(one_pass.graph)
+        _refuse_captured(one_pass.graph, state)
         state.constants.append(constants_fingerprint(one_pass.graph, state.variables))
         self.bytes_per_example = max(self.bytes_per_example, _bytes_per_example(one_pass.graph))
         return self._sweep(one_pass, message_width(pieces))
@@ -240,6 +242,18 @@ def _refuse_custom_gradients(graph: Any) -> None:
     )
     if places:
         raise NotMergeableError(f"it has a custom gradient in {', '.join(places[:3])}")
+
+
+def _refuse_captured(graph: Any, state: ModelState) -> None:
+    """Raise if a slice reads a variable of the model itself instead of its value in this pass.
+
+    A `tf.function` inside the model does so once it was traced with the variable: its gradient by
+    the value would be lost.
+    """
+    captured = {id(tensor) for tensor, _ in graph.captures}
+    for variable in (*state.trainable, *state.fixed):
+        if id(variable.value.handle) in captured:
+            raise NotMergeableError(f"a function inside it reads {variable.path} by itself")
 
 
 def _bytes_per_example(graph: Any) -> int:

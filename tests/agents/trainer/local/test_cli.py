@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from agents.trainer.__main__ import main
+from agents.trainer.local import cli
 from agents.trainer.local.cli import resizes_read, selection_read, settings_read
+from agents.trainer.local.local_cluster import LocalJob, LocalJobError
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 
 REPOSITORY = Path(__file__).resolve().parents[4]
@@ -135,6 +137,27 @@ def test_a_zip_is_validated_as_by_a_site(
     said = capsys.readouterr()
     assert said.err.startswith("error: loss_not_additive: The loss of a batch (")
     assert "training" not in said.out
+
+
+@pytest.mark.parametrize(
+    ("facts", "merges"), [({"is_merged": False}, False), ({"is_merged": True}, True), ({}, True)]
+)
+def test_virtual_nodes_run_together_only_if_the_validation_has_found_them_able(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, bool], merges: bool
+) -> None:
+    """As on a site: a merged pass of some models would leave weights untrained."""
+    started: list[bool] = []
+
+    def train(job: LocalJob, *_: object) -> None:
+        started.append(job.spec.merges)
+        raise LocalJobError("far enough")
+
+    monkeypatch.setattr(cli, "job_validate", lambda *_: facts)
+    monkeypatch.setattr(cli, "_train", train)
+    path = tmp_path / "job.py"
+    path.write_text("def build(settings): ...\n")
+    assert main([str(path), "--reduction", "fast"]) == 1
+    assert started == [merges]
 
 
 @pytest.mark.parametrize(

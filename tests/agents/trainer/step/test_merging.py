@@ -253,6 +253,33 @@ def test_weights_that_the_model_assigns_keep_virtual_nodes_apart() -> None:
     assert np.isfinite(steps.vector(Progress())).all()
 
 
+class Enclosed(layers.Layer):
+    """Reads a weight or state in a function of its own."""
+
+    def __init__(self, trainable: bool) -> None:
+        super().__init__()
+        self.w = self.add_weight(shape=(6, 4), name="w", trainable=trainable)
+        self.inner = tf.function(lambda x: tf.matmul(tf.tanh(x), self.w.value))
+
+    def call(self, x: Any) -> Any:
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+def test_a_function_that_was_traced_with_a_variable_keeps_virtual_nodes_apart(
+    trainable: bool,
+) -> None:
+    """It would not see the variable's value in a pass, and the gradient by that would be none."""
+    inputs, layer = keras.Input((6,)), Enclosed(trainable)
+    steps = Steps((classifier(inputs, layer(inputs)), (ROWS, CLASSES)), True, 1000)
+    reason = steps.functions.not_merged_because
+    assert reason == f"a function inside it reads {layer.w.path} by itself"
+    before = [variable.numpy() for variable in steps.state.trainable]
+    steps.functions.apply(steps.vector(Progress()))
+    after = [variable.numpy() for variable in steps.state.trainable]
+    assert not any(map(np.array_equal, before, after)), "a weight is not trained"
+
+
 def test_a_lone_trainer_measures_noise_in_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "NOISE_EVERY_STEPS", 4)
     steps = Steps(counting(), True, 1000)
