@@ -117,9 +117,10 @@ def test_contributing_names_files_that_exist() -> None:
 
 def test_every_policy_has_a_page_and_every_page_a_policy() -> None:
     pages = {path.stem for path in (ROOT / "docs/policies").glob("*.md")}
-    assert pages == {*POLICIES, "index"}
+    assert pages == {*POLICIES, "index"}, "docs/policies/NAME.md for each of the registry"
     index = (ROOT / "docs/policies/index.md").read_text()
-    assert [name for name in POLICIES if f"[`{name}`]({name}.md)" not in index] == []
+    rows = [name for name in POLICIES if f"[`{name}`]({name}.md)" not in index]
+    assert rows == [], "each needs a row of the table in docs/policies/index.md"
 
 
 @pytest.mark.parametrize(
