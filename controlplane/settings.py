@@ -7,6 +7,7 @@ import hashlib
 from importlib.metadata import version
 from pathlib import Path
 
+from django.contrib.messages import constants as messages
 from django.core.exceptions import ImproperlyConfigured
 
 from controlplane import environment
@@ -91,6 +92,9 @@ TEMPLATES = [
         },
     }
 ]
+#: Classes of messages on pages.
+MESSAGE_TAGS = {messages.INFO: "warn", messages.SUCCESS: "good", messages.ERROR: "bad error"}
+
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True

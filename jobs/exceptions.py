@@ -68,12 +68,16 @@ class NotAuthenticatedError(ControlPlaneError):
     code = "not_authenticated"
 
 
-class ForbiddenError(ControlPlaneError):
+class ForbiddenError(ControlPlaneError, PermissionDenied):
+    """The user may not do this; for a page Django answers with its own of status 403."""
+
     status = HTTPStatus.FORBIDDEN
     code = "forbidden"
 
 
-class NotFoundError(ControlPlaneError):
+class NotFoundError(ControlPlaneError, Http404):
+    """There is no such thing, or not for this user; for a page Django answers with its own."""
+
     status = HTTPStatus.NOT_FOUND
     code = "not_found"
 

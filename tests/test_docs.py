@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import defaultdict
 from functools import cache
@@ -23,6 +22,8 @@ TEST_NAME = re.compile(r"\btest_[a-z_]+\.py")
 DIAGRAM = re.compile(r"```mermaid\n(.*?)```", re.DOTALL)
 #: Names of code in a diagram: snake_case, _private, CamelCase and CONSTANT_CASE.
 CODE_NAME = re.compile(r"\b(_\w+|[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+|(?:[A-Z][a-z]+){2,})\b")
+#: A definition of a module, or by four spaces of a class: "class " or "def ", and its name.
+DEFINED = re.compile(r"^(    )?(?:async )?(class |def )?(\w+)(?= ?[:(=])", re.MULTILINE)
 METHOD = re.compile(r"\b([A-Z]\w+)\.(\w+)")
 MAKE_COMMAND = re.compile(r"`make ([a-z-]+)|^make ([a-z-]+)", re.MULTILINE)
 
@@ -67,21 +68,15 @@ def _code_names() -> dict[str, set[str]]:
     for package in ("agents", "controlplane", "jobs"):
         for path in (ROOT / package).rglob("*.py"):
             names[""].add(path.stem)
-            for statement in ast.parse(path.read_text()).body:
-                names[""] |= _defined(statement)
-                if isinstance(statement, ast.ClassDef):
-                    names[statement.name] |= set().union(*map(_defined, statement.body))
-                    names[""] |= names[statement.name]
+            owner = ""
+            for indent, keyword, name in DEFINED.findall(path.read_text()):
+                if not indent:
+                    owner = name if keyword == "class " else ""
+                elif owner:
+                    names[owner].add(name)
+                if owner or not indent:
+                    names[""].add(name)
     return names
-
-
-def _defined(statement: ast.stmt) -> set[str]:
-    match statement:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            return {name}
-        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
-            return {name}
-    return set()
 
 
 DIAGRAMS = DIAGRAM.findall((ROOT / "docs/architecture.md").read_text())
@@ -117,9 +112,10 @@ def test_contributing_names_files_that_exist() -> None:
 
 def test_every_policy_has_a_page_and_every_page_a_policy() -> None:
     pages = {path.stem for path in (ROOT / "docs/policies").glob("*.md")}
-    assert pages == {*POLICIES, "index"}
+    assert pages == {*POLICIES, "index"}, "docs/policies/NAME.md for each of the registry"
     index = (ROOT / "docs/policies/index.md").read_text()
-    assert [name for name in POLICIES if f"[`{name}`]({name}.md)" not in index] == []
+    rows = [name for name in POLICIES if f"[`{name}`]({name}.md)" not in index]
+    assert rows == [], "each needs a row of the table in docs/policies/index.md"
 
 
 @pytest.mark.parametrize(

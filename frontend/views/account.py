@@ -9,7 +9,7 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm
 from django.contrib.auth.views import LoginView, LogoutView, PasswordChangeView
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse_lazy
 from django.utils import timezone
@@ -17,10 +17,10 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_POST, require_safe
 
 from frontend.forms import LoginForm, PasswordForm, SecretForm, TokenForm
-from frontend.views.changes import person
+from frontend.views.changes import errors_add, person
 from frontend.views.oidc import may_link
 from jobs import nudges
-from jobs.exceptions import ControlPlaneError, NotFoundError
+from jobs.exceptions import ControlPlaneError
 from jobs.models import ApiToken, AuditAction, Secret
 from jobs.selectors.access import is_admin, limits_of
 from jobs.selectors.users import stored_bytes_of, user_with_use
@@ -83,7 +83,7 @@ class PasswordChange(PasswordChangeView):
 
     def form_valid(self, form: PasswordChangeForm) -> HttpResponse:
         text = "The password is changed. Other sessions and all API tokens have ended."
-        messages.success(self.request, text, extra_tags="good")
+        messages.success(self.request, text)
         return super().form_valid(form)
 
 
@@ -132,11 +132,8 @@ def tokens(request: HttpRequest) -> HttpResponse:
 @require_POST
 def token_revoke(request: HttpRequest, token_id: int) -> HttpResponse:
     """Revoke one of the user's own tokens."""
-    try:
-        row = api_token_revoke(person(request), token_id, timezone.now())
-    except (NotFoundError, OverflowError):
-        raise Http404("No such token.") from None
-    messages.success(request, f"The token “{row.name}” is revoked.", extra_tags="good")
+    row = api_token_revoke(person(request), token_id, timezone.now())
+    messages.success(request, f"The token “{row.name}” is revoked.")
     return redirect("account")
 
 
@@ -153,12 +150,9 @@ def secrets(request: HttpRequest) -> HttpResponse:
     try:
         row, _ = secret_store(person(request), form.cleaned_data["name"], value, timezone.now())
     except ControlPlaneError as error:
-        for name, texts in error.fields.items():
-            form.add_error(name, list(texts))
-        if not error.fields:
-            form.add_error(None, error.detail)
+        errors_add(form, error)
         return _page(request, _token_form(request), secret_form=form)
-    messages.success(request, f"The secret “{row.name}” is stored.", extra_tags="good")
+    messages.success(request, f"The secret “{row.name}” is stored.")
     return redirect("account")
 
 
@@ -166,12 +160,9 @@ def secrets(request: HttpRequest) -> HttpResponse:
 @require_POST
 def secret_remove(request: HttpRequest, name: str) -> HttpResponse:
     """Delete one of the user's own secrets."""
-    try:
-        secret_delete(person(request), name)
-    except NotFoundError:
-        raise Http404("No such secret.") from None
+    secret_delete(person(request), name)
     nudges.jobs_changed(orders=True)
-    messages.success(request, f"The secret “{name}” is deleted.", extra_tags="good")
+    messages.success(request, f"The secret “{name}” is deleted.")
     return redirect("account")
 
 

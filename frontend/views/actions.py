@@ -126,8 +126,8 @@ def _do(request: HttpRequest, job: Job, change: Callable[[Job], Job], done: str)
     try:
         change(job)
     except ControlPlaneError as error:
-        messages.error(request, words(error), extra_tags="bad")
+        messages.error(request, words(error))
     else:
         nudges.jobs_changed([job.pk], orders=True)
-        messages.success(request, done.format(job.pk), extra_tags="good")
+        messages.success(request, done.format(job.pk))
     return redirect("job", job.pk)

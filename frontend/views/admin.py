@@ -17,7 +17,7 @@ from django.views.decorators.http import require_POST, require_safe
 from frontend.views.changes import actor, person
 from frontend.views.pages import id_or_none
 from jobs import nudges
-from jobs.exceptions import InvalidInputError, NotFoundError
+from jobs.exceptions import InvalidInputError
 from jobs.models import AuditAction, AuditEntry, Node
 from jobs.models.audit import action_label
 from jobs.selectors import access, pages
@@ -62,7 +62,7 @@ def node_token(request: HttpRequest) -> HttpResponse:
     text = request.POST.get("hours", "")
     hours = int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else 0
     if not low <= hours <= high:
-        messages.error(request, f"Give whole hours from {low} to {high}.", extra_tags="bad")
+        messages.error(request, f"Give whole hours from {low} to {high}.")
         return redirect("nodes")
     row, secret = enrolment_token_create(person(request), timezone.now(), lifetime_s=hours * 3600.0)
     isolation = " --isolation uid" if access.are_users_strangers() else ""
@@ -106,20 +106,20 @@ def cordon(request: HttpRequest, node_id: int) -> HttpResponse:
     try:
         change = Cordon(request.POST.get("change", ""))
     except ValueError:
-        messages.error(request, "Choose cordon, drain or uncordon.", extra_tags="bad")
+        messages.error(request, "Choose cordon, drain or uncordon.")
         return redirect("nodes")
     reason = request.POST.get("reason", "")[:200]
     try:
         has_changed = node_cordon(node, change, timezone.now(), actor=actor(request), reason=reason)
     except InvalidInputError as error:
-        messages.error(request, error.fields["isolation"][0], extra_tags="bad")
+        messages.error(request, error.fields["isolation"][0])
         return redirect("nodes")
     if has_changed:
         nudges.jobs_changed(cluster=True)
         text = _CORDON_WORDS[change]
         if change is Cordon.UNCORDON and node.is_closed_by_window(timezone.now()):
             text = "is uncordoned: it takes work again after its maintenance"
-        messages.success(request, f"{node.name} {text}.", extra_tags="good")
+        messages.success(request, f"{node.name} {text}.")
     return redirect("node", node.pk) if request.POST.get("next") == "node" else redirect("nodes")
 
 
@@ -131,7 +131,7 @@ def unquarantine(request: HttpRequest, node_id: int) -> HttpResponse:
     node = get_object_or_404(Node, pk=node_id, removed_at=None)
     if node_unquarantine(node, timezone.now(), actor=actor(request)):
         nudges.jobs_changed(cluster=True)
-        messages.success(request, f"{node.name} is given work again.", extra_tags="good")
+        messages.success(request, f"{node.name} is given work again.")
     return redirect("nodes")
 
 
@@ -140,11 +140,8 @@ def unquarantine(request: HttpRequest, node_id: int) -> HttpResponse:
 def node_token_revoke(request: HttpRequest, token_id: int) -> HttpResponse:
     """Revoke an unused enrolment token."""
     admin_or_404(request)
-    try:
-        enrolment_token_revoke(token_id)
-    except (NotFoundError, OverflowError):
-        raise Http404("No such token.") from None
-    messages.success(request, "The enrolment token is revoked.", extra_tags="good")
+    enrolment_token_revoke(token_id)
+    messages.success(request, "The enrolment token is revoked.")
     return redirect("nodes")
 
 

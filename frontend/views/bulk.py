@@ -33,7 +33,7 @@ def request_perform(request: HttpRequest, body: dict[str, Any]) -> bool:
     try:
         outcomes, undo = action_perform(person(request), body)
     except ControlPlaneError as error:
-        messages.error(request, words(error), extra_tags="bad")
+        messages.error(request, words(error))
         return False
     _report(request, str(body["action"]), outcomes)
     request.session[_UNDO] = (
@@ -66,4 +66,5 @@ def _report(request: HttpRequest, action: str, outcomes: Sequence[Outcome]) -> N
     text = f"{num_done} job{'' if num_done == 1 else 's'} {_DONE[action]}."
     if num_refused:
         text += f" {num_refused} refused."
-    messages.success(request, text, extra_tags="bad" if num_refused else "good")
+    report = messages.error if num_refused else messages.success
+    report(request, text)

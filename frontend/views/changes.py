@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from django.contrib.auth.models import User
+from django.forms import Form
 from django.http import HttpRequest
 
 from jobs.exceptions import ControlPlaneError
@@ -19,6 +20,14 @@ def person(request: HttpRequest) -> User:
 def actor(request: HttpRequest) -> str:
     """Return the user as an actor of events."""
     return user_actor(request.user)
+
+
+def errors_add(form: Form, error: ControlPlaneError) -> None:
+    """Add messages to their fields, or the error itself to the form's head."""
+    for name, texts in error.fields.items():
+        form.add_error(name, list(texts))
+    if not error.fields:
+        form.add_error(None, error.detail)
 
 
 def words(error: ControlPlaneError) -> str:

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from django import forms
 from django.contrib.auth.decorators import login_required
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
@@ -18,7 +18,7 @@ from frontend.figures.parts import Figure
 from frontend.palette import colours_apart, job_colour_token
 from frontend.views.changes import words
 from frontend.views.pages import figures_response
-from jobs.exceptions import InvalidInputError, NotFoundError
+from jobs.exceptions import InvalidInputError
 from jobs.models import Job
 from jobs.selectors.comparison import (
     COMPARED_LIMIT,
@@ -50,7 +50,7 @@ def _jobs(request: HttpRequest) -> list[Job]:
 
     Raises:
         InvalidInputError: a number is none, or there are too many.
-        Http404: one of them is not there.
+        NotFoundError: one of them is not there.
     """
     texts = [text.strip().removeprefix("#") for text in request.GET.getlist("job")]
     numbers = []
@@ -58,10 +58,7 @@ def _jobs(request: HttpRequest) -> list[Job]:
         if not (text.isascii() and text.isdecimal() and len(text) <= len(str(JOB_ID_LIMIT))):
             raise InvalidInputError.of(job=f"{text:.20} is no number of a job.")
         numbers.append(min(int(text), JOB_ID_LIMIT))
-    try:
-        return compared_jobs(request.user, numbers)
-    except NotFoundError:
-        raise Http404 from None
+    return compared_jobs(request.user, numbers)
 
 
 def _form(request: HttpRequest) -> CompareForm:

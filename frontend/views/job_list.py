@@ -120,9 +120,9 @@ def saved_filter(request: HttpRequest) -> HttpResponse:
             filter_delete(person(request), number)
         else:
             kept = filter_save(person(request), request.POST.get("name", ""), query, timezone.now())
-            messages.success(request, f"This filter is kept as “{kept.name}”.", extra_tags="good")
+            messages.success(request, f"This filter is kept as “{kept.name}”.")
     except ControlPlaneError as error:
-        messages.error(request, words(error), extra_tags="bad")
+        messages.error(request, words(error))
     return redirect(f"{reverse('jobs')}?{query}".rstrip("?"))
 
 

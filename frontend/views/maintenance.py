@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend.views.admin import admin_or_404
-from frontend.views.changes import actor
+from frontend.views.changes import actor, errors_add
 from frontend.views.pages import id_or_none
 from jobs import nudges
 from jobs.exceptions import InvalidInputError
@@ -93,12 +93,11 @@ def _plan(request: HttpRequest, form: WindowForm) -> bool:
             reason=values["reason"],
         )
     except InvalidInputError as error:
-        for name, texts in error.fields.items():
-            form.add_error(name, list(texts))
+        errors_add(form, error)
         return False
     nudges.jobs_changed(cluster=True)
     names = ", ".join(window.node.name for window in planned)
-    messages.success(request, f"Maintenance of {names} is planned.", extra_tags="good")
+    messages.success(request, f"Maintenance of {names} is planned.")
     return True
 
 
@@ -116,5 +115,5 @@ def maintenance_cancel(request: HttpRequest, window_id: int) -> HttpResponse:
     if window_cancel(window, timezone.now(), actor=actor(request), reason=reason):
         nudges.jobs_changed(cluster=True)
         text = f"Maintenance of {window.node.name} is cancelled."
-        messages.success(request, text, extra_tags="good")
+        messages.success(request, text)
     return redirect("maintenance")

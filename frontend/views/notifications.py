@@ -7,14 +7,14 @@ from typing import Any
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from frontend.forms import ChannelForm
-from frontend.views.changes import person, words
-from jobs.exceptions import ConflictError, ControlPlaneError, InvalidInputError, NotFoundError
+from frontend.views.changes import errors_add, person, words
+from jobs.exceptions import ConflictError, ControlPlaneError, InvalidInputError
 from jobs.models import ChannelKind, NotificationChannel
 from jobs.selectors.access import deliveries_visible_to, is_admin
 from jobs.services.lifecycle.notifications import CLUSTER_EVENTS, JOB_EVENTS
@@ -41,14 +41,11 @@ def channels(request: HttpRequest) -> HttpResponse:
     try:
         channel, key = channel_create(person(request), form.values(), timezone.now())
     except ControlPlaneError as error:
-        for name, texts in error.fields.items():
-            form.add_error(name, list(texts))
-        if not error.fields:
-            form.add_error(None, error.detail)
+        errors_add(form, error)
         return _page(request, form)
     if channel.kind != ChannelKind.WEBHOOK:
         text = f"The channel “{channel.name}” is made. Send a test to see that it works."
-        messages.success(request, text, extra_tags="good")
+        messages.success(request, text)
         return redirect("channels")
     form = ChannelForm(is_admin=is_admin(request.user))
     response = _page(request, form, new_channel={"name": channel.name, "key": key})
@@ -60,7 +57,7 @@ def channels(request: HttpRequest) -> HttpResponse:
 @require_safe
 def deliveries(request: HttpRequest, channel_id: int) -> HttpResponse:
     """Show the newest messages of a channel."""
-    channel = _channel(request, channel_id)
+    channel = channel_of(person(request), channel_id)
     context = {
         "channel": channel,
         "events": [_EVENT_LABELS.get(name, name) for name in channel.events],
@@ -79,14 +76,13 @@ def deliveries(request: HttpRequest, channel_id: int) -> HttpResponse:
 @require_POST
 def test(request: HttpRequest, channel_id: int) -> HttpResponse:
     """Send a test message."""
-    _channel(request, channel_id)
     try:
         channel_test(person(request), channel_id, timezone.now())
     except ConflictError as error:
-        messages.error(request, error.detail, extra_tags="bad")
+        messages.error(request, error.detail)
     else:
         text = "A test is on its way; reload this page to see what came of it."
-        messages.success(request, text, extra_tags="good")
+        messages.success(request, text)
     return redirect("channel_deliveries", channel_id)
 
 
@@ -94,11 +90,11 @@ def test(request: HttpRequest, channel_id: int) -> HttpResponse:
 @require_POST
 def pause(request: HttpRequest, channel_id: int) -> HttpResponse:
     """Pause a channel, or resume a paused one."""
-    channel = _channel(request, channel_id)
+    channel = channel_of(person(request), channel_id)
     try:
         channel_change(person(request), channel_id, {"is_paused": not channel.paused_reason})
     except InvalidInputError as error:
-        messages.error(request, words(error), extra_tags="bad")
+        messages.error(request, words(error))
     return redirect("channels")
 
 
@@ -106,20 +102,12 @@ def pause(request: HttpRequest, channel_id: int) -> HttpResponse:
 @require_POST
 def delete(request: HttpRequest, channel_id: int) -> HttpResponse:
     """Delete a channel."""
-    _channel(request, channel_id)
     channel = channel_delete(person(request), channel_id)
-    messages.success(request, f"The channel “{channel.name}” is deleted.", extra_tags="good")
+    messages.success(request, f"The channel “{channel.name}” is deleted.")
     return redirect("channels")
 
 
 _EVENT_LABELS = JOB_EVENTS | CLUSTER_EVENTS
-
-
-def _channel(request: HttpRequest, channel_id: int) -> NotificationChannel:
-    try:
-        return channel_of(person(request), channel_id)
-    except (NotFoundError, OverflowError):
-        raise Http404("No such channel.") from None
 
 
 def _page(request: HttpRequest, form: ChannelForm, **more: Any) -> HttpResponse:

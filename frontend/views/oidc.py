@@ -46,7 +46,7 @@ def oidc_start(request: HttpRequest) -> HttpResponse:
     links_user = None
     if "link" in request.GET:
         if request.session.get(_LINKS_UNTIL, 0) < time.time() or not request.user.is_authenticated:
-            messages.error(request, "Confirm your password first.", extra_tags="bad")
+            messages.error(request, "Confirm your password first.")
             return redirect("account")
         links_user = request.user.pk
     is_repeated = "again" in request.GET
@@ -93,7 +93,7 @@ def oidc_link(request: HttpRequest) -> HttpResponse:
     try:
         password_confirm(request, person(request), request.POST.get("password", "")[:4096])
     except InvalidInputError as error:
-        messages.error(request, words(error), extra_tags="bad")
+        messages.error(request, words(error))
     else:
         request.session[_LINKS_UNTIL] = time.time() + CONFIRMED_S
     return redirect(reverse("account") + "#identity-title")
@@ -111,7 +111,7 @@ def _linked(request: HttpRequest, answer: Answer) -> HttpResponse:
     request.session.pop(_LINKS_UNTIL, None)
     identity_link(user, answer, timezone.now())
     text = f"{settings.OIDC_TITLE} logs you in from now on."
-    messages.success(request, text[:1].upper() + text[1:], extra_tags="good")
+    messages.success(request, text[:1].upper() + text[1:])
     return redirect("account")
 
 

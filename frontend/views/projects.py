@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.core.exceptions import PermissionDenied, ValidationError
-from django.http import Http404, HttpRequest, HttpResponse
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
@@ -30,7 +30,6 @@ from jobs.exceptions import (
     ControlPlaneError,
     ForbiddenError,
     InvalidInputError,
-    NotFoundError,
     StaleVersionError,
 )
 from jobs.models import Project, ProjectRole
@@ -82,9 +81,9 @@ def project_new(request: HttpRequest) -> HttpResponse:
         values = checked(NewProjectSerializer, given)
         made = project_make(values.pop("name"), values, timezone.now(), by=person(request))
     except ControlPlaneError as error:
-        messages.error(request, words(error), extra_tags="bad")
+        messages.error(request, words(error))
         return _projects_page(request, Project(**given), status=400)
-    messages.success(request, f"Project {made.name} is made. Add its members.", extra_tags="good")
+    messages.success(request, f"Project {made.name} is made. Add its members.")
     return redirect("project", made.pk)
 
 
@@ -92,7 +91,7 @@ def project_new(request: HttpRequest) -> HttpResponse:
 @require_safe
 def project(request: HttpRequest, project_id: int) -> HttpResponse:
     """Show a project: its shares and what it holds now, its members, its use."""
-    found = _project_or_404(request, project_id)
+    found = access.project_visible_to(request.user, project_id)
     return _project_page(request, found, found)
 
 
@@ -122,7 +121,7 @@ def project_edit(request: HttpRequest, project_id: int) -> HttpResponse:
     """Change the shares and limits of a project; show the form again if that is refused."""
     admin_or_404(request)
 
-    found = _project_or_404(request, project_id)
+    found = access.project_visible_to(request.user, project_id)
     given = _shares_given(request) | {"is_closed": "is_closed" in request.POST}
     seen = request.POST.get("version")
     try:
@@ -133,13 +132,13 @@ def project_edit(request: HttpRequest, project_id: int) -> HttpResponse:
             "Somebody else has changed this project in the meantime. Compare what you typed with "
             "“Shares now”, and save it again if it is still meant."
         )
-        messages.error(request, text, extra_tags="bad")
+        messages.error(request, text)
         return _project_page(request, found, Project(**given), status=412)
     except ControlPlaneError as error:
-        messages.error(request, words(error), extra_tags="bad")
+        messages.error(request, words(error))
         return _project_page(request, found, Project(**given), status=400)
     nudges.jobs_changed(cluster=True)
-    messages.success(request, "The next decision keeps the new shares.", extra_tags="good")
+    messages.success(request, "The next decision keeps the new shares.")
     return redirect("project", found.pk)
 
 
@@ -208,9 +207,9 @@ def prices(request: HttpRequest) -> HttpResponse:
     try:
         prices_set(checked(PricesSerializer, given)["per_hour"], by=person(request))
     except ControlPlaneError as error:
-        messages.error(request, words(error), extra_tags="bad")
+        messages.error(request, words(error))
     else:
-        messages.success(request, "The prices are saved.", extra_tags="good")
+        messages.success(request, "The prices are saved.")
     return redirect("usage")
 
 
@@ -292,20 +291,13 @@ def _given(request: HttpRequest, *names: str) -> dict[str, Any]:
     return {name: text for name in names if (text := request.POST.get(name, "").strip())}
 
 
-def _project_or_404(request: HttpRequest, project_id: int) -> Project:
-    try:
-        return access.project_visible_to(request.user, project_id)
-    except (NotFoundError, OverflowError):
-        raise Http404("No such project.") from None
-
-
 def _do(request: HttpRequest, project_id: int, change: Callable[[Project], str]) -> HttpResponse:
     """Make a change, and return to the project with a message."""
-    found = _project_or_404(request, project_id)
+    found = access.project_visible_to(request.user, project_id)
     try:
-        messages.success(request, change(found), extra_tags="good")
-    except ForbiddenError as error:
-        raise PermissionDenied(error.detail) from None
+        messages.success(request, change(found))
+    except ForbiddenError:
+        raise
     except ControlPlaneError as error:
-        messages.error(request, words(error), extra_tags="bad")
+        messages.error(request, words(error))
     return redirect("project", found.pk)

@@ -131,12 +131,12 @@ def _moved(request: HttpRequest, changes: list[dict[str, Any]]) -> list[dict[str
     job_id = id_or_none(number.removeprefix("#"))
     position = 1 if do == "top" else id_or_none(request.POST.get("to", "").strip())
     if job_id is None or position is None:
-        messages.error(request, "Give a job's number and a position.", extra_tags="bad")
+        messages.error(request, "Give a job's number and a position.")
         return changes
     try:
         places = places_moved(job_id, position)
     except ControlPlaneError as error:
-        messages.error(request, words(error), extra_tags="bad")
+        messages.error(request, words(error))
         return changes
     moved = {
         place.job_id: {"job": place.job_id, "tier": place.tier, "priority": str(place.priority)}
@@ -151,7 +151,7 @@ def _apply_request(request: HttpRequest, changes: list[dict[str, Any]]) -> dict[
         return None
     reason = request.POST.get("reason", "")
     if not reason.strip():
-        messages.error(request, "Say why: the owners will read it.", extra_tags="bad")
+        messages.error(request, "Say why: the owners will read it.")
         return None
     return {"action": "reprioritise", "changes": changes, "all_or_none": True, "reason": reason}
 
@@ -165,7 +165,7 @@ def _changes_preview(
     ended = [row.job for row in rows if row.job.status in ENDED_JOB_STATUSES]
     rows = [row for row in rows if row.job not in ended]
     if not rows:
-        messages.info(request, "There is no change to preview.", extra_tags="warn")
+        messages.info(request, "There is no change to preview.")
         return None
     body = {
         "action": "reprioritise",
@@ -176,7 +176,7 @@ def _changes_preview(
     try:
         preview = action_preview(person(request), body)
     except ControlPlaneError as error:
-        messages.error(request, words(error), extra_tags="bad")
+        messages.error(request, words(error))
         return None
     return {"rows": rows, "ended": ended, **preview}
 
@@ -191,8 +191,8 @@ def policy(request: HttpRequest) -> HttpResponse:
     try:
         policy_choose(name, timezone.now(), actor=actor(request), reason=reason, seen_version=seen)
     except ControlPlaneError as error:
-        messages.error(request, words(error), extra_tags="bad")
+        messages.error(request, words(error))
     else:
         nudges.jobs_changed(cluster=True)
-        messages.success(request, f"The policy is {name} now.", extra_tags="good")
+        messages.success(request, f"The policy is {name} now.")
     return redirect("queue")

@@ -174,7 +174,7 @@ def cancel(request: HttpRequest, replay_id: int) -> HttpResponse:
         with suppress(NotFoundError):  # deleted in another window
             replay_cancel(row.pk, timezone.now())
     text = "The simulation is cancelled." if live else "The simulation is deleted."
-    messages.success(request, text, extra_tags="good")
+    messages.success(request, text)
     return redirect("what_if")
 
 

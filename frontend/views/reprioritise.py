@@ -45,7 +45,7 @@ def reprioritise_confirm(
         body = {"action": "reprioritise", "jobs": list(job_ids), **given}
         preview = action_preview(person(request), body)
     except ControlPlaneError as error:
-        messages.error(request, words(error), extra_tags="bad")
+        messages.error(request, words(error))
         if is_one:
             return redirect("job", job_ids[0])
         return redirect(f"{reverse('jobs')}?{back}".rstrip("?"))

@@ -11,7 +11,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
 from django.urls import reverse
@@ -26,15 +26,17 @@ from frontend.sweep_form import sweep_values
 from frontend.text.dry_run_text import Check, submission_check, sweep_check, validation_check
 from frontend.views.changes import person, words
 from frontend.views.copy import submission_copy_context
+from frontend.views.job import job_or_404
+from frontend.views.pages import id_or_none
 from jobs import nudges
 from jobs.api.jobs.submission_request import objects_flattened, submission_read
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.api.parsers import YAML_LIMIT_BYTES, yaml_read
 from jobs.api.sweeps.serializers import sweep_request
 from jobs.api.throttles import preview_count
-from jobs.exceptions import ControlPlaneError, InvalidInputError, NotFoundError
+from jobs.exceptions import ControlPlaneError, InvalidInputError
 from jobs.job_templates import JOB_TEMPLATES
-from jobs.models import Job, Sweep, Validation
+from jobs.models import Job, Validation
 from jobs.selectors import access
 from jobs.selectors.forks import checkpoint_choices
 from jobs.selectors.retention import job_code
@@ -56,7 +58,9 @@ def submit(request: HttpRequest) -> HttpResponse:
     """Show the form, fill it from YAML, check or measure a submission, or submit it."""
     if request.method != "POST":
         if number := request.GET.get("validation"):
-            return _validation_page(request, _validation(request, number))
+            return _validation_page(
+                request, access.validation_visible_to(request.user, id_or_none(number) or 0)
+            )
         return _page(request, _first_form(request))
     if request.POST.get("do") == "yaml":
         return _filled_from_yaml(request)
@@ -157,7 +161,7 @@ def _measured(request: HttpRequest, form: forms.JobForm, submission: Submission)
 @require_GET
 def validation(request: HttpRequest, validation_id: int) -> HttpResponse:
     """Return the state of a validation for the form's script."""
-    found = _validation(request, str(validation_id))
+    found = access.validation_visible_to(request.user, validation_id)
     check = dataclasses.asdict(validation_check(found))
     return JsonResponse({"errors": forms.validation_errors(found), "check": check})
 
@@ -187,7 +191,7 @@ def _first_form(request: HttpRequest) -> forms.JobForm:
         if job.task == Task.TRAIN and job.status == JobStatus.FINISHED:
             values["source_job"] = job.pk  # shown when a prediction is chosen
         if number := request.GET.get("sweep"):
-            values |= sweep_values(_sweep(request, number))
+            values |= sweep_values(access.sweep_visible_to(request.user, id_or_none(number) or 0))
         if request.GET.get("task") == Task.PREDICT:
             values["task"] = Task.PREDICT.value
         return forms.JobForm(initial=forms.blank_values() | values)
@@ -298,25 +302,8 @@ def _forked(request: HttpRequest, form: forms.JobForm) -> Job | None:
 def _code_source(request: HttpRequest, kind: str, number: str) -> Job:
     """Return the job to clone, or the unsaved one of a validation; raise Http404 if hidden."""
     if kind == "validation":
-        return _validation(request, number).validated_job
-    try:
-        return access.job_visible_to(request.user, int(number))
-    except (Job.DoesNotExist, ValueError, OverflowError):
-        raise Http404("No such job.") from None
-
-
-def _sweep(request: HttpRequest, number: str) -> Sweep:
-    try:
-        return access.sweep_visible_to(request.user, int(number))
-    except (NotFoundError, ValueError, OverflowError):
-        raise Http404("No such sweep.") from None
-
-
-def _validation(request: HttpRequest, number: str) -> Validation:
-    try:
-        return access.validation_visible_to(request.user, int(number))
-    except (NotFoundError, ValueError, OverflowError):
-        raise Http404("No such validation.") from None
+        return access.validation_visible_to(request.user, id_or_none(number) or 0).validated_job
+    return job_or_404(request, id_or_none(number) or 0)
 
 
 def _wants_json(request: HttpRequest) -> bool:

@@ -18,7 +18,7 @@ from frontend.views.job_list import Heading
 from frontend.views.pages import figures_response
 from jobs import nudges
 from jobs.api.sweeps.serializers import statuses_counted
-from jobs.exceptions import ControlPlaneError, NotFoundError
+from jobs.exceptions import ControlPlaneError
 from jobs.models import Sweep
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.selectors.access import sweep_visible_to, sweeps_visible_to
@@ -45,7 +45,7 @@ def sweeps(request: HttpRequest) -> HttpResponse:
 @require_safe
 def sweep(request: HttpRequest, sweep_id: int) -> HttpResponse:
     """Show a sweep; the address holds metric, order and page of its jobs."""
-    found = _sweep(request, sweep_id)
+    found = sweep_visible_to(request.user, sweep_id)
     table = _table(request, found)
     page = _page(request.GET.get("page", ""), len(table.rows))
     query = {name: request.GET[name] for name in ("metric", "order") if request.GET.get(name)}
@@ -79,7 +79,7 @@ def sweep(request: HttpRequest, sweep_id: int) -> HttpResponse:
 @require_safe
 def sweep_figures(request: HttpRequest, sweep_id: int) -> HttpResponse:
     """Return the figure of a sweep as JSON."""
-    table = _table(request, _sweep(request, sweep_id))
+    table = _table(request, sweep_visible_to(request.user, sweep_id))
     return figures_response(request, {"sweep": sweep_figure(table)})
 
 
@@ -87,7 +87,7 @@ def sweep_figures(request: HttpRequest, sweep_id: int) -> HttpResponse:
 @require_POST
 def sweep_act(request: HttpRequest, sweep_id: int) -> HttpResponse:
     """Pause, resume or cancel a sweep, or change how many of its jobs run at once."""
-    found, now = _sweep(request, sweep_id), timezone.now()
+    found, now = sweep_visible_to(request.user, sweep_id), timezone.now()
     user, reason = person(request), request.POST.get("reason", "")[:500]
     changed: list[int] = []
     try:
@@ -106,18 +106,11 @@ def sweep_act(request: HttpRequest, sweep_id: int) -> HttpResponse:
             case _:
                 raise Http404("There is no such action.")
     except ControlPlaneError as error:
-        messages.error(request, words(error), extra_tags="bad")
+        messages.error(request, words(error))
     else:
         nudges.jobs_changed(changed, orders=True)
-        messages.success(request, f"Sweep {found.pk} {text}.", extra_tags="good")
+        messages.success(request, f"Sweep {found.pk} {text}.")
     return redirect("sweep", sweep_id)
-
-
-def _sweep(request: HttpRequest, sweep_id: int) -> Sweep:
-    try:
-        return sweep_visible_to(request.user, sweep_id)
-    except (NotFoundError, OverflowError):
-        raise Http404("No such sweep.") from None
 
 
 def _table(request: HttpRequest, found: Sweep) -> SweepTable:

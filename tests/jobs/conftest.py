@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from django.conf import settings
 from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
+from jobs import nudges
 from tests.support.builders import api_token_make, user_make
 from tests.support.documented import undocumented
+from tests.support.servers import RunningServer
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -69,3 +72,15 @@ def client_of() -> Callable[..., APIClient]:
         return client
 
     return make
+
+
+@pytest.fixture
+def broker(redis_server: RunningServer, settings: Any) -> Iterator[redis.Redis]:
+    """Let nudges use the session's Redis server."""
+    settings.REDIS_URL = redis_server.url
+    nudges.client.cache_clear()
+    client = redis.Redis.from_url(redis_server.url)
+    client.flushall()
+    yield client
+    nudges.client.cache_clear()
+    client.close()

@@ -27,7 +27,7 @@ from jobs.selectors.estimates.job import fits_forget
 from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.cycle import cycle_run
-from tests.support.builders import at, node_make
+from tests.support.builders import at, job_make, node_make
 
 #: Seconds that a cycle takes, and a node to follow its orders.
 ACT_S = 0.1
@@ -348,3 +348,11 @@ class World:
             if not is_changed and not any(has_acted):
                 self.now_s += left * ACT_S * (1 + len(self.nodes))
                 return
+
+
+def settled(**values: Any) -> tuple[World, Job]:
+    """Return a world of one node whose job of these values has been started there."""
+    world = World(num_nodes=1)
+    job = job_make(**values)
+    world.settle(4)
+    return world, Job.objects.get(id=job.pk)

@@ -36,7 +36,7 @@ def _paths() -> list[tuple[re.Pattern[str], dict[str, Any]]]:
 @functools.cache
 def _validator(schema: str) -> jsonschema_rs.Validator:
     root = {"components": _document()["components"], **json.loads(schema)}
-    return jsonschema_rs.Draft202012Validator(_nullable_as_type(root))
+    return jsonschema_rs.Draft202012Validator(_nullable_as_type(root), validate_formats=True)
 
 
 def _nullable_as_type(schema: Any) -> Any:

@@ -117,7 +117,8 @@ class Stack:
 
     def trainer_pids(self) -> list[int]:
         """List every process that runs a trainer of this stack, or was started by one."""
-        return [process.pid for process in processes.trainers_below(self.directory)]
+        started = processes.processes_below(self.directory)
+        return [one.pid for one, run_dir in started if run_dir.parent.name != "fork_servers"]
 
     def pids_on(self, node: str) -> list[int]:
         """List the processes of one node: the agent's first, then all that it started."""

@@ -71,6 +71,14 @@ class Demand:
     is_rigid: bool = False
 
 
+class PriorityUse(StrEnum):
+    """Meaning of a job's priority to a policy."""
+
+    ORDER = "order"  # jobs of higher priority first
+    WEIGHT = "weight"  # a factor in what the policy maximises or shares
+    NONE = "none"
+
+
 _RIGID = Demand(BatchMode.SUBMITTED, is_rigid=True)
 _ELASTIC = Demand(BatchMode.SUBMITTED)
 _ADAPTIVE = Demand(BatchMode.CHOSEN)
@@ -82,6 +90,8 @@ class _Entry:
 
     Attributes:
         demand: the freedom that it was designed for.
+        priority_use: meaning of priorities inside a tier; `kinds_assign` weighs the choice of a
+            kind by them even for NONE.
         state: type of the state that it carries from one decision to the next; None: it has none.
         sharing: what it shares fairly, among users first; None: it serves jobs in an order or for a
             result of its own, whoever owns them.
@@ -89,6 +99,7 @@ class _Entry:
 
     decide: Policy
     demand: Demand
+    priority_use: PriorityUse
     state: type[CarriedState] | None = None
     sharing: Sharing | None = None
 
@@ -96,18 +107,22 @@ class _Entry:
 _REGISTRY = {
     entry.decide.__name__: entry
     for entry in (
-        _Entry(fifo, _RIGID),
-        _Entry(gavel, _RIGID, GavelState, Sharing.TIME),
-        _Entry(goodput_fair, _ADAPTIVE, ContentionHistory, Sharing.ACCELERATORS),
-        _Entry(optimus, _ELASTIC),
-        _Entry(pollux, _ADAPTIVE, PolluxState, Sharing.ACCELERATORS),
-        _Entry(priority, _RIGID),
-        _Entry(sia, _ADAPTIVE, sharing=Sharing.ACCELERATORS),
-        _Entry(slaq, _ELASTIC, SlaqState),
-        _Entry(srtf, _RIGID),
-        _Entry(tiresias, _RIGID, SecondQueue),
-        _Entry(weighted_fair, _ELASTIC, sharing=Sharing.ACCELERATORS),
-        _Entry(weighted_fair_power_of_two, _ELASTIC, sharing=Sharing.ACCELERATORS),
+        _Entry(fifo, _RIGID, PriorityUse.NONE),
+        _Entry(gavel, _RIGID, PriorityUse.WEIGHT, GavelState, Sharing.TIME),
+        _Entry(
+            goodput_fair, _ADAPTIVE, PriorityUse.WEIGHT, ContentionHistory, Sharing.ACCELERATORS
+        ),
+        _Entry(optimus, _ELASTIC, PriorityUse.NONE),
+        _Entry(pollux, _ADAPTIVE, PriorityUse.WEIGHT, PolluxState, Sharing.ACCELERATORS),
+        _Entry(priority, _RIGID, PriorityUse.ORDER),
+        _Entry(sia, _ADAPTIVE, PriorityUse.WEIGHT, sharing=Sharing.ACCELERATORS),
+        _Entry(slaq, _ELASTIC, PriorityUse.WEIGHT, SlaqState),
+        _Entry(srtf, _RIGID, PriorityUse.NONE),
+        _Entry(tiresias, _RIGID, PriorityUse.NONE, SecondQueue),
+        _Entry(weighted_fair, _ELASTIC, PriorityUse.WEIGHT, sharing=Sharing.ACCELERATORS),
+        _Entry(
+            weighted_fair_power_of_two, _ELASTIC, PriorityUse.WEIGHT, sharing=Sharing.ACCELERATORS
+        ),
     )
 }
 
@@ -140,6 +155,11 @@ DEMANDS: Mapping[str, Demand] = MappingProxyType(
     {name: entry.demand for name, entry in _REGISTRY.items()}
 )
 
+#: Meaning of priorities to each policy.
+PRIORITY_USES: Mapping[str, PriorityUse] = MappingProxyType(
+    {name: entry.priority_use for name, entry in _REGISTRY.items()}
+)
+
 #: Type of the state that a policy carries from one decision to the next; others carry none.
 POLICY_STATES: Mapping[str, type[CarriedState]] = MappingProxyType(
     {name: entry.state for name, entry in _REGISTRY.items() if entry.state is not None}
@@ -162,21 +182,3 @@ DEFAULT_POLICY = "goodput_fair"
 def policy_summary(name: str) -> str:
     """Return a policy's one-sentence summary: the first line of its docstring."""
     return (POLICIES[name].__doc__ or "").strip().partition("\n")[0]
-
-
-class PriorityUse(StrEnum):
-    """Meaning of a job's priority to a policy."""
-
-    ORDER = "order"  # jobs of higher priority first
-    WEIGHT = "weight"  # a factor in what the policy maximises or shares
-    NONE = "none"
-
-
-#: Meaning of priorities to each policy; `kinds_assign` weighs the choice of a kind even for NONE.
-PRIORITY_USES: Mapping[str, PriorityUse] = MappingProxyType(
-    {
-        **dict.fromkeys(_REGISTRY, PriorityUse.WEIGHT),
-        **dict.fromkeys(("fifo", "optimus", "srtf", "tiresias"), PriorityUse.NONE),
-        "priority": PriorityUse.ORDER,
-    }
-)

@@ -126,18 +126,6 @@ def follow_the_site(state_dir: Path, server: str) -> None:
         path.write_text(json.dumps({**stored, "server": server}))
 
 
-def trainers_below(directory: Path) -> list[psutil.Process]:
-    """Find every process that runs a trainer below `directory`, or was started by one.
-
-    Fork servers, which belong to no job, are left out.
-    """
-    return [process for process, run_dir in processes_below(directory) if not _is_idle(run_dir)]
-
-
-def _is_idle(run_dir: Path) -> bool:
-    return run_dir.parent.name == "fork_servers"
-
-
 def processes_below(directory: Path) -> list[tuple[psutil.Process, Path]]:
     """Find the processes started by agents below `directory`, each with its run folder."""
     found = []

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from controlplane.core.cycle import decide
 from controlplane.core.policies import POLICIES, policy_summary
 from controlplane.core.policies.weighted_fair import AGEING_S, progressive_fill
 from controlplane.core.values.explanations import reason
-from tests.core.snapshots import accelerators_make, job_make, snapshot_make
+from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make
 
 FOUR = accelerators_make("cpu cpu", "cpu cpu")
 
@@ -38,6 +41,15 @@ def test_fill_refuses_minima_that_do_not_fit() -> None:
 
 def test_one_job_alone_gets_everything_it_can_use() -> None:
     assert counts("weighted_fair", snapshot_make(FOUR, job_make(1))) == {1: 4}
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_a_job_alone_comes_to_all_that_it_can_use(name: str) -> None:
+    """Tests of tiers and projects rest on it."""
+    snapshot = snapshot_make(FOUR, replace(job_make(1), performance=Speed()))
+    for now in range(0, 400, 100):
+        snapshot = after(snapshot, decide(replace(snapshot, now=float(now)), name))
+    assert len(snapshot.held[1]) == 4, "docs/policies/index.md: all policies"
 
 
 def test_equal_jobs_share_equally_and_the_old_one_shrinks() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,21 @@ from jobs.models import Job, Project
 from tests.support.builders import submission_values
 
 pytestmark = pytest.mark.django_db
+
+
+def test_every_operation_is_on_the_page_about_rest() -> None:
+    page = (Path(__file__).parents[3] / "docs/rest-api.md").read_text()
+    missing = [
+        f"{method.upper()} {address}"
+        for address, method in query_parameters()
+        if not re.search(
+            rf"`{method.upper()} (/api/v1/)?"
+            + re.sub(r"\{\w+\}", "[A-Z]+", address.removeprefix("/api/v1/"))
+            + "[`?]",
+            page,
+        )
+    ]
+    assert missing == [], "each needs a row of a table in docs/rest-api.md"
 
 
 def test_every_operation_refuses_an_unknown_parameter(ada: User) -> None:

@@ -187,7 +187,7 @@ def undos() -> Iterator[Any]:
         yield pytest.param(own, others, ["a"] if is_tagged else [], marks=marks)
 
 
-@pytest.mark.parametrize(("own", "others", "tags"), undos())
+@pytest.mark.parametrize(("own", "others", "tags"), [*undos()])
 @pytest.mark.parametrize("is_late", [False, True], ids=["within", "after"])
 def test_an_undo_leaves_what_somebody_else_has_changed(
     ada: User, admin: User, client_of: Clients, own: str, others: str, tags: list[str],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from jobs.models import Accelerator, ClusterSetting, Node, ReadingBin
 from jobs.request_counts import request_kind, requests_counted
 from tests.jobs.world import World
 from tests.support.builders import api_token_make, job_make, node_make
-from tests.support.servers import RunningServer
 
 pytestmark = pytest.mark.django_db
 
@@ -38,17 +37,6 @@ Samples = dict[tuple[str, tuple[str, ...]], float]
 def _nothing_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     counters._new.clear()
     monkeypatch.setattr(counters, "_not_before", 0.0)
-
-
-@pytest.fixture
-def broker(redis_server: RunningServer, settings: Any) -> Iterator[redis.Redis]:
-    settings.REDIS_URL = redis_server.url
-    nudges.client.cache_clear()
-    client = redis.Redis.from_url(redis_server.url)
-    client.flushall()
-    yield client
-    nudges.client.cache_clear()
-    client.close()
 
 
 def scrape(settings: Any) -> str:

@@ -31,6 +31,7 @@ def test_every_operation_has_a_short_summary_of_its_own() -> None:
         (JsonResponse({}, status=202), "The status 202"),
         (HttpResponse("", content_type="text/html"), "The content type text/html"),
         (JsonResponse({"next": 3, "results": []}), "3 is not"),
+        (JsonResponse({"next": "no address", "results": []}), '"no address" is not'),
         (JsonResponse({"type": "about:blank"}, status=400), "The content type application/json"),
     ],
 )

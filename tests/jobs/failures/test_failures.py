@@ -29,17 +29,10 @@ from jobs.services.submission.validations import (
     validations_spread,
     validations_start_waiting,
 )
-from tests.jobs.world import World
+from tests.jobs.world import World, settled
 from tests.support.builders import at, job_make, node_make, user_make
 
 pytestmark = pytest.mark.django_db
-
-
-def settled(**other: Any) -> tuple[World, Job]:
-    world = World(num_nodes=1)
-    job = job_make(**other)
-    world.settle(4)
-    return world, Job.objects.get(id=job.pk)
 
 
 def fail(world: World, job: Job, code: str, slot: int = 0) -> None:

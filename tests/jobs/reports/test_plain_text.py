@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -17,19 +16,12 @@ from jobs.selectors.logs import log_since, log_tail, log_text
 from jobs.services.reports.batches import batch_take
 from jobs.services.reports.log_chunks import log_chunks_store
 from jobs.services.submission.validations import validation_start
-from tests.jobs.world import World
+from tests.jobs.world import World, settled
 from tests.support.builders import at, job_make, node_make
 
 pytestmark = pytest.mark.django_db
 
 BOLD = "\x1b[1m{}\x1b[0m"
-
-
-def settled(**other: Any) -> tuple[World, Job]:
-    world = World(num_nodes=1)
-    job = job_make(**other)
-    world.settle(4)
-    return world, Job.objects.get(id=job.pk)
 
 
 def test_failures_are_told_in_plain_text() -> None:

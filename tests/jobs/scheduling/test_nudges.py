@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,24 +19,11 @@ from jobs.models import Job
 from jobs.services.submission.job_actions import job_cancel
 from jobs.tasks import allocate_cluster
 from tests.support.builders import job_make, node_make
-from tests.support.servers import RunningServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 DEADLINE_S = 10.0
 #: As long as a request may wait here; an answer that comes before was woken up.
 WAIT_S = 20
-
-
-@pytest.fixture
-def broker(redis_server: RunningServer, settings: Any) -> Iterator[redis.Redis]:
-    """Let nudges use the session's Redis server."""
-    settings.REDIS_URL = redis_server.url
-    nudges.client.cache_clear()
-    client = redis.Redis.from_url(redis_server.url)
-    client.flushall()
-    yield client
-    nudges.client.cache_clear()
-    client.close()
 
 
 @pytest.fixture
