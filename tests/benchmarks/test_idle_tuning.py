@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.idle_tuning import Comparison, compared, figures_of, tuned
+from benchmarks.idle_tuning import Comparison, compared, figures_of, merged, tuned
 from controlplane.core.policies import DEFAULT_POLICY
 from controlplane.simulator import FREE, TuningPlan, cluster_make, simulate
 from tests.simulator.worlds import job, workload
@@ -34,12 +34,18 @@ def test_a_comparison_counts_trials_over_what_was_idle() -> None:
 
 def test_the_worst_policy_counts_for_others() -> None:
     rows = [
-        Comparison(DEFAULT_POLICY, 100.0, 0.001, 0.25, 7),
-        Comparison("fifo", 100.0, 0.015, 0.5, 9),
+        merged(
+            [
+                Comparison(DEFAULT_POLICY, 90.0, (0.003,), 0.2, 6),
+                Comparison(DEFAULT_POLICY, 110.0, (-0.001,), 0.3, 8),
+            ]
+        ),
+        Comparison("fifo", 100.0, (0.015,), 0.5, 9),
     ]
     assert figures_of(rows) == {
         "others_completion_change": 0.015,
         "others_completion_change_default": 0.001,
+        "changes_default": [0.003, -0.001],
         "idle_share_used": 0.25,
         "num_trials": 7,
     }
