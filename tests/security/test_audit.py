@@ -163,6 +163,11 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
         "project_changed",
         "project:vision",
     ),
+    "a deleted project": (
+        lambda s: s.rest.delete(f"/api/v1/projects/{project(s).pk}/"),
+        "project_deleted",
+        "project:vision",
+    ),
     "a member": (
         lambda s: s.rest.put(
             f"/api/v1/projects/{project(s).pk}/members/ada/", {"role": "viewer"}
