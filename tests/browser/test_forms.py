@@ -43,6 +43,55 @@ def test_a_second_click_while_the_first_is_answered_counts_nothing(
     page.context.close()
 
 
+#: Address of a page, what is typed by selector, and the button whose answer is a page itself.
+ANSWERED_FORMS = [
+    ("/queue/", {"[name^=priority-] >> nth=0": "77"}, "#changes [value=preview]"),
+    (
+        f"/jobs/{JOB['pending']}/",
+        {"#priority [name=priority]": "44", "#priority [name=reason]": "x"},
+        "#priority button",
+    ),
+    ("/projects/1/", {"#limit": "1"}, "[action$='/edit/'] [type=submit]"),
+    ("/usage/", {"[name^=price_] >> nth=0": ""}, "[action$='/prices/'] [type=submit]"),
+    ("/nodes/", {"[name=hours]": "2"}, "[action$='/nodes/tokens/'] button"),
+    (
+        "/account/",
+        {"#id_name >> nth=0": "again", "[name=password] >> nth=0": PASSWORD},
+        "[action$='/account/tokens/'] [type=submit]",
+    ),
+    (
+        "/account/password/",
+        {f"[type=password] >> nth={place}": f"wrong-{place}" for place in range(3)},
+        "main [type=submit]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("address", "typed", "button"), ANSWERED_FORMS)
+def test_back_and_reload_send_no_form_again(
+    address: str, typed: dict[str, str], button: str, browser: Browser, site: Site
+) -> None:
+    """The browser shows a page at once, and asks nobody to confirm that."""
+    visitor = visit(browser, site, "admin")
+    page = visitor.page
+    sent: list[str] = []
+    page.on("request", lambda one: sent.append(one.url) if one.method == "POST" else None)
+    visitor.open(address)
+    for selector, text in typed.items():
+        page.locator(selector).fill(text)
+    with page.expect_navigation():
+        page.locator(button).first.click()
+    heading = page.locator("h1")
+    page.reload()
+    expect(heading).to_be_visible()
+    visitor.open("/jobs/")
+    page.go_back()
+    expect(heading).to_be_visible()
+    assert page.url == f"{site.address}{address}"
+    assert len(sent) == 1
+    page.context.close()
+
+
 def test_what_was_typed_is_shown_after_the_session_has_ended(browser: Browser, site: Site) -> None:
     visitor = visit(browser, site, "ada")
     page = visitor.page

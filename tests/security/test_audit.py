@@ -287,7 +287,7 @@ BY_REST = (
     "a secret by REST", "an enrolment token by REST", "an enrolment token deleted",
     "a cordoned", "a drained", "an accepted", "a cancelled", "a tagged",
     "planned maintenance", "cancelled maintenance",
-    "limits by REST", "a project", "shares of a project", "a member", "prices",
+    "limits by REST", "a project", "shares of a project", "a deleted project", "a member", "prices",
     "a removed", "deleted files", "a replay by REST", "the policy", "a job by REST", "code by REST",
     "a log by REST", "a model by REST",
 )  # fmt: skip
