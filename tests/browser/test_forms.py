@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Request, expect
 
 from tests.browser.page_site import JOB, Site
-from tests.browser.visitor import visit
+from tests.browser.visitor import Visitor, visit
 from tests.frontend.world import PASSWORD
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -67,16 +68,28 @@ ANSWERED_FORMS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def window(browser: Browser, site: Site) -> Iterator[Visitor]:
+    """Give a window of an admin, which may complain: some forms are refused."""
+    visitor = visit(browser, site, "admin")
+    yield visitor
+    visitor.page.context.close()
+
+
 @pytest.mark.parametrize(("address", "typed", "button"), ANSWERED_FORMS)
 def test_back_and_reload_send_no_form_again(
-    address: str, typed: dict[str, str], button: str, browser: Browser, site: Site
+    address: str, typed: dict[str, str], button: str, window: Visitor, site: Site
 ) -> None:
     """The browser shows a page at once, and asks nobody to confirm that."""
-    visitor = visit(browser, site, "admin")
-    page = visitor.page
+    page = window.page
     sent: list[str] = []
-    page.on("request", lambda one: sent.append(one.url) if one.method == "POST" else None)
-    visitor.open(address)
+
+    def note(request: Request) -> None:
+        if request.method == "POST":
+            sent.append(request.url)
+
+    page.on("request", note)
+    window.open(address)
     for selector, text in typed.items():
         page.locator(selector).fill(text)
     with page.expect_navigation():
@@ -84,12 +97,12 @@ def test_back_and_reload_send_no_form_again(
     heading = page.locator("h1")
     page.reload()
     expect(heading).to_be_visible()
-    visitor.open("/jobs/")
+    window.open("/jobs/")
     page.go_back()
     expect(heading).to_be_visible()
     assert page.url == f"{site.address}{address}"
     assert len(sent) == 1
-    page.context.close()
+    page.remove_listener("request", note)
 
 
 def test_what_was_typed_is_shown_after_the_session_has_ended(browser: Browser, site: Site) -> None:
