@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Request, expect
@@ -66,14 +65,6 @@ ANSWERED_FORMS = [
         "main [type=submit]",
     ),
 ]
-
-
-@pytest.fixture(scope="module")
-def window(browser: Browser, site: Site) -> Iterator[Visitor]:
-    """Give a window of an admin, which may complain: some forms are refused."""
-    visitor = visit(browser, site, "admin")
-    yield visitor
-    visitor.page.context.close()
 
 
 @pytest.mark.parametrize(("address", "typed", "button"), ANSWERED_FORMS)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Page
 
-from tests.browser.page_site import Site
 from tests.browser.test_pages import PAGES
-from tests.browser.visitor import OVERLAPS, SIDEWAYS, Visitor, visit
+from tests.browser.visitor import OVERLAPS, SIDEWAYS, Visitor
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -55,17 +52,10 @@ SOME_PAGES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def visitor(browser: Browser, site: Site) -> Any:
-    made = visit(browser, site, "admin", viewport={"width": 1280, "height": 900})
-    yield made
-    made.page.context.close()
-
-
 @pytest.mark.parametrize("address", SOME_PAGES)
-def test_every_page_fits_into_windows_of_every_width(address: str, visitor: Visitor) -> None:
-    page = visitor.page
-    visitor.open(address)
+def test_every_page_fits_into_windows_of_every_width(address: str, window: Visitor) -> None:
+    page = window.page
+    window.open(address)
     faults = {}
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
@@ -87,10 +77,10 @@ def _unfit(page: Page, *, is_long: bool) -> list[str]:
 
 
 @pytest.mark.parametrize("address", SOME_PAGES)
-def test_the_tab_key_reaches_everything_and_leaves_again(address: str, visitor: Visitor) -> None:
-    page = visitor.page
+def test_the_tab_key_reaches_everything_and_leaves_again(address: str, window: Visitor) -> None:
+    page = window.page
     page.set_viewport_size({"width": 1280, "height": 900})
-    visitor.open(address)
+    window.open(address)
     most = 2 * page.evaluate(MARK) + 30  # fields of a date have several stops
     faults: list[str] = []
     ends = 0
