@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -151,9 +151,10 @@ def replay_charts(replays: Sequence[Replay], person: Person) -> dict[str, Figure
     first, columns = replays[0], _completion_columns(replays)
     result: dict[str, Any] = next((row.result for row in replays if row.result), {})
     names = {job["id"]: job["name"] for job in result.get("jobs", ())}
-    recorded = allocation_changes(
-        series.allocation_columns_between(first.start_at, first.end_at), person
-    )
+    spans = series.allocation_columns_between(first.start_at, first.end_at)
+    # What was held at the end of the history, and what came of it later, is not part of it.
+    until = np.fmin(spans.until, first.end_at.timestamp())
+    recorded = allocation_changes(replace(spans, until=until), person)
     changes = {"recorded": recorded.chosen(np.isin(recorded.job_ids, [*names]))}
     sizes = {"recorded": sum(result.get("as_is_accelerators", {}).values())}
     for row in replays:

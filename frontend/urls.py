@@ -94,6 +94,7 @@ urlpatterns = [
     _page("projects/<int:project_id>/", projects.project, "project"),
     _page("projects/<int:project_id>/edit/", projects.project_edit, "project_edit"),
     _page("projects/<int:project_id>/members/", projects.project_member, "project_member"),
+    _page("projects/<int:project_id>/delete/", projects.project_delete_now, "project_delete"),
     _page(
         "projects/<int:project_id>/members/remove/",
         projects.project_member_remove,

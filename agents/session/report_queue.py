@@ -53,11 +53,15 @@ class ReportQueue:
         if sum(queued.size_bytes for queued in self._pending) >= READ_BYTES:
             return
         directory = self._directory
-        has_own = plain_file_size(directory.own_reports) > 0
+        has_own = plain_file_size(directory.own_reports) > 0 or directory.unwritten
         self._read_trainers()
         if has_own and not self._read_trainers():
             found, self._own_read = read_reports(directory, self._own_read, is_agents_own=True)
             self._pending.extend(found)
+            unwritten, directory.unwritten = directory.unwritten, []
+            self._pending.extend(
+                QueuedReport(report, True, self._own_read, 0) for report in unwritten
+            )
 
     def head(self, limit: int) -> Iterator[QueuedReport]:
         """Yield up to `limit` next reports without removing them."""

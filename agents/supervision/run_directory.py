@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.state_directory import read_json, write_atomically
+from agents.trainer.contract.full_disk import is_disk_full
 from agents.trainer.contract.plain_files import (
     plain_file_read,
     plain_file_size,
@@ -68,6 +69,9 @@ class RunDirectory:
         self.pulse = self.path / "pulse"
         self._alive = self.path / "alive"
         self.shipped = self._read_shipped()
+        #: Own reports for which there was no room. The next agent finds out anew what they say.
+        self.unwritten: list[TrainerReport] = []
+        self._num_own = 0
 
     @classmethod
     def all_in(cls, parent: Path) -> list[RunDirectory]:
@@ -160,25 +164,36 @@ class RunDirectory:
             write_atomically(self.records / "shipped.json", json.dumps(values))
 
     def add_own_report(self, generation: int, kind: ReportKind, data: Mapping[str, Any]) -> None:
-        """Append a report written by the agent, with the next sequence number."""
-        self._records_ensure()
+        """Append a report written by the agent, with the next sequence number.
+
+        While the disk is full it is kept in `unwritten`.
+        """
         try:
             lines = plain_file_read(self.own_reports, _OWN_LIMIT_BYTES).decode().splitlines()
         except (OSError, ValueError):  # none yet, or job code has written there (isolation none)
             lines = []
-        if self.own_reports.is_dir() and not self.own_reports.is_symlink():
-            shutil.rmtree(self.own_reports)
+        self._num_own = max(self._num_own, len(lines)) + 1
         report = TrainerReport(
             job_id=self.key[0],
             slot=self.key[1],
             generation=generation,
-            sequence=AGENT_SEQUENCE + len(lines),
+            sequence=AGENT_SEQUENCE + self._num_own - 1,
             at=time.time(),
             kind=kind,
             data=dict(data),
         )
-        lines.append(json.dumps(encode(report)))
-        write_atomically(self.own_reports, "".join(f"{line}\n" for line in lines))
+        lines += [json.dumps(encode(one)) for one in (*self.unwritten, report)]
+        try:
+            self._records_ensure()
+            if self.own_reports.is_dir() and not self.own_reports.is_symlink():
+                shutil.rmtree(self.own_reports)
+            write_atomically(self.own_reports, "".join(f"{line}\n" for line in lines))
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self.unwritten.append(report)
+        else:
+            self.unwritten = []
 
     def _records_ensure(self) -> None:
         """Create the folder of records if job code has deleted, closed or replaced it."""

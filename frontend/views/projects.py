@@ -43,7 +43,9 @@ from jobs.services.cluster.projects import (
     member_remove,
     member_set,
     prices_set,
+    prices_version,
     project_change,
+    project_delete,
     project_make,
     project_version,
 )
@@ -144,6 +146,22 @@ def project_edit(request: HttpRequest, project_id: int) -> HttpResponse:
 
 @login_required
 @require_POST
+def project_delete_now(request: HttpRequest, project_id: int) -> HttpResponse:
+    """Delete a project that has no live jobs."""
+    admin_or_404(request)
+    found = access.project_visible_to(request.user, project_id)
+    try:
+        project_delete(found.pk, timezone.now(), by=person(request))
+    except ControlPlaneError as error:
+        messages.error(request, words(error))
+        return redirect("project", found.pk)
+    nudges.jobs_changed(cluster=True)
+    messages.success(request, f"Project {found.name} is deleted.")
+    return redirect("projects")
+
+
+@login_required
+@require_POST
 def project_member(request: HttpRequest, project_id: int) -> HttpResponse:
     """Give a person a role in a project."""
 
@@ -175,13 +193,22 @@ def project_member_remove(request: HttpRequest, project_id: int) -> HttpResponse
 @require_safe
 def usage(request: HttpRequest) -> HttpResponse:
     """Show accelerator-hours, waste and cost by project, user or tag, or send them as CSV."""
+    return _usage_page(request)
+
+
+def _usage_page(
+    request: HttpRequest, typed: Mapping[str, str] | None = None, status: int = 200
+) -> HttpResponse:
+    """Render the usage, with the prices typed in their form if these were not stored."""
+    known = accelerator_prices()
     query = {name: str(text).strip() for name, text in request.GET.items() if str(text).strip()}
     context: dict[str, Any] = {
         "groupings": [one.value for one in UsageBy],
         "query": query,
         "projects": access.projects_visible_to(request.user),
         "currency": settings.CURRENCY,
-        "prices": _price_rows(),
+        "prices": _price_rows(known if typed is None else typed),
+        "prices_version": prices_version(known),
         "csv_query": urlencode({**query, "csv": "1"}),
         "idle_percent": settings.IDLE_PERCENT,
     }
@@ -195,7 +222,7 @@ def usage(request: HttpRequest) -> HttpResponse:
         return usage_csv(found)
     context["usage"] = found
     context["borrowing"] = [row for row in project_states(request.user) if row.borrowed]
-    return render(request, "frontend/usage.html", context)
+    return render(request, "frontend/usage.html", context, status=status)
 
 
 @login_required
@@ -203,21 +230,30 @@ def usage(request: HttpRequest) -> HttpResponse:
 def prices(request: HttpRequest) -> HttpResponse:
     """Set the prices of accelerators by kind; an empty one removes the price."""
     admin_or_404(request)
-    given = {"per_hour": _by_kind(request, "price")}
+    typed = _by_kind(request, "price")
+    seen = request.POST.get("version")
     try:
-        prices_set(checked(PricesSerializer, given)["per_hour"], by=person(request))
+        values = checked(PricesSerializer, {"per_hour": typed})
+        prices_set(values["per_hour"], by=person(request), seen_version=seen)
+    except StaleVersionError:
+        now = ", ".join(f"{kind} {price:g}" for kind, price in accelerator_prices().items())
+        text = (
+            f"Somebody else has changed the prices in the meantime; they are: {now or 'none'}. "
+            "Save yours again if they are still meant."
+        )
+        messages.error(request, text)
+        return _usage_page(request, typed, status=412)
     except ControlPlaneError as error:
         messages.error(request, words(error))
-    else:
-        messages.success(request, "The prices are saved.")
+        return _usage_page(request, typed, status=400)
+    messages.success(request, "The prices are saved.")
     return redirect("usage")
 
 
-def _price_rows() -> list[tuple[str, float | None]]:
-    """Return every kind that has accelerators or a price, with its price."""
-    known = accelerator_prices()
-    kinds = {*accelerator_kinds(), *known}
-    return [(kind, known.get(kind)) for kind in sorted(kinds)]
+def _price_rows(prices: Mapping[str, object]) -> list[tuple[str, object]]:
+    """Return every kind that has accelerators or a price, with its price or None."""
+    kinds = {*accelerator_kinds(), *accelerator_prices(), *prices}
+    return [(kind, prices.get(kind)) for kind in sorted(kinds)]
 
 
 def _projects_page(request: HttpRequest, new: Project, status: int = 200) -> HttpResponse:

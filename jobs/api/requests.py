@@ -28,7 +28,9 @@ _PLAIN_COLUMNS = {
     if not field.is_relation
 }
 ETAG = re.compile(r'(?:W/)?"(\d{1,10})\.(\d{1,10})"')
-#: ETag of a project or a user: a digest of what can be changed.
+#: ETag of the policy: the number of its version.
+NUMBER_ETAG = re.compile(r'(?:W/)?"(\d{1,10})"')
+#: ETag of a project, a user or prices: a digest of what can be changed.
 DIGEST_ETAG = re.compile(r'(?:W/)?"([0-9a-f]{16})"')
 
 

@@ -8,6 +8,7 @@ from rest_framework.views import APIView
 
 from jobs.api.cluster import views as cluster
 from jobs.api.cluster.maintenance_views import MaintenanceWindowCancel, MaintenanceWindows
+from jobs.api.cluster.policy_views import Policy
 from jobs.api.cluster.utilisation_views import NodeUtilisation
 from jobs.api.index import Index
 from jobs.api.jobs import action_views as actions
@@ -94,7 +95,7 @@ urlpatterns = [
     ),
     _route("audit/", cluster.Audit, "audit"),
     _route("cluster/", cluster.Cluster, "cluster"),
-    _route("policy/", cluster.Policy, "policy"),
+    _route("policy/", Policy, "policy"),
     _route("prices/", projects.Prices, "prices"),
     _route("projects/", projects.ProjectList, "project-list"),
     _route("projects/<int:project_id>/", projects.ProjectDetail, "project-detail"),

@@ -53,6 +53,7 @@ class AuditAction(StrEnum):
     REPLAY_ASKED = "replay_asked"
     PROJECT_MADE = "project_made"
     PROJECT_CHANGED = "project_changed"
+    PROJECT_DELETED = "project_deleted"
     MEMBER_SET = "member_set"
     MEMBER_REMOVED = "member_removed"
     PRICE_CHANGED = "price_changed"

@@ -30,6 +30,13 @@ SUBMITTING_ROLES = (ProjectRole.MEMBER, ProjectRole.OPERATOR, ProjectRole.ADMIN)
 MANAGING_ROLES = (ProjectRole.OPERATOR, ProjectRole.ADMIN)
 
 
+class ProjectManager(models.Manager["Project"]):
+    """The projects that are not deleted."""
+
+    def get_queryset(self) -> models.QuerySet[Project]:
+        return super().get_queryset().filter(deleted_at=None)
+
+
 class Project(models.Model):
     """A group of people and jobs with a share of the cluster. Jobs without one have no quota.
 
@@ -41,6 +48,8 @@ class Project(models.Model):
         user_live_jobs_limit: most of these that one user may have; None: no limit.
         guaranteed_by_kind, limit_by_kind: `guaranteed` and `limit` of one kind, where it has them.
         is_closed: no job can be submitted to it.
+        deleted_at: since then it is only the name of its ended jobs and of their use; `objects`
+            leaves it out, `with_deleted` does not.
     """
 
     name = models.CharField(
@@ -64,6 +73,10 @@ class Project(models.Model):
     limit_by_kind = models.JSONField(default=dict, blank=True)
     is_closed = models.BooleanField(default=False)
     created_at = models.DateTimeField()
+    deleted_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    objects = ProjectManager()
+    with_deleted = models.Manager["Project"]()
 
     class Meta:
         ordering = ("name",)

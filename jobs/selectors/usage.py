@@ -151,7 +151,7 @@ def _names(by: UsageBy, groups: Iterable[Any]) -> dict[Any, str]:
     """Return the names of groups, as far as they have any."""
     keys = [group for group in groups if group]
     if by is UsageBy.PROJECT:
-        return dict(Project.objects.filter(pk__in=keys).values_list("pk", "name"))
+        return dict(Project.with_deleted.filter(pk__in=keys).values_list("pk", "name"))
     if by is UsageBy.USER:
         return dict(User.objects.filter(pk__in=keys).values_list("pk", "username"))
     return {key: key.removeprefix(TAG) for key in keys}

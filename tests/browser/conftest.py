@@ -31,6 +31,14 @@ def browser(chromium: str) -> Iterator[Browser]:
         browser.close()
 
 
+@pytest.fixture(scope="package")
+def window(browser: Browser, site: Site) -> Iterator[Visitor]:
+    """Give a window of an admin that tests share, of whatever size; it may complain."""
+    visitor = visit(browser, site, "admin")
+    yield visitor
+    visitor.page.context.close()
+
+
 def _visit_without_complaints(browser: Browser, site: Site, person: str) -> Iterator[Visitor]:
     """Give a window; what the browser complained about until the end fails the test."""
     visitor = visit(browser, site, person, viewport={"width": 1280, "height": 900})

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Request, expect
 
 from tests.browser.page_site import JOB, Site
-from tests.browser.visitor import visit
+from tests.browser.visitor import Visitor, visit
 from tests.frontend.world import PASSWORD
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -41,6 +41,59 @@ def test_a_second_click_while_the_first_is_answered_counts_nothing(
     number = "ApiToken.objects.filter(name='clicked twice').count()"
     assert site.run(f"from jobs.models import ApiToken\nprint({number})") == "1"
     page.context.close()
+
+
+#: Address of a page, what is typed by selector, and the button whose answer is a page itself.
+ANSWERED_FORMS = [
+    ("/queue/", {"[name^=priority-] >> nth=0": "77"}, "#changes [value=preview]"),
+    (
+        f"/jobs/{JOB['pending']}/",
+        {"#priority [name=priority]": "44", "#priority [name=reason]": "x"},
+        "#priority button",
+    ),
+    ("/projects/1/", {"#limit": "1"}, "[action$='/edit/'] [type=submit]"),
+    ("/usage/", {"[name^=price_] >> nth=0": ""}, "[action$='/prices/'] [type=submit]"),
+    ("/nodes/", {"[name=hours]": "2"}, "[action$='/nodes/tokens/'] button"),
+    (
+        "/account/",
+        {"#id_name >> nth=0": "again", "[name=password] >> nth=0": PASSWORD},
+        "[action$='/account/tokens/'] [type=submit]",
+    ),
+    (
+        "/account/password/",
+        {f"[type=password] >> nth={place}": f"wrong-{place}" for place in range(3)},
+        "main [type=submit]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("address", "typed", "button"), ANSWERED_FORMS)
+def test_back_and_reload_send_no_form_again(
+    address: str, typed: dict[str, str], button: str, window: Visitor, site: Site
+) -> None:
+    """The browser shows a page at once, and asks nobody to confirm that."""
+    page = window.page
+    sent: list[str] = []
+
+    def note(request: Request) -> None:
+        if request.method == "POST":
+            sent.append(request.url)
+
+    page.on("request", note)
+    window.open(address)
+    for selector, text in typed.items():
+        page.locator(selector).fill(text)
+    with page.expect_navigation():
+        page.locator(button).first.click()
+    heading = page.locator("h1")
+    page.reload()
+    expect(heading).to_be_visible()
+    window.open("/jobs/")
+    page.go_back()
+    expect(heading).to_be_visible()
+    assert page.url == f"{site.address}{address}"
+    assert len(sent) == 1
+    page.remove_listener("request", note)
 
 
 def test_what_was_typed_is_shown_after_the_session_has_ended(browser: Browser, site: Site) -> None:

@@ -105,5 +105,5 @@ def test_lines_of_a_level_are_shown_as_they_come(ada: Visitor, site: Site) -> No
 
 def test_the_log_of_an_ended_job_has_nothing_to_pause(ada: Visitor, site: Site) -> None:
     ada.open(f"/jobs/{JOB['finished']}/")
-    expect(ada.page.locator("#log")).to_contain_text("Nothing has been written yet.")
+    expect(ada.page.locator("#log")).to_contain_text("Nothing was written.")
     expect(ada.page.locator("#log-pause")).to_be_hidden()

@@ -74,20 +74,20 @@ LAYOUTS = ["/", "/jobs/", "/jobs/2/", "/jobs/new/", "/queue/", "/nodes/", "/acco
 
 
 @pytest.mark.parametrize("size", [100, 200])
-def test_text_alone_can_be_enlarged(size: int, browser: Browser, site: Site) -> None:
-    visitor = visit(browser, site, "admin", viewport={"width": 1280, "height": 900})
+def test_text_alone_can_be_enlarged(size: int, window: Visitor) -> None:
+    page = window.page
+    page.set_viewport_size({"width": 1280, "height": 900})
     faults = {}
     for address in LAYOUTS:
-        visitor.open(address)
-        visitor.page.evaluate(f"document.documentElement.style.fontSize = '{size}%'")
-        heights = visitor.page.evaluate(TEXT_SIZES)
+        window.open(address)
+        page.evaluate(f"document.documentElement.style.fontSize = '{size}%'")
+        heights = page.evaluate(TEXT_SIZES)
         if min(heights) < 11 * size / 100:
             faults[address] = heights
-        if visitor.page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
             faults[address] = "it is wider than the window"
-        if visitor.page.evaluate(OUTSIDE_THEIR_BADGE):
+        if page.evaluate(OUTSIDE_THEIR_BADGE):
             faults[address] = "a badge is smaller than its text"
-    visitor.page.context.close()
     assert not faults
 
 

@@ -19,6 +19,8 @@ OVERLAPS = (Path(__file__).parent / "overlaps.js").read_text().split("\n", 1)[1]
 #: Script that returns whether markup in a job's name or log has become part of the page.
 HURT = """window.hurt !== undefined
     || document.querySelectorAll("main b, .legend b, svg b").length > 0"""
+#: Script that returns what does not fit into the width of the window.
+SIDEWAYS = (Path(__file__).parent / "sideways.js").read_text().split("\n", 1)[1]
 WAIT_MS = 60_000
 
 

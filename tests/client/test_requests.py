@@ -73,6 +73,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "make_project": lambda client: client.make_project("a", guaranteed=2),
     "change_project": lambda client: client.change_project(1, limit=None),
     "set_member": lambda client: client.set_member(1, "ada", "viewer"),
+    "delete_project": lambda client: client.delete_project(1),
     "remove_member": lambda client: client.remove_member(1, "ada"),
     "usage": lambda client: client.usage("user"),
     "saved_filters": lambda client: client.saved_filters(),
@@ -93,11 +94,11 @@ CALLS: dict[str, Callable[[Client], Any]] = {
 #: Methods whose answer may be any text.
 TEXTS = {
     *("whole_log", "download", "delete_channel", "test_channel", "remove_member"),
-    "delete_filter",
+    *("delete_project", "delete_filter"),
 }
 NOT_REPEATED = {
     *("simulate", "simulate_scenarios", "create_channel", "delete_channel", "test_channel"),
-    *("make_project", "remove_member", "plan_windows", "delete_filter"),
+    *("make_project", "delete_project", "remove_member", "plan_windows", "delete_filter"),
 }
 NONSENSE = {
     "a page": Answer(200, b"<html>Log in</html>", {"Content-Type": "text/html"}),

@@ -28,8 +28,8 @@ POST_ROUTES = {
     "what_if_ask", "replay_cancel", "secrets", "secret_delete", "jobs_act",
     "job_describe", "node_new_token", "oidc_link",
     "channel_test", "channel_pause", "channel_delete", "theme", "zone", "sweep_act", "saved_filter",
-    "project_new", "project_edit", "project_member", "project_member_remove", "prices",
-    "maintenance_cancel",
+    "project_new", "project_edit", "project_delete", "project_member", "project_member_remove",
+    "prices", "maintenance_cancel",
 }  # fmt: skip
 JOB_ROUTES = sorted(name for name in GET_ROUTES | POST_ROUTES if name.startswith("job_"))
 ADMIN_ROUTES = {
@@ -49,6 +49,7 @@ ADMIN_ROUTES = {
     "replay_cancel": "post",
     "project_new": "post",
     "project_edit": "post",
+    "project_delete": "post",
     "prices": "post",
 }
 

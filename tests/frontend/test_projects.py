@@ -6,6 +6,7 @@ import re
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 from django.utils.html import escape
 
 from jobs.models import AcceleratorPrice, Job, Project, ProjectMembership
@@ -199,3 +200,44 @@ def test_usage_shows_hours_and_their_cost(world: World, admin: Client, ada: Clie
     assert b"ben" not in answer.content
     admin.post("/usage/prices/", {"price_t4": "1.5", "price_cpu": ""})
     assert list(AcceleratorPrice.objects.values_list("kind", "per_hour")) == [("t4", 1.5)]
+
+
+def test_a_project_is_deleted_on_its_page(vision: Project, admin: Client, ada: Client) -> None:
+    """First it has live jobs, then ended ones, whose pages say that the project is gone."""
+    address = f"/projects/{vision.pk}/"
+    assert "Delete project" not in page(ada, address)
+    job = vision.jobs.latest("pk")
+    assert "so it cannot be deleted yet" in page(admin, address)
+    refused = admin.post(f"{address}delete/", follow=True).content.decode()
+    assert "not ended: close the project" in refused
+    vision.jobs.update(status="finished", ended_at=timezone.now())
+    assert "Yes, delete vision" in page(admin, address)
+    done = admin.post(f"{address}delete/", follow=True)
+    assert done.redirect_chain[-1][0] == "/projects/"
+    assert "Project vision is deleted." in done.content.decode()
+    page(admin, address, 404)
+    assert "vision, deleted" in page(admin, f"/jobs/{job.pk}/")
+    assert f'href="{address}"' not in page(admin, f"/jobs/{job.pk}/")
+    assert '<option value="vision"' not in page(admin, "/jobs/new/")
+    assert "vision" in page(admin, "/usage/")
+
+
+def test_prices_of_somebody_else_are_not_overwritten(world: World, admin: Client) -> None:
+    """What was typed stays in the form, with a word on what is there now."""
+    shown = page(admin, "/usage/")
+    found = re.search('name="version" value="([0-9a-f]{16})"', shown)
+    assert found
+    admin.post("/usage/prices/", {"price_t4": "1.5", "version": found[1]})
+    stale = admin.post("/usage/prices/", {"price_t4": "7.25", "version": found[1]})
+    text = " ".join(stale.content.decode().split())
+    assert stale.status_code == 412
+    assert "they are: t4 1.5" in text
+    assert 'value="7.25"' in text
+    assert AcceleratorPrice.objects.get().per_hour == 1.5
+    again = re.search('name="version" value="([0-9a-f]{16})"', text)
+    assert again
+    admin.post("/usage/prices/", {"price_t4": "7.25", "version": again[1]})
+    assert AcceleratorPrice.objects.get().per_hour == 7.25
+    wrong = admin.post("/usage/prices/", {"price_t4": "free", "version": again[1]})
+    assert wrong.status_code == 400
+    assert 'value="free"' in wrong.content.decode()

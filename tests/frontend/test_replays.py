@@ -12,7 +12,7 @@ from django.http import QueryDict
 from django.test import Client
 
 from frontend.figures.replay import completion_figure
-from jobs.models import AcceleratorPrice, Event, Replay, ReplayStatus
+from jobs.models import AcceleratorPrice, Allocation, Event, Replay, ReplayStatus
 from jobs.services.cluster.replays import SCENARIOS_LIMIT
 from tests.frontend.world import World
 
@@ -208,6 +208,25 @@ def test_the_figures_have_the_same_axes(compared: Replay, admin: Client) -> None
     assert completion["table"]["rows"][0][1:] == ["500", "520", "260", "260"]
     tables = admin.get(f"/what-if/{compared.pk}/?tables=1").content.decode()
     assert "<td>520</td>" in tables
+
+
+def test_the_recorded_allocation_ends_with_the_history(compared: Replay, admin: Client) -> None:
+    """A job that still ran then held nothing of what the chart shows later."""
+    end = compared.start_at + datetime.timedelta(seconds=150)
+    Replay.objects.update(end_at=end)
+    Allocation.objects.filter(released_at=None).update(
+        granted_at=end - datetime.timedelta(seconds=60)
+    )
+    recorded = admin.get(f"/what-if/{compared.pk}/figures/").json()["recorded"]
+    bands = [one for one in recorded["data"] if one["name"] != "capacity"]
+    assert len(bands) == 2
+    for band in bands:
+        held = dict(zip(band["x"], band["y"], strict=True))
+        assert max(held.values()) > 0
+        # Points are whole milliseconds.
+        after = [count for at, count in held.items() if at >= end.timestamp() * 1000 - 1]
+        assert set(after) == {0}
+        assert band["x"][-1] > end.timestamp() * 1000, "it has the axis of the longest scenario"
 
 
 def test_a_chart_has_jobs_that_its_rows_leave_out(compared: Replay, admin: Client) -> None:

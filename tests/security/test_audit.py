@@ -163,6 +163,11 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
         "project_changed",
         "project:vision",
     ),
+    "a deleted project": (
+        lambda s: s.rest.delete(f"/api/v1/projects/{project(s).pk}/"),
+        "project_deleted",
+        "project:vision",
+    ),
     "a member": (
         lambda s: s.rest.put(
             f"/api/v1/projects/{project(s).pk}/members/ada/", {"role": "viewer"}
@@ -282,7 +287,7 @@ BY_REST = (
     "a secret by REST", "an enrolment token by REST", "an enrolment token deleted",
     "a cordoned", "a drained", "an accepted", "a cancelled", "a tagged",
     "planned maintenance", "cancelled maintenance",
-    "limits by REST", "a project", "shares of a project", "a member", "prices",
+    "limits by REST", "a project", "shares of a project", "a deleted project", "a member", "prices",
     "a removed", "deleted files", "a replay by REST", "the policy", "a job by REST", "code by REST",
     "a log by REST", "a model by REST",
 )  # fmt: skip

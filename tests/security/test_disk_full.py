@@ -54,11 +54,20 @@ class Cramped(io.FileIO):
 
 
 @contextmanager
-def full_disk(monkeypatch: pytest.MonkeyPatch, error: OSError = FULL[0]) -> Iterator[None]:
-    """Let files of the site's storage find room for ten bytes."""
+def full_disk(
+    monkeypatch: pytest.MonkeyPatch, error: OSError = FULL[0], call: str = "write"
+) -> Iterator[None]:
+    """Let files of the site's storage find room for ten bytes, or folders and files for no name."""
+
+    def full(*_arguments: Any, **_options: Any) -> None:
+        raise error
+
     monkeypatch.setattr(Cramped, "error", error)
     with monkeypatch.context() as patch:
-        patch.setattr(filesystem.os, "fdopen", lambda fd, _mode: Cramped(fd, "w"))
+        if call == "write":
+            patch.setattr(filesystem.os, "fdopen", lambda fd, _mode: Cramped(fd, "w"))
+        else:
+            patch.setattr(filesystem.os, call, full)
         yield
 
 
@@ -88,15 +97,17 @@ def failing_writes(error: Exception) -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize("call", ["write", "open", "makedirs"], ids=["bytes", "inode", "folder"])
 @pytest.mark.parametrize("error", FULL, ids=["disk", "quota"])
 @pytest.mark.parametrize("path", ["/api/v1/jobs/", "/api/v1/validations/"])
 def test_a_submission_says_so_and_leaves_nothing(
-    path: str, error: OSError, ada: User, files: Path, monkeypatch: pytest.MonkeyPatch
+    path: str, error: OSError, call: str, ada: User, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A volume runs out of bytes, or of inodes."""
     node_make(isolation="uid")
     client = Client(raise_request_exception=False)
     client.force_login(ada)
-    with full_disk(monkeypatch, error):
+    with full_disk(monkeypatch, error, call):
         answer = client.post(path, submission_values(), content_type="application/json")
     assert (answer.status_code, answer.json()["code"]) == (507, "disk_full")
     assert "disk is full" in answer.json()["detail"]
@@ -119,6 +130,56 @@ def test_a_full_database_leaves_no_file(backend: str, ada: User, files: Path) ->
     assert (answer.status_code, answer.json()["code"]) == (507, "disk_full")
     assert page.status_code < 500  # it stores nothing
     assert stored(files) == []
+
+
+@contextmanager
+def no_free_pages() -> Iterator[None]:
+    """Let the database of SQLite grow no more."""
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM")
+        cursor.execute("PRAGMA page_count")
+        (pages,) = cursor.fetchone()
+        cursor.execute(f"PRAGMA max_page_count = {pages}")
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f"PRAGMA max_page_count = {2**30}")
+
+
+@pytest.mark.database
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("what", ["jobs", "validations", "projects", "secrets"])
+def test_a_database_of_sqlite_that_is_really_full_says_so(what: str, files: Path) -> None:
+    """Its error may have ended the whole transaction already; what only reads goes on."""
+    if connection.vendor != "sqlite":
+        return  # nothing of PostgreSQL can be filled like this
+    client = Client(raise_request_exception=False)
+    client.force_login(user_make("grace", is_staff=True))
+    node_make(isolation="uid")
+    long_text = "x" * 5000
+
+    def send(number: int) -> Any:
+        """Add one more row; the first ones fit into pages that are not full yet."""
+        if what == "projects":
+            values = {"name": f"vision-{number}", "description": long_text[:300]}
+        else:
+            values = submission_values(settings={"text": long_text}, seed=number)
+        address, method = f"/api/v1/{what}/", client.post
+        if what == "secrets":
+            address, method = f"{address}KEY_{number % 50}/", client.put
+            values = {"value": f"{number}{long_text}"}
+        return method(address, values, content_type="application/json")
+
+    with no_free_pages():
+        answers = (send(number) for number in range(300))
+        answer = next(one for one in answers if one.status_code not in (200, 201, 202, 204))
+        assert (answer.status_code, answer.json()["code"]) == (507, "disk_full")
+        assert client.get("/api/v1/jobs/").status_code == 200
+        assert client.get("/").status_code == 200
+    num_files, num_rows = len(stored(files)), Job.objects.count() + Validation.objects.count()
+    assert num_files <= num_rows
+    assert send(301).status_code in (200, 201, 202, 204)
 
 
 def test_a_page_says_so(ada: User, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,15 @@ class ProjectRequests:
         path = f"projects/{project_id}/"
         return self._site.patch(path, answers.ProjectDetail, json=changes, headers=headers)
 
+    def delete_project(self, project_id: int, *, if_match: str | None = None) -> None:
+        """Delete a project without live jobs (admins); ended jobs keep its name.
+
+        Args:
+            if_match: as of `change_project`.
+        """
+        headers = {"If-Match": if_match} if if_match else {}
+        self._site.request("DELETE", f"projects/{project_id}/", headers=headers)
+
     def set_member(self, project_id: int, user: str, role: str) -> answers.Member:
         """Give a person a role: `viewer`, `member`, `operator` or `admin` (project admins)."""
         path = f"projects/{project_id}/members/{quote(user, safe='')}/"

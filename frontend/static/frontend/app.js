@@ -29,6 +29,14 @@ function startCopyButtons() {
   });
 }
 
+// A page that answers a form stands in the history as the page of that form: Back and reload ask for
+// it again instead of sending the form once more.
+function forgetForm() {
+  if (!("answersForm" in document.body.dataset)) return;
+  const isOurs = document.referrer.startsWith(`${window.location.origin}/`);
+  window.history.replaceState(null, "", isOurs ? document.referrer : window.location.href);
+}
+
 // A line of the code may be inside a closed section; not every browser opens it for a link.
 function openTarget() {
   const target = document.getElementById(window.location.hash.slice(1));
@@ -76,6 +84,7 @@ function startSelfSubmitting() {
   }
 }
 
+forgetForm();
 localise();
 tellZone();
 keepAges();

@@ -176,7 +176,7 @@ export function startLog() {
     [mode, isPaused, isPausedByScroll, waiting] = ["end", false, false, []];
     box.replaceChildren();
     add(answer);
-    if (!answer.lines.length) box.append(element("div", "log-line", "Nothing has been written yet."));
+    if (!answer.lines.length) box.append(element("div", "log-line", hasEnded() ? "Nothing was written." : "Nothing has been written yet."));
     earlierButton(answer.has_earlier);
     note.textContent = "";
     box.scrollTop = box.scrollHeight;

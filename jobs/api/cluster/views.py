@@ -1,4 +1,4 @@
-"""The cluster by REST: nodes, policy, allocation history, and credentials."""
+"""The cluster by REST: nodes, allocation history, and credentials."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from controlplane.core.policies import POLICIES
 from jobs import nudges
 from jobs.api.cluster.cordon_preview import CordonPreviewSerializer, cordon_preview
 from jobs.api.cluster.node_serializers import NodeSerializer
@@ -22,8 +21,6 @@ from jobs.api.cluster.serializers import (
     AuditEntrySerializer,
     EnrolmentTokenSerializer,
     NewTokenSerializer,
-    PolicyChoiceSerializer,
-    PolicySerializer,
     ShapeChoiceSerializer,
     TemplateSerializer,
     TokenSerializer,
@@ -32,7 +29,7 @@ from jobs.api.jobs.serializers import ReasonSerializer
 from jobs.api.openapi import number_parameter, one_of
 from jobs.api.permissions import AdminPermission, AdminToWritePermission, SessionPermission
 from jobs.api.requests import actor, body, flag_param, number_param, person, plain, text_field
-from jobs.exceptions import InvalidInputError, NotFoundError
+from jobs.exceptions import NotFoundError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ApiToken, AuditEntry, Node
 from jobs.selectors import pages, series
@@ -47,7 +44,6 @@ from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.cluster.node_shapes import shape_accept
 from jobs.services.cluster.nodes import enrolment_token_create, enrolment_token_revoke, node_remove
 from jobs.services.failures.quarantine import node_unquarantine
-from jobs.services.scheduling.policy import cluster_setting, policy_choose
 
 _HOUR_S = 3600
 _HISTORY_LIMIT_S = 30 * 24 * 3600
@@ -224,38 +220,6 @@ class Audit(generics.ListAPIView):
     queryset = AuditEntry.objects.all()
     serializer_class = AuditEntrySerializer
     filterset_class = AuditFilter
-
-
-class Policy(APIView):
-    """The policy in force; admins can switch it."""
-
-    permission_classes = (AdminToWritePermission,)
-
-    @extend_schema(responses=PolicySerializer)
-    def get(self, _request: Request) -> Response:
-        """Get the policy, with the names of all policies."""
-        return _policy_response()
-
-    @extend_schema(request=PolicyChoiceSerializer, responses=PolicySerializer)
-    def put(self, request: Request) -> Response:
-        """Switch the policy; with `version`, only if unchanged since that version."""
-        values = body(request, "policy", "version", "reason")
-        seen = values.get("version")
-        if seen is not None and (isinstance(seen, bool) or not isinstance(seen, int)):
-            raise InvalidInputError.of(version="Give the version as you read it.")
-        policy_choose(
-            text_field(values, "policy"),
-            timezone.now(),
-            actor=actor(request),
-            reason=text_field(values, "reason"),
-            seen_version=seen,
-        )
-        nudges.jobs_changed(cluster=True)
-        return _policy_response()
-
-
-def _policy_response() -> Response:
-    return Response({**PolicySerializer(cluster_setting()).data, "policies": [*POLICIES]})
 
 
 class Cluster(APIView):

@@ -24,14 +24,17 @@ from jobs.api.projects.serializers import (
     RoleSerializer,
 )
 from jobs.api.requests import DIGEST_ETAG, body, person, version_expected
-from jobs.models import AcceleratorPrice, ProjectMembership
+from jobs.models import ProjectMembership
 from jobs.selectors.access import members_change_check, project_visible_to
 from jobs.selectors.projects import ProjectState, project_states
+from jobs.selectors.usage import accelerator_prices
 from jobs.services.cluster.projects import (
     member_remove,
     member_set,
     prices_set,
+    prices_version,
     project_change,
+    project_delete,
     project_make,
     project_version,
 )
@@ -90,6 +93,14 @@ class ProjectDetail(APIView):
         nudges.jobs_changed(cluster=True)
         return _answer(request, project_id)
 
+    @extend_schema(responses={204: None}, parameters=[if_match_param(DIGEST_ETAG)])
+    def delete(self, request: Request, project_id: int) -> Response:
+        """Delete a project without live jobs (admins); ended jobs keep its name."""
+        seen = version_expected(request, DIGEST_ETAG, "project")
+        project_delete(project_id, timezone.now(), by=person(request), seen_version=seen)
+        nudges.jobs_changed(cluster=True)
+        return Response(status=204)
+
 
 class ProjectMember(APIView):
     """A member of a project, by name; admins of the project and of the site change members."""
@@ -122,16 +133,23 @@ class Prices(APIView):
         """Get the price of an accelerator-hour by kind."""
         return _prices()
 
-    @extend_schema(request=PricesSerializer, responses=PricesSerializer)
+    @extend_schema(
+        request=PricesSerializer,
+        responses=PricesSerializer,
+        parameters=[if_match_param(DIGEST_ETAG)],
+    )
     def put(self, request: Request) -> Response:
         """Replace all prices (admins)."""
-        prices_set(checked(PricesSerializer, body(request))["per_hour"], by=person(request))
+        per_hour = checked(PricesSerializer, body(request))["per_hour"]
+        seen = version_expected(request, DIGEST_ETAG, "prices")
+        prices_set(per_hour, by=person(request), seen_version=seen)
         return _prices()
 
 
 def _prices() -> Response:
-    rows = dict(AcceleratorPrice.objects.values_list("kind", "per_hour"))
-    return Response({"currency": settings.CURRENCY, "per_hour": rows})
+    rows = accelerator_prices()
+    tag = {"ETag": f'"{prices_version(rows)}"'}
+    return Response({"currency": settings.CURRENCY, "per_hour": rows}, headers=tag)
 
 
 def _answer(

@@ -13,7 +13,16 @@ from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 
 from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError, StaleVersionError
-from jobs.models import AcceleratorPrice, AuditAction, Project, ProjectMembership, ProjectRole
+from jobs.models import (
+    AcceleratorPrice,
+    AuditAction,
+    ClusterSetting,
+    Project,
+    ProjectMembership,
+    ProjectRole,
+    UsageSum,
+)
+from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.selectors.projects import accelerators_by_kind
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import user_actor
@@ -23,6 +32,14 @@ PROJECT_COLUMNS = (
     *("description", "guaranteed", "limit", "user_limit", "guaranteed_by_kind", "limit_by_kind"),
     *("live_jobs_limit", "user_live_jobs_limit", "is_closed"),
 )
+#: Columns that share out accelerators, with what they are in a project that has no share.
+_NO_SHARE: dict[str, Any] = {
+    "guaranteed": 0,
+    "limit": None,
+    "user_limit": None,
+    "guaranteed_by_kind": {},
+    "limit_by_kind": {},
+}
 #: Most projects, members of a project, and kinds with a price.
 PROJECTS_LIMIT, MEMBERS_LIMIT, PRICES_LIMIT = 1000, 1000, 100
 #: Most projects that a refusal names.
@@ -31,8 +48,7 @@ _NAMED_PROJECTS = 5
 
 def project_version(project: Project) -> str:
     """Return a digest of all that `project_change` changes."""
-    text = json.dumps([getattr(project, column) for column in PROJECT_COLUMNS], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return _digest([getattr(project, column) for column in PROJECT_COLUMNS])
 
 
 def project_make(
@@ -58,9 +74,11 @@ def project_make(
                 AuditAction.PROJECT_MADE, f"project:{name}", actor=user_actor(by), **dict(values)
             )
     except IntegrityError:
-        raise ConflictError(
-            f"There is a project {name} already; choose another name.", code="project_exists"
-        ) from None
+        is_gone = Project.with_deleted.filter(name=name).exclude(deleted_at=None).exists()
+        text = f"There is a project {name} already; choose another name."
+        if is_gone:
+            text = f"The deleted project {name} keeps its name in past usage; choose another one."
+        raise ConflictError(text, code="project_exists") from None
     return project
 
 
@@ -94,6 +112,44 @@ def project_change(
             AuditAction.PROJECT_CHANGED, f"project:{project.name}", actor=user_actor(by), **changed
         )
     return project
+
+
+@transaction.atomic
+def project_delete(
+    project_id: int, now: datetime.datetime, *, by: User, seen_version: str | None = None
+) -> None:
+    """Delete a project that has no live jobs; one that never had a job leaves no trace.
+
+    Ended jobs keep its name, in the list of jobs and in usage; their owners and admins see them,
+    members do not any more.
+
+    Raises:
+        NotFoundError: there is no such project.
+        StaleVersionError: the project was changed since `seen_version`.
+        ConflictError: it has live jobs.
+    """
+    project = Project.objects.select_for_update().filter(pk=project_id).first()
+    if project is None:
+        raise NotFoundError("There is no such project.")
+    if seen_version is not None and seen_version != project_version(project):
+        raise StaleVersionError("The project was changed in the meantime; read it again.")
+    if num_live := project.jobs.filter(status__in=LIVE_JOB_STATUSES).count():
+        jobs = "1 job that has" if num_live == 1 else f"{num_live} jobs that have"
+        raise ConflictError(
+            f"{project.name} has {jobs} not ended: close the project, and wait or cancel them.",
+            code="project_in_use",
+        )
+    audit_add(
+        AuditAction.PROJECT_DELETED,
+        f"project:{project.name}",
+        actor=user_actor(by),
+        num_members=project.memberships.count(),
+    )
+    if not project.jobs.exists() and not UsageSum.objects.filter(project=project).exists():
+        project.delete()
+        return
+    project.memberships.all().delete()
+    Project.objects.filter(pk=project.pk).update(deleted_at=now, is_closed=True, **_NO_SHARE)
 
 
 def _quota_check(project: Project) -> None:
@@ -194,10 +250,23 @@ def _member_audit(
     audit_add(action, object_, actor=user_actor(by), **details)
 
 
+def prices_version(prices: Mapping[str, float]) -> str:
+    """Return a digest of the prices of all kinds."""
+    return _digest(sorted(prices.items()))
+
+
 @transaction.atomic
-def prices_set(prices: Mapping[str, float], *, by: User) -> None:
-    """Replace the prices of all kinds of accelerators."""
+def prices_set(prices: Mapping[str, float], *, by: User, seen_version: str | None = None) -> None:
+    """Replace the prices of all kinds of accelerators.
+
+    Raises:
+        StaleVersionError: they were changed since `seen_version`.
+    """
+    # There may be no price yet that could be locked.
+    ClusterSetting.objects.select_for_update().filter(id=1).exists()
     before = dict(AcceleratorPrice.objects.values_list("kind", "per_hour"))
+    if seen_version is not None and seen_version != prices_version(before):
+        raise StaleVersionError("The prices were changed in the meantime; read them again.")
     if before == dict(prices):
         return
     AcceleratorPrice.objects.all().delete()
@@ -207,3 +276,8 @@ def prices_set(prices: Mapping[str, float], *, by: User) -> None:
     audit_add(
         AuditAction.PRICE_CHANGED, "prices", actor=user_actor(by), before=before, after=dict(prices)
     )
+
+
+def _digest(values: object) -> str:
+    text = json.dumps(values, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

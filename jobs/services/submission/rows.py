@@ -220,13 +220,15 @@ def project_jobs_check(user: User, project: Project | None, num_new: int = 1) ->
     """Enforce the limits of live jobs of a project; the lock serialises concurrent submissions.
 
     Raises:
-        InvalidInputError: with `num_new` jobs more the project, or the user in it, has too many.
+        InvalidInputError: with `num_new` jobs more the project, or the user in it, has too many, or
+            it was closed or deleted since `project` was read.
     """
-    if project is None or (
-        project.live_jobs_limit is None and project.user_live_jobs_limit is None
-    ):
+    if project is None:
         return
-    Project.objects.select_for_update().get(pk=project.pk)
+    if not Project.objects.select_for_update().filter(pk=project.pk, is_closed=False).exists():
+        raise InvalidInputError.of(
+            project=f"{project.name} was closed or deleted just now; choose another project."
+        )
     live = Job.objects.filter(project=project, status__in=LIVE_JOB_STATUSES, trial_of=None)
     limits = (
         (f"Project {project.name} has", live, project.live_jobs_limit),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.session.report_queue import READ_BYTES, ReportQueue
+from agents.supervision import run_directory as run_directories
 from agents.supervision.run_directory import AGENT_SEQUENCE, RunDirectory
 from controlplane.core.protocol.wire import ReportKind
 from tests.agents.builders import run_directory
@@ -122,3 +124,43 @@ def test_queue_reads_on_while_something_is_pending_and_ends_with_the_agents_own(
     queue.accept(3)
     queue.fill()
     assert queue.is_empty
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("full", [(True, True), (True, False), (False, True)])
+def test_reports_of_the_agent_need_no_room_on_the_disk(
+    full: tuple[bool, bool], number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each comes once and in order, whichever of them is on the disk; so does a later one."""
+    directory = run_directory(tmp_path)
+    directory.reports.write_bytes(line(0))
+    queue = ReportQueue(directory)
+    is_full = True
+    write = run_directories.write_atomically
+
+    def cramped(*arguments: Any) -> None:
+        if is_full:
+            raise OSError(number, "No space left on device")
+        write(*arguments)
+
+    monkeypatch.setattr(run_directories, "write_atomically", cramped)
+    is_full = full[0]
+    directory.add_own_report(1, ReportKind.FAILED, {})
+    is_full = full[1]
+    directory.add_own_report(1, ReportKind.EXITED, {})
+    assert sent(queue) == [0, AGENT_SEQUENCE, AGENT_SEQUENCE + 1]
+    is_full = False
+    directory.add_own_report(1, ReportKind.EXITED, {})
+    assert sent(queue) == [AGENT_SEQUENCE + 2]
+
+
+def test_another_error_of_the_disk_is_not_taken_for_a_full_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_arguments: Any) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    directory = run_directory(tmp_path)
+    monkeypatch.setattr(run_directories, "write_atomically", broken)
+    with pytest.raises(OSError, match="broken"):
+        directory.add_own_report(1, ReportKind.EXITED, {})

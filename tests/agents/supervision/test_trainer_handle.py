@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agents.supervision import oom_kills, trainer_handle
+from agents.supervision import oom_kills, run_directory, trainer_handle
 from agents.supervision.cache import FileCache
 from agents.supervision.run_directory import AGENT_SEQUENCE
 from agents.supervision.trainer_handle import Stage
@@ -487,6 +487,23 @@ def test_a_full_disk_is_told_once_there_is_nothing_to_spare(
         assert failed is not None
         assert "No space left on device" in failed.data["message"]
     assert spared
+
+
+def test_an_exit_is_told_while_the_disk_stays_full(
+    plane: ControlPlane, drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else gets the accelerator before that."""
+    driven = drive()
+    plane.want(wanted_trainer(plane))
+    driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+
+    def full(*_arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(run_directory, "write_atomically", full)
+    plane.want()
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    driven.until(lambda: (1, 0) not in driven.agent.trainers)
 
 
 def test_a_prediction_gets_its_model_and_its_parts_are_sent_and_deleted(

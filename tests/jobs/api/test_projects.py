@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import transaction
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from controlplane.core.values.projects import ProjectQuota
-from jobs.models import Job, Node, Project, ProjectMembership, ProjectRole
+from jobs.exceptions import InvalidInputError
+from jobs.models import (
+    Accelerator,
+    Allocation,
+    Job,
+    Node,
+    Project,
+    ProjectMembership,
+    ProjectRole,
+)
 from jobs.selectors.cluster import cluster_snapshot
-from jobs.selectors.projects import ProjectState
+from jobs.selectors.projects import ProjectState, guaranteed_total, project_quotas
+from jobs.services.cluster.projects import project_change, project_delete
+from jobs.services.submission.rows import job_clone_values, project_jobs_check
 from tests.support.builders import (
     accelerators,
     at,
@@ -355,3 +369,69 @@ def test_policies_see_quotas(ada: User, vision: Project) -> None:
     snapshot = cluster_snapshot(timezone.now()).snapshot
     assert snapshot.projects[vision.pk] == ProjectQuota(limit_by_kind={"t4": 0})
     assert {one.id: one.project for one in snapshot.jobs} == {job.pk: vision.pk}
+
+
+@pytest.mark.parametrize("status", JobStatus)
+def test_a_project_is_deleted_when_none_of_its_jobs_is_live(
+    status: JobStatus, admin: User, ada: User, client_of: Clients, vision: Project
+) -> None:
+    """Its ended jobs and their use keep its name; a member sees other people's no more."""
+    grace = user_make("grace")
+    join(vision, ada)
+    join(vision, grace)
+    job = job_make(ada, project=vision, status=status)
+    used_at = timezone.now()
+    Allocation.objects.create(
+        job=job,
+        accelerator=Accelerator.objects.filter(node=node_make()[0])[0],
+        slot=0,
+        granted_generation=1,
+        granted_at=used_at - timedelta(hours=2),
+        released_at=used_at - timedelta(hours=1),
+    )
+    client, address = client_of(admin), f"{URL}{vision.pk}/"
+    assert client_of(ada).delete(address).status_code == 403
+    answer = client.delete(address)
+    if status not in ENDED_JOB_STATUSES:
+        assert (answer.status_code, answer.json()["code"]) == (409, "project_in_use")
+        assert "1 job that has not ended" in answer.json()["detail"]
+        assert client.get(address).json()["guaranteed"] == 2
+        return
+    assert answer.status_code == 204
+    assert client.delete(address).status_code == client.get(address).status_code == 404
+    assert client.get(URL).json() == client_of(grace).get(URL).json() == []
+    assert project_quotas() == {}
+    assert guaranteed_total() == 0
+    for person, is_seen in ((admin, True), (ada, True), (grace, False)):
+        found = client_of(person).get("/api/v1/jobs/", {"project": "vision"}).json()["results"]
+        assert [row["project"] for row in found] == ["vision"] * is_seen
+    assert [row["name"] for row in client.get("/api/v1/usage/").json()["rows"]] == ["vision"]
+    assert submit(client_of(ada), project="vision").status_code == 400
+    assert "project" not in job_clone_values(Job.objects.get(), ada)
+    again = client.post(URL, {"name": "vision"}, format="json")
+    assert (again.status_code, again.json()["code"]) == (409, "project_exists")
+    assert "past usage" in again.json()["detail"]
+
+
+def test_a_project_without_jobs_leaves_its_name(
+    admin: User, ada: User, client_of: Clients, vision: Project
+) -> None:
+    join(vision, ada)
+    assert client_of(admin).delete(f"{URL}{vision.pk}/").status_code == 204
+    assert not Project.with_deleted.exists()
+    assert client_of(admin).post(URL, {"name": "vision"}, format="json").status_code == 201
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_no_job_comes_into_a_project_that_is_closed_meanwhile(
+    is_deleted: bool, admin: User, ada: User, vision: Project
+) -> None:
+    """The submission has read the project before it was closed or deleted."""
+    stale = Project.objects.get()
+    if is_deleted:
+        project_delete(vision.pk, at(1), by=admin)
+    else:
+        project_change(vision.pk, {"is_closed": True}, by=admin)
+    with pytest.raises(InvalidInputError) as caught, transaction.atomic():
+        project_jobs_check(ada, stale)
+    assert "closed or deleted just now" in caught.value.fields["project"][0]

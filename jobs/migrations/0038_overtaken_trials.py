@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobs", "0036_example_previews"),
+        ("jobs", "0037_deleted_projects"),
     ]
 
     operations = [
