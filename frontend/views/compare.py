@@ -22,11 +22,11 @@ from jobs.exceptions import InvalidInputError
 from jobs.models import Job
 from jobs.selectors.comparison import (
     COMPARED_LIMIT,
-    POINTS_LIMIT,
     SERIES_LIMIT,
     Comparison,
     compared_jobs,
     jobs_compared,
+    points_limit,
 )
 from jobs.submission import JOB_ID_LIMIT
 
@@ -78,7 +78,7 @@ def _form(request: HttpRequest) -> CompareForm:
 @login_required
 @require_safe
 def compare(request: HttpRequest) -> HttpResponse:
-    """Show up to twelve jobs side by side; the address holds jobs, axis, scale and smoothing.
+    """Show jobs side by side; the address holds jobs, axis, scale and smoothing.
 
     With `tables` in it the charts' tables are filled in, for browsers without JavaScript.
     """
@@ -111,7 +111,7 @@ def compare(request: HttpRequest) -> HttpResponse:
             "tables_query": f"{query.urlencode()}&tables=1",
             "smooth": form.cleaned_data["smooth"],
             "compared_limit": COMPARED_LIMIT,
-            "points_limit": POINTS_LIMIT,
+            "points_limit": points_limit(len(jobs)),
             "series_limit": SERIES_LIMIT,
         },
     )

@@ -20,9 +20,8 @@ from jobs import nudges
 from jobs.api.sweeps.serializers import statuses_counted
 from jobs.exceptions import ControlPlaneError
 from jobs.models import Sweep
-from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.models.jobs import LIVE_JOB_STATUSES, NUM_COLOURS
 from jobs.selectors.access import sweep_visible_to, sweeps_visible_to
-from jobs.selectors.comparison import COMPARED_LIMIT
 from jobs.selectors.sweeps import SweepTable, sweep_table
 from jobs.services.submission.sweeps import sweep_cancel, sweep_limit, sweep_pause, sweep_resume
 from jobs.sweep_space import JOBS_LIMIT
@@ -49,8 +48,8 @@ def sweep(request: HttpRequest, sweep_id: int) -> HttpResponse:
     table = _table(request, found)
     page = _page(request.GET.get("page", ""), len(table.rows))
     query = {name: request.GET[name] for name in ("metric", "order") if request.GET.get(name)}
-    best = [row.job.pk for row in table.ranked[:COMPARED_LIMIT]]
-    compared = best or [row.job.pk for row in table.rows[:COMPARED_LIMIT]]
+    best = [row.job.pk for row in table.ranked[:NUM_COLOURS]]
+    compared = best or [row.job.pk for row in table.rows[:NUM_COLOURS]]
     counts = _counts(statuses_counted([found]).get(found.pk, {}))
     context = {
         "sweep": found,

@@ -20,9 +20,10 @@ from jobs.selectors.settings_values import flat_settings
 from jobs.selectors.usage import accelerator_seconds
 from jobs.submission import SUBMISSION_COLUMNS
 
-COMPARED_LIMIT = 12
-#: Most points of a job's history; longer ones are means of steps, or every n-th epoch.
-POINTS_LIMIT = 300
+COMPARED_LIMIT = 50
+#: Most points of a job's history, of up to so many jobs, and fewer of more; longer ones are means
+#: of steps, or every n-th epoch.
+POINTS_LIMIT, WHOLE_HISTORIES = 300, 12
 #: Most metrics with histories.
 SERIES_LIMIT = 24
 LOSS = "loss"
@@ -115,8 +116,9 @@ def compared_jobs(person: Person, job_ids: Sequence[int]) -> list[Job]:
 def jobs_compared(jobs: Sequence[Job]) -> Comparison:
     """Compare jobs."""
     series: dict[str, list[Series]] = {}
+    num_points = points_limit(len(jobs))
     for job in jobs:
-        for name, one in _histories(job, _StepBins(job)).items():
+        for name, one in _histories(job, _StepBins(job, num_points), num_points).items():
             if name in series or len(series) < SERIES_LIMIT:
                 series.setdefault(name, []).append(one)
     held_s = accelerator_seconds(jobs, timezone.now()).values()
@@ -124,12 +126,17 @@ def jobs_compared(jobs: Sequence[Job]) -> Comparison:
     return Comparison(jobs, hours, _setting_rows(jobs), _metric_rows(jobs), series)
 
 
-class _StepBins:
-    """Step reports of a job in at most about `POINTS_LIMIT` bins, with sums since the start."""
+def points_limit(num_jobs: int) -> int:
+    """Return the most points of each history, so that all together do not grow with the jobs."""
+    return POINTS_LIMIT * WHOLE_HISTORIES // max(num_jobs, WHOLE_HISTORIES)
 
-    def __init__(self, job: Job) -> None:
+
+class _StepBins:
+    """Step reports of a job in at most about `num_points` bins, with sums since the start."""
+
+    def __init__(self, job: Job, num_points: int) -> None:
         rows = (
-            step_reports_binned(job, POINTS_LIMIT)
+            step_reports_binned(job, num_points)
             .annotate(
                 step=Max("last_step"),
                 until=Max("at"),
@@ -140,7 +147,7 @@ class _StepBins:
             .order_by("bin_number")
             .values_list("step", "until", "total", "held_s", "mean_loss")
         )
-        found = list(rows[: 2 * POINTS_LIMIT])
+        found = list(rows[: 2 * num_points])
         self.losses = [loss for *_, loss in found]
         self.steps = np.array([0, *(row[0] for row in found)], dtype=float)
         seconds = [_seconds_since_start(job, row[1]) for row in found]
@@ -149,14 +156,14 @@ class _StepBins:
         self.accelerator_hours = np.cumsum([0.0, *(row[3] for row in found)]) / 3600
 
 
-def _histories(job: Job, bins: _StepBins) -> dict[str, Series]:
+def _histories(job: Job, bins: _StepBins, num_points: int) -> dict[str, Series]:
     """Return the loss over steps, and the values of epochs by name."""
     found: dict[str, Series] = {}
     for place, loss in enumerate(bins.losses, start=1):
         if loss is not None:
             one = found.setdefault(LOSS, Series(job.pk))
             _add(one, bins, bins.steps[place], float(bins.seconds[place]), loss)
-    stride = max(1, -(-job.epoch // POINTS_LIMIT))
+    stride = max(1, -(-job.epoch // num_points))
     reports = (
         EpochReport.objects.filter(job=job)
         .annotate(rest=F("epoch") % stride)
@@ -164,7 +171,7 @@ def _histories(job: Job, bins: _StepBins) -> dict[str, Series]:
         .order_by("epoch")
         .values_list("step", "at", "logs")
     )
-    for step, at, logs in reports[: 2 * POINTS_LIMIT]:
+    for step, at, logs in reports[: 2 * num_points]:
         for name, value in logs.items():
             if name != LOSS and isinstance(value, int | float):
                 one = found.setdefault(name, Series(job.pk))

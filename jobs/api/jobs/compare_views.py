@@ -25,7 +25,7 @@ _NUMBERS = {
 
 
 class JobComparison(APIView):
-    """Settings, best and last values, and histories of metrics of up to twelve jobs."""
+    """Settings, best and last values, and histories of metrics of several jobs."""
 
     @extend_schema(
         operation_id="jobs_compare",

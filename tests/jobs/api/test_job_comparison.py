@@ -12,7 +12,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from jobs.models import Allocation, EpochReport, Job, StepReport
-from jobs.selectors.comparison import COMPARED_LIMIT, POINTS_LIMIT
+from jobs.selectors.comparison import COMPARED_LIMIT, POINTS_LIMIT, points_limit
 from jobs.services.lifecycle.search_rows import metric_values_write
 from tests.support.builders import at, job_make, node_make
 
@@ -93,6 +93,21 @@ def test_long_histories_are_summed_up(ada: User, client_of: Clients) -> None:
         assert one["steps"][-1] == last
         assert one["steps"] == sorted(one["steps"])
     assert series["loss"][0]["examples"][-1] == 32 * (4 * POINTS_LIMIT + 1)
+
+
+def test_histories_of_many_jobs_have_fewer_points(ada: User, client_of: Clients) -> None:
+    """All together they are as long as those of twelve jobs."""
+    jobs = [job_make(ada, started_at=at(0)) for _ in range(COMPARED_LIMIT)]
+    train(jobs[-1], 2 * POINTS_LIMIT, per_epoch=2)
+    answer = get(client_of(ada), jobs, series=1)
+    assert [job["id"] for job in answer["jobs"]] == [job.pk for job in jobs]
+    most = points_limit(len(jobs))
+    for name in ("loss", "val_accuracy"):
+        (one,) = answer["series"][name]
+        assert most / 2 <= len(one["steps"]) <= most + 1 < POINTS_LIMIT / 3
+        assert one["steps"][-1] == 2 * POINTS_LIMIT
+    assert points_limit(1) == points_limit(12) == POINTS_LIMIT
+    assert 13 * points_limit(13) <= 12 * POINTS_LIMIT
 
 
 def test_a_job_named_twice_is_one(ada: User, client_of: Clients) -> None:
