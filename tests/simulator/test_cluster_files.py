@@ -99,6 +99,10 @@ ROW = "nodes:\n - {kind: t4, count: 6, accelerators: 4}\n"
     ("text", "message"),
     [
         ("nodes: [", "cluster.yaml is no YAML"),
+        (ROW + ROW, r"cluster.yaml is no YAML: 'nodes' is there twice \(line 3\); delete one"),
+        (ROW + "kinds: {t4: {speeds: {a: 1, a: 2}}}", "'a' is there twice"),
+        (ROW + "kinds: {t4: {speeds: {a: 1}}, t4: {speeds: {a: 2}}}", "'t4' is there twice"),
+        (ROW + " - {kind: a, count: 1, count: 2, accelerators: 1}", "'count' is there twice"),
         ("- 1", "cluster.yaml: the file must have the fields kinds, nodes"),
         ("kinds: {}", "'nodes' must be a list with a row for each group"),
         (ROW + "racks: 2", "the file has 'racks'; known are kinds, nodes"),

@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.core.policies import POLICIES
 from controlplane.core.scheduling.plan import Plan
-from controlplane.simulator import Failures, ResizeCosts, cluster_make, simulate
+from controlplane.simulator import Failures, ResizeCosts, StuckError, cluster_make, simulate
 from controlplane.simulator.engine import event_clock as run_module
 from controlplane.simulator.engine.failures import Event, Outages, Turn
 from controlplane.simulator.options import failures_parse
@@ -174,3 +174,36 @@ def test_the_option_is_read() -> None:
             failures_parse(text)
     with pytest.raises(ValueError, match="--rules own"):
         simulate(workload(job("a")), cluster_make(1, 4), "fifo", rules="pollux", failures=FAILURES)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "goodput_fair", "weighted_fair"])
+@pytest.mark.parametrize("seconds", [0.1, 8.0])
+def test_work_lost_faster_than_done_ends_with_the_option(policy: str, seconds: float) -> None:
+    """Every start takes 10 s, and no node stays for so long: no step is ever saved."""
+    jobs = workload(*(job(f"j{n}", 10.0 * n, most=4) for n in range(3)), work=1e6)
+    failures = Failures(seconds, seconds, lease_s=20.0, checkpoint_s=300.0)
+    with pytest.raises(StuckError, match="--failures: in 500 losses of nodes 3 jobs did less than"):
+        simulate(jobs, cluster_make(3, 2), policy, costs=COSTS, failures=failures)
+
+
+@pytest.mark.parametrize("least", [1, 4])
+@pytest.mark.parametrize("round_s", [60.0, 86_400.0])
+def test_nodes_that_do_not_come_back_end_with_the_option(
+    outages: list[tuple[float, int, float]], least: int, round_s: float
+) -> None:
+    """All nodes are lost for a thousand years, or one that the only job needs beside the other."""
+    outages += [(30.0, node, 3e10) for node in range(2 if least == 1 else 1)]
+    jobs = workload(job("a", least=least))
+    options = {"costs": COSTS, "failures": FAILURES, "round_s": round_s}
+    with pytest.raises(
+        StuckError, match=r"--failures: under goodput_fair these .* never end: a; g"
+    ):
+        simulate(jobs, cluster_make(2, 2), "goodput_fair", **options)
+
+
+def test_many_losses_are_no_reason_to_stop() -> None:
+    """A thousand losses in a day, and the work is done between them."""
+    jobs = workload(*(job(f"j{n}", most=4) for n in range(3)), work=2e5)
+    failures = Failures(450.0, 50.0, lease_s=20.0, checkpoint_s=60.0)
+    report = simulate(jobs, cluster_make(6, 2), "weighted_fair", costs=COSTS, failures=failures)
+    assert all(row.ended_at > 86_400.0 / 2 for row in report.jobs)

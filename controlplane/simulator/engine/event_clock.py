@@ -15,11 +15,14 @@ from controlplane.simulator.engine.changes import Holding, Releases
 from controlplane.simulator.engine.failures import Outages, Turn, silence, survive
 from controlplane.simulator.engine.jobs import SimulatedJob, Terms
 from controlplane.simulator.engine.run import (
+    LEAST_DONE,
     LONGEST_S,
+    MOST_LOSSES,
     STUCK_ROUNDS,
     Progress,
     Run,
     StuckError,
+    lost_text,
     stuck_text,
 )
 from controlplane.simulator.engine.trials import Trials
@@ -67,6 +70,7 @@ class EventRun(Run):
         self._silent: dict[int, float] = {}  # node -> end of its lease
         self._lost: set[AcceleratorId] = set()
         self._idle_rounds = 0
+        self._num_losses, self._done = 0, 0.0  # work done for good by then, in jobs
         self._reported_at = time.monotonic()
         self._counted_at = 0.0  # time of the last arrival or end of a job
 
@@ -78,6 +82,8 @@ class EventRun(Run):
         """
         while self._live or self._arrived < len(self.jobs):
             self.now = self._next_at()
+            if self._live and self.now - self._counted_at > LONGEST_S:
+                raise self._stuck()
             changed = self._jobs_step()
             freed = self._release()
             changed |= self._nodes_step()
@@ -171,6 +177,7 @@ class EventRun(Run):
             else:
                 del self._silent[event.node]
                 self._lost.update(rows)
+                self._note_loss()
             is_changed |= event.turn is not Turn.SILENT
             for holding in self._live.values():
                 if event.turn is Turn.LOST:
@@ -182,6 +189,16 @@ class EventRun(Run):
                     silence(holding, self._nodes[node], self.now, until)
                 self._plan_event(holding)
         return is_changed
+
+    def _note_loss(self) -> None:
+        """Count a loss; after so many of them, check that work is done faster than it is lost."""
+        self._num_losses += 1
+        if self._num_losses % MOST_LOSSES:
+            return
+        before, live = self._done, [one.job for one in self._live.values()]
+        self._done = self._arrived - len(live) + sum(job.share_saved for job in live)
+        if live and self._done - before < LEAST_DONE * len(live):
+            raise StuckError(lost_text(live))
 
     def _plan_event(self, holding: Holding) -> None:
         job_id = holding.job.id
@@ -210,8 +227,10 @@ class EventRun(Run):
             self._tick_at = (math.floor(self.now / self.round_s) + 1) * self.round_s
         if self.trials.are_possible:
             self._tune()
-        if not self._live or len(self._lost) == len(self.cluster.accelerators):
+        is_gone = len(self._lost) == len(self.cluster.accelerators)
+        if not self._live or is_gone:
             self._wanted = None
+            self._tick_at = self._outages.next_at if is_gone else self._tick_at
             return
         snapshot = self._snapshot_make()
         began = time.perf_counter()
@@ -308,7 +327,13 @@ class EventRun(Run):
     def _check_alive(self, is_tick: bool, is_changed: bool) -> None:
         is_working = any(row.job.epoch_ends_at() < math.inf for row in self._live.values())
         is_idle = is_tick and not is_changed and not is_working
-        if not (is_idle and self._lost):  # some may wait for a node to come back
-            self._idle_rounds = self._idle_rounds + 1 if is_idle else 0
-        if self._idle_rounds > STUCK_ROUNDS or self.now - self._counted_at > LONGEST_S:
-            raise StuckError(stuck_text(self.policy, [row.job for row in self._live.values()]))
+        self._idle_rounds = self._idle_rounds + 1 if is_idle else 0
+        if self._idle_rounds <= STUCK_ROUNDS:
+            return
+        if not self._lost:
+            raise self._stuck()
+        self._idle_rounds, self._tick_at = 0, self._outages.next_at  # some may wait for a node
+
+    def _stuck(self) -> StuckError:
+        jobs = [row.job for row in self._live.values()]
+        return StuckError(stuck_text(self.policy, jobs, are_lost=bool(self._lost)))

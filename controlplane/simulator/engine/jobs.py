@@ -176,6 +176,11 @@ class SimulatedJob:
         return min(self.application.progress_ends[-1], self.last_progress)
 
     @property
+    def share_saved(self) -> float:
+        """Share of its work in its last checkpoint."""
+        return self.saved[1] / self.total_progress if self.total_progress > 0.0 else 1.0
+
+    @property
     def _share_left(self) -> float:
         """Share of the application's remaining work that it does."""
         left = self.application.progress_ends[-1] - self.progress

@@ -21,15 +21,30 @@ STUCK_ROUNDS = 2_000
 LONGEST_S = 400 * 86_400.0
 
 
+#: Losses of nodes in which jobs have to do `LEAST_DONE` of their work on average, for good, or the
+#: simulation counts as stuck: it would take half a million losses, and hours, if it ended at all.
+MOST_LOSSES, LEAST_DONE = 500, 1e-3
+
+
 class StuckError(RuntimeError):
-    """The policy leaves jobs waiting for ever."""
+    """Jobs would never end: they wait, or lose with the nodes what they do."""
 
 
-def stuck_text(policy: str, jobs: Sequence[SimulatedJob]) -> str:
-    """Describe the jobs that would never end."""
+def stuck_text(policy: str, jobs: Sequence[SimulatedJob], *, are_lost: bool = False) -> str:
+    """Describe the jobs that would never end, and the option to change where nodes are lost."""
     names = ", ".join(job.spec.name for job in jobs[:5])
     others = f" and {len(jobs) - 5} more" if len(jobs) > 5 else ""
-    return f"under {policy} these jobs would never end: {names}{others}"
+    text = f"under {policy} these jobs would never end: {names}{others}"
+    return f"--failures: {text}; give fewer hours until a node is back" if are_lost else text
+
+
+def lost_text(jobs: Sequence[SimulatedJob]) -> str:
+    """Describe jobs that lose their work with the nodes faster than they do it."""
+    return (
+        f"--failures: in {MOST_LOSSES} losses of nodes {len(jobs)} jobs did less than "
+        f"{LEAST_DONE:.1%} of their work for good, so they would hardly ever end; give more hours "
+        "between two losses of a node"
+    )
 
 
 class Run:

@@ -36,7 +36,9 @@ RESTART_S = 10.0
 #: Least relative gain of a change for a job that holds accelerators: measured speeds err.
 LEAST_GAIN = 0.1
 
-#: A job that has lacked accelerators for this many seconds is to have its minimum.
+#: A job that has lacked accelerators for this many seconds is to have its minimum; where that
+#: is large, so that many others give way, only after a part of its fair time: as the minimum, less
+#: one, is to `SENIOR_PART`.
 OWED_S = 1800.0
 
 #: A job that never ran is to have its minimum after so many seconds, as it may be short.
@@ -64,6 +66,7 @@ class Claims:
         ends_s: forecast seconds until it ends. Shape (N,).
         work: useful examples left. Shape (N,).
         lacking_s: seconds for which it has lacked accelerators. Shape (N,).
+        fair_s: completion time alone on its share. Shape (N,).
         is_known: whether anything is known of its speed. Shape (N,).
         is_new: whether it never ran and its speed is unknown. Shape (N,).
         is_trying: whether it measures its speed on what it holds (`probes`). Shape (N,).
@@ -84,6 +87,7 @@ class Claims:
     ends_s: Floats
     work: Floats
     lacking_s: Floats
+    fair_s: Floats
     is_known: NDArray[np.bool_]
     is_new: NDArray[np.bool_]
     is_trying: NDArray[np.bool_]
@@ -149,7 +153,7 @@ class Claims:
         A job that has its turn keeps it until another one has lacked `OWED_S` more than it.
         """
         since_s = self.lacking_s + np.where(self.held > 0, OWED_S, 0.0)
-        order = np.where(self.lacking_s >= OWED_S, since_s, -1.0)
+        order = np.where(self._is_owed(capacity), since_s, -1.0)
         return self._first(order, capacity, self.least)
 
     def newcomers(self, capacity: int) -> NDArray[np.bool_]:
@@ -162,14 +166,20 @@ class Claims:
     def owed(self, capacity: int) -> NDArray[np.bool_]:
         """Mask (N,) of jobs of unknown speed for which others may be stopped.
 
-        These have lacked their minimum for `OWED_S`; or for `NEW_OWED_S` before their first start,
-        as far as a part of the pool is not held by jobs of unknown speed already.
+        These have lacked their minimum for `OWED_S`, or longer if it is large; or for `NEW_OWED_S`
+        before their first start, as far as a part of the pool is not held by jobs of unknown speed
+        already.
         """
         held = int(self.held[~self.is_known].sum())
         is_due = self.is_new & (self.lacking_s >= NEW_OWED_S)
         order = np.where(is_due, self.lacking_s, -1.0)
-        is_owed: NDArray[np.bool_] = self.lacking_s >= OWED_S
-        return is_owed | self._first(order, capacity, self.least, held)
+        return self._is_owed(capacity) | self._first(order, capacity, self.least, held)
+
+    def _is_owed(self, capacity: int) -> NDArray[np.bool_]:
+        """Mask (N,) of jobs whose turn it is, if there is room for all of these."""
+        part = np.minimum((self.least - 1) / max(SENIOR_PART * capacity, 1.0), 1.0)
+        is_owed: NDArray[np.bool_] = self.lacking_s >= np.maximum(OWED_S, part * self.fair_s)
+        return is_owed
 
     def _first(
         self, order: Floats, capacity: int, claimed: Counts, total: int = 0

@@ -267,6 +267,7 @@ def _claims(
         ends_s=valuation.ends_s[members],
         work=options.work[members],
         lacking_s=standing.lacking_s[members],
+        fair_s=standing.fair_s[members],
         is_known=np.array([job.performance is not None for job in jobs], dtype=bool),
         is_new=np.array(
             [job.changed_at is None and job.performance is None for job in jobs], dtype=bool
