@@ -19,6 +19,7 @@ from django.db.models import F, Q, Sum
 from controlplane.core.protocol.tuning import NUM_POINTS, TuningSpec
 from controlplane.core.protocol.wire import StopKind
 from controlplane.core.tuning.rounds import next_num_steps, proposal
+from controlplane.core.tuning.search import TrialEnd
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.exceptions import ConflictError, TooLargeError
 from jobs.models import Artifact, Job, StepReport, Trial, TuningRound
@@ -169,10 +170,11 @@ def _trials_make(
 ) -> set[int]:
     numbers = Trial.objects.filter(job=job).order_by("-number").values_list("number", flat=True)
     first, num_before = (numbers.first() or 0) + 1, job.trial_jobs.count()
+    again = _overtaken_values(job, found.number - 1)
     _trial_add(job, found, first, {}, None, now)
     children = set()
     for place in range(1, found.num_trials + 1):
-        values = proposal(spec, job.seed, num_before + place)
+        values = again.pop() if again else proposal(spec, job.seed, num_before + place)
         child = trial_job_make(job, saved, first + place, found.num_steps, values, now)
         _trial_add(job, found, first + place, values, child, now)
         children.add(child.pk)
@@ -184,6 +186,15 @@ def _trials_make(
     data = {"round": found.number, "trials": sorted(children), "step": found.start_step}
     event_add("round_begun", text, now=now, job=job, actor=TUNING_ACTOR, data=data)
     return {job.pk, *children}
+
+
+def _overtaken_values(job: Job, number: int) -> list[dict[str, float]]:
+    """Return the values of the fastest trial of a round, if the job has overtaken it.
+
+    They are worth another trial, from a later state and with more steps.
+    """
+    rows = Trial.objects.filter(job=job, search=number, end=TrialEnd.OVERTAKEN)
+    return list(rows.order_by("-speed").values_list("values", flat=True)[:1])
 
 
 def _trial_add(

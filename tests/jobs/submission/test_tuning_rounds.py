@@ -285,6 +285,12 @@ def test_a_state_behind_the_jobs_own_is_not_adopted_and_the_next_trials_are_long
     coming = TuningRound.objects.filter(job=parent, ended_at=None)
     world.until(lambda: bool(tuning_advance(world.now) and coming.exists()))
     assert coming.get().num_steps == 2 * STEPS
+    save(world, parent)
+    tuning_advance(world.now)
+    tried = [one.values for one in Trial.objects.filter(job=parent, search=2).order_by("number")]
+    overtaken = Trial.objects.get(job=parent, search=1, child=first)
+    assert tried[1] == overtaken.values, "it is not tried again, with more steps"
+    assert tried[2] == proposal(parent.tuning_spec, 3, 4)  # type: ignore[arg-type]
 
 
 def test_a_trial_with_a_loss_that_is_not_finite_is_not_kept(world: World, parent: Job) -> None:
