@@ -70,7 +70,7 @@ LOOK_EVERY_S = 0.2
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run, or all runs of an arm, took up to the target.
+    """Cost of a run, or of all runs of an arm, up to the target.
 
     Attributes:
         steps: of the jobs, trials in them included.

@@ -152,7 +152,7 @@ def replay_charts(replays: Sequence[Replay], person: Person) -> dict[str, Figure
     result: dict[str, Any] = next((row.result for row in replays if row.result), {})
     names = {job["id"]: job["name"] for job in result.get("jobs", ())}
     spans = series.allocation_columns_between(first.start_at, first.end_at)
-    # What was held at the end of the history, and what came of it later, is not part of it.
+    # Allocations that were open at the end of the history are drawn up to it.
     until = np.fmin(spans.until, first.end_at.timestamp())
     recorded = allocation_changes(replace(spans, until=until), person)
     changes = {"recorded": recorded.chosen(np.isin(recorded.job_ids, [*names]))}

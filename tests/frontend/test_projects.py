@@ -223,7 +223,7 @@ def test_a_project_is_deleted_on_its_page(vision: Project, admin: Client, ada: C
 
 
 def test_prices_of_somebody_else_are_not_overwritten(world: World, admin: Client) -> None:
-    """What was typed stays in the form, with a word on what is there now."""
+    """The form keeps the typed prices, and a message names the present ones."""
     shown = page(admin, "/usage/")
     found = re.search('name="version" value="([0-9a-f]{16})"', shown)
     assert found

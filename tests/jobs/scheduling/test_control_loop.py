@@ -253,7 +253,7 @@ def test_a_draining_node_is_left() -> None:
 
 @pytest.mark.parametrize("how", ["drain", "quarantine", "maintenance"])
 def test_a_job_leaves_a_node_for_places_that_others_have_to_leave_first(how: str) -> None:
-    """It trains on where it is until the trainers of the idle tier are gone; it never stops."""
+    """The job trains on until the trainers of the idle tier are gone, and never stops."""
     world = World()
     job = job_make(max_accelerators=2)
     running(world, job, 2)

@@ -269,7 +269,7 @@ class Enclosed(layers.Layer):
 def test_a_function_that_was_traced_with_a_variable_keeps_virtual_nodes_apart(
     trainable: bool,
 ) -> None:
-    """It would not see the variable's value in a pass, and the gradient by that would be none."""
+    """The function reads the variable, not its value in a pass, so that has no gradient."""
     inputs, layer = keras.Input((6,)), Enclosed(trainable)
     steps = Steps((classifier(inputs, layer(inputs)), (ROWS, CLASSES)), True, 1000)
     reason = steps.functions.not_merged_because
