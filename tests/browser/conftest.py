@@ -33,8 +33,16 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def window(browser: Browser, site: Site) -> Iterator[Visitor]:
-    """Give a window of an admin that tests share, of whatever size; it may complain."""
+    """Give a window of an admin that tests share, of whatever size; it may complain.
+
+    It has a session of its own: it stays open, and messages are shown once a session.
+    """
+    login = site.logins.pop("admin", None)
     visitor = visit(browser, site, "admin")
+    if login is None:
+        del site.logins["admin"]
+    else:
+        site.logins["admin"] = login
     yield visitor
     visitor.page.context.close()
 
