@@ -31,12 +31,20 @@ logging.getLogger("httpx").setLevel(logging.WARNING)
 
 def trainers_below(directory: Path) -> list[psutil.Process]:
     """Find living processes that belong to a run directory below `directory`."""
+    return [process for process, _ in run_dirs_below(directory)]
+
+
+def run_dirs_below(directory: Path) -> list[tuple[psutil.Process, Path]]:
+    """Find living processes with their run directories, where these are below `directory`.
+
+    The run directory is read here: a process that ends later has no environment any more.
+    """
     found = []
     for process in psutil.process_iter():
         try:
             run_dir = process.environ().get("VIRTUALFLOW_RUN_DIR", "")
             if run_dir.startswith(str(directory)) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                found.append((process, Path(run_dir)))
         except (psutil.Error, OSError):
             continue
     return found

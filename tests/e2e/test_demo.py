@@ -116,12 +116,13 @@ def processes_below(directory: Path) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
-            words = [*process.environ().values(), *process.cmdline()]
+            command = process.cmdline()
+            words = [*process.environ().values(), *command]
+            is_ours = process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
         except (psutil.Error, OSError):
             continue
-        is_ours = process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
         if is_ours and any(str(directory) in word for word in words):
-            found.append(" ".join(process.cmdline()))
+            found.append(" ".join(command))
     return found
 
 

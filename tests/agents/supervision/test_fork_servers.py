@@ -18,6 +18,7 @@ from tests.agents.builders import membership, wanted_trainer, wanted_validation
 from tests.agents.conftest import (
     AgentProcess,
     DrivenAgent,
+    run_dirs_below,
     trainers_below,
     wait_until,
 )
@@ -32,8 +33,8 @@ def servers(state_dir: Path) -> list[psutil.Process]:
 
 
 def warm_servers(state_dir: Path) -> list[psutil.Process]:
-    folder = "VIRTUALFLOW_RUN_DIR"
-    return [row for row in servers(state_dir) if (Path(row.environ()[folder]) / "warm").exists()]
+    found = run_dirs_below(state_dir / "fork_servers")
+    return [process for process, run_dir in found if (run_dir / "warm").exists()]
 
 
 def booted_in(plane: ControlPlane, job_id: int, slot: int) -> int:

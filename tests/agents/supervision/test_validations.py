@@ -17,7 +17,7 @@ from agents.supervision import validations
 from agents.supervision.processes import OwnedProcess
 from controlplane.core.protocol.wire import ValidationReport
 from tests.agents.builders import wanted_validation
-from tests.agents.conftest import DrivenAgent, trainers_below
+from tests.agents.conftest import DrivenAgent, run_dirs_below, trainers_below
 from tests.agents.control_plane import ControlPlane
 
 Drive = Callable[..., DrivenAgent]
@@ -150,7 +150,7 @@ def test_no_more_than_the_bound_run_at_a_time(
     seen = set()
 
     def observe() -> bool:
-        seen.add(len({p.environ()["VIRTUALFLOW_RUN_DIR"] for p in trainers_below(state_dir)}))
+        seen.add(len({run_dir for _, run_dir in run_dirs_below(state_dir)}))
         return len(results(plane)) == len(jobs)
 
     driven.until(observe)
