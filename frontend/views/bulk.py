@@ -9,6 +9,7 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpRequest
 
+from frontend.live.refreshes import is_live_refresh
 from frontend.views.changes import person, words
 from jobs.api.jobs.action_views import action_perform
 from jobs.exceptions import ControlPlaneError
@@ -44,7 +45,12 @@ def request_perform(request: HttpRequest, body: dict[str, Any]) -> bool:
 
 
 def undo_shown(request: HttpRequest) -> dict[str, Any]:
-    """Return what the last action leaves to show, once: its undo and its refusals."""
+    """Return what the last action leaves to show, once: its undo and its refusals.
+
+    A live refresh leaves both to the next page.
+    """
+    if is_live_refresh(request):
+        return {}
     undo, outcomes = request.session.pop(_UNDO, ("", []))
     return {"undo": undo, "outcomes": outcomes}
 

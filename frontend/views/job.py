@@ -22,6 +22,7 @@ from controlplane.core.values.tiers import Tier
 from frontend.charts import SMOOTHINGS, ChartOptions, job_charts
 from frontend.figures.metrics import metric_key
 from frontend.live.progress import job_progress
+from frontend.live.refreshes import is_live_refresh
 from frontend.text.job_facts import shown_facts
 from frontend.text.priority_text import priority_text
 from frontend.views.pages import figures_response
@@ -91,7 +92,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
     resizes = _resize_rows(pages.generations_of(found))
     artifacts = list(found.artifacts.all()[:100])
     code = None
-    if request.headers.get("X-Requested-With") != "live":  # code is long, and does not change
+    if not is_live_refresh(request):  # code is long, and does not change
         code = code_text(found, request.GET.get("file", "")) or code_text(found)
         read_audit(request.user, found, "code")
     return render(

@@ -79,7 +79,7 @@ def _project() -> Project:
     return Project.objects.get(name="vision")
 
 
-def _address(name: str, world: World, job: str = "running") -> str:
+def route_address(name: str, world: World, job: str = "running") -> str:
     arguments = {
         "job_file": [world.jobs[job].pk, "model.keras"],
         "validation": [validation_make(world.jobs["running"]).pk],
@@ -115,7 +115,7 @@ def test_every_route_is_in_one_of_the_lists() -> None:
 
 @pytest.mark.parametrize("name", sorted(GET_ROUTES))
 def test_pages_lead_strangers_to_the_login(name: str, world: World, client: Client) -> None:
-    address = _address(name, world)
+    address = route_address(name, world)
     response = client.get(address)
     assert response.status_code == 302
     assert response.headers["Location"] == f"/login/?next={address}"
@@ -123,7 +123,7 @@ def test_pages_lead_strangers_to_the_login(name: str, world: World, client: Clie
 
 @pytest.mark.parametrize("name", sorted(POST_ROUTES))
 def test_changes_lead_strangers_to_the_login(name: str, world: World, client: Client) -> None:
-    response = client.post(_address(name, world))
+    response = client.post(route_address(name, world))
     assert response.status_code == 403
     assert b'href="/login/?next=' in response.content
 
@@ -132,19 +132,19 @@ def test_changes_lead_strangers_to_the_login(name: str, world: World, client: Cl
     "name", sorted(GET_ROUTES - {"submit", "password", "channels", "maintenance", "queue"})
 )  # with forms
 def test_pages_cannot_be_posted_to(name: str, world: World, admin: Client) -> None:
-    assert admin.post(_address(name, world)).status_code == 405
+    assert admin.post(route_address(name, world)).status_code == 405
 
 
 @pytest.mark.parametrize("name", sorted(POST_ROUTES))
 def test_changes_cannot_be_made_by_following_a_link(name: str, world: World, admin: Client) -> None:
-    assert admin.get(_address(name, world)).status_code == 405
+    assert admin.get(route_address(name, world)).status_code == 405
 
 
 @pytest.mark.parametrize("name", sorted(POST_ROUTES))
 def test_changes_need_the_token_against_forgery(name: str, world: World) -> None:
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(world.admin)
-    response = browser.post(_address(name, world))
+    response = browser.post(route_address(name, world))
     assert response.status_code == 403
     assert b"The form was too old" in response.content
 
@@ -152,19 +152,19 @@ def test_changes_need_the_token_against_forgery(name: str, world: World) -> None
 @pytest.mark.parametrize("name", ["job", *JOB_ROUTES])
 def test_somebody_elses_job_is_not_there(name: str, world: World, ben: Client) -> None:
     method = ben.post if name in POST_ROUTES else ben.get
-    assert method(_address(name, world)).status_code == 404
+    assert method(route_address(name, world)).status_code == 404
 
 
 @pytest.mark.parametrize("name", ["job", *sorted(set(JOB_ROUTES) & GET_ROUTES)])
 def test_admins_see_every_job(name: str, world: World, admin: Client) -> None:
-    assert admin.get(_address(name, world)).status_code == 200
+    assert admin.get(route_address(name, world)).status_code == 200
 
 
 @pytest.mark.parametrize(("name", "method"), ADMIN_ROUTES.items())
 def test_what_only_admins_steer_is_not_there_for_others(
     name: str, method: str, world: World, ada: Client
 ) -> None:
-    assert getattr(ada, method)(_address(name, world)).status_code == 404
+    assert getattr(ada, method)(route_address(name, world)).status_code == 404
 
 
 @pytest.mark.parametrize("job_id", [0, 4711, 2**63, 10**30])
@@ -197,7 +197,7 @@ def test_every_page_forbids_inline_scripts_and_foreign_content(
     name: str, world: World, admin: Client, client: Client
 ) -> None:
     browser = client if name == "login" else admin
-    policy = browser.get(_address(name, world)).headers["Content-Security-Policy"]
+    policy = browser.get(route_address(name, world)).headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
     assert "unsafe" not in policy
     assert "http" not in policy

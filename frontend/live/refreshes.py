@@ -1,0 +1,10 @@
+"""Requests by which an open page refreshes its regions."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest
+
+
+def is_live_refresh(request: HttpRequest) -> bool:
+    """Tell whether a page's script asked for its regions; nobody sees the rest of the answer."""
+    return request.headers.get("X-Requested-With") == "live"
