@@ -27,7 +27,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from benchmarks import retuned_job
 from benchmarks.figures import figures_print
 from benchmarks.parallel_trials import parallel_run
 from benchmarks.specs import epochs_stop, spec_make
+from benchmarks.whole_runs import Report, drawn_at_random, proposed_by_optuna, until_reached
 from controlplane.core.protocol.tuning import TunableRange, TuningSpec
 from controlplane.core.protocol.wire import (
     ReportKind,
@@ -63,7 +64,6 @@ RUNS_LIMIT = 40
 LIMIT_S = 3600.0
 SPACE = {"learning_rate": TunableRange(low=LOW, high=HIGH, log=True)}
 ARMS = ("hand", "default", "tuned", "parallel", "optuna", "random")
-Report = Callable[[int, float], bool]
 
 
 def main() -> int:
@@ -121,8 +121,8 @@ def _arms(seed: int, target: float) -> dict[str, tuple[int, bool]]:
     found = {
         "hand": _run(HAND, seed, JOB_EPOCHS, target),
         "tuned": _tuned(seed, target),
-        "optuna": _whole_runs(optuna.samplers.TPESampler(seed=seed), seed, target),
-        "random": _whole_runs(optuna.samplers.RandomSampler(seed=seed), seed, target, prunes=False),
+        "optuna": _whole_runs(proposed_by_optuna(seed, RUN_EPOCHS), seed, target),
+        "random": _whole_runs(drawn_at_random(seed), seed, target),
     }
     if seed == 1:
         found["default"] = _run(BAD, seed, JOB_EPOCHS, target)
@@ -161,11 +161,7 @@ def _run(
     target: float,
     report: Report = lambda _epoch, _value: False,
 ) -> tuple[int, bool]:
-    """Train with Keras's `fit`; returns the steps, and whether the target was reached.
-
-    Args:
-        report: takes epoch and accuracy, returns whether to give up.
-    """
+    """Train with Keras's `fit`; returns the steps, and whether the target was reached."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(seed)
     model, (x, y), validation = digits_cnn.build({"learning_rate": rate})  # type: ignore[no-untyped-call]
@@ -188,31 +184,18 @@ def _run(
     return len(best) * -(-len(x) // BATCH_SIZE), best[-1] >= target
 
 
-def _whole_runs(sampler: Any, seed: int, target: float, *, prunes: bool = True) -> tuple[int, bool]:
+def _whole_runs(study: optuna.Study, seed: int, target: float) -> tuple[int, bool]:
     """Train runs until one reaches the target; returns the steps of all."""
-    pruner = optuna.pruners.HyperbandPruner(max_resource=RUN_EPOCHS) if prunes else None
-    study = optuna.create_study(
-        direction="maximize", sampler=sampler, pruner=pruner or optuna.pruners.NopPruner()
-    )
-    total = 0
-    for number in range(RUNS_LIMIT):
-        trial = study.ask()
-        rate = trial.suggest_float("learning_rate", LOW, HIGH, log=True)
-        newest = [0.0]
+    total, is_reached = 0, False
 
-        def report(
-            epoch: int, value: float, trial: Any = trial, newest: list[float] = newest
-        ) -> bool:
-            newest[0] = value
-            trial.report(value, epoch)
-            return bool(trial.should_prune())
-
+    def run(rate: float, number: int, report: Report) -> bool:
+        nonlocal total, is_reached
         steps, is_reached = _run(rate, 100 * seed + number, RUN_EPOCHS, target, report)
         total += steps
-        if is_reached:
-            return total, True
-        study.tell(trial, newest[0])
-    return total, False
+        return is_reached
+
+    until_reached(study, run, (LOW, HIGH), RUNS_LIMIT)
+    return total, is_reached
 
 
 def _tuned(seed: int, target: float) -> tuple[int, bool]:

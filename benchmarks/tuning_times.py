@@ -34,6 +34,7 @@ import optuna
 from benchmarks.cpu_quota import CpuQuota
 from benchmarks.figures import figures_print
 from benchmarks.replay_fidelity import ENDED, trainers_limited
+from benchmarks.whole_runs import Report, drawn_at_random, proposed_by_optuna, until_reached
 from jobs import job_templates
 from tests.support.stack import Stack, embedded_stack
 
@@ -112,14 +113,10 @@ class ChangingSite:
         rate: float,
         seed: int,
         num_epochs: int,
-        report: Callable[[int, float], bool] = lambda _epoch, _value: False,
+        report: Report = lambda _epoch, _value: False,
         **fields: Any,
     ) -> Cost:
-        """Run a job until it has reached the target, ended, or `report` gives it up.
-
-        Args:
-            report: takes epoch and accuracy, returns whether to give up.
-        """
+        """Run a job until it has reached the target, ended, or `report` gives it up."""
         body = {
             "name": "tuning",
             "code": CODE,
@@ -231,33 +228,20 @@ def _arm(site: ChangingSite, arm: str, seed: int) -> Cost:
         case "parallel":
             return site.run(BAD, seed, JOB_EPOCHS, tuning=PARALLEL)
         case "optuna":
-            pruner = optuna.pruners.HyperbandPruner(max_resource=RUN_EPOCHS)
-            return _whole_runs(site, optuna.samplers.TPESampler(seed=seed), pruner, seed)
-    return _whole_runs(
-        site, optuna.samplers.RandomSampler(seed=seed), optuna.pruners.NopPruner(), seed
-    )
+            return _whole_runs(site, proposed_by_optuna(seed, RUN_EPOCHS), seed)
+    return _whole_runs(site, drawn_at_random(seed), seed)
 
 
-def _whole_runs(site: ChangingSite, sampler: Any, pruner: Any, seed: int) -> Cost:
+def _whole_runs(site: ChangingSite, study: optuna.Study, seed: int) -> Cost:
     """Run jobs, one after another, until one reaches the target; returns the cost of all."""
-    study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
     total = Cost()
-    for number in range(RUNS_LIMIT):
-        trial = study.ask()
-        rate = trial.suggest_float("learning_rate", LOW, HIGH, log=True)
-        values = [0.0]
 
-        def report(
-            epoch: int, value: float, trial: Any = trial, values: list[float] = values
-        ) -> bool:
-            values.append(value)
-            trial.report(value, epoch)
-            return bool(trial.should_prune())
-
+    def run(rate: float, number: int, report: Report) -> bool:
+        nonlocal total
         total = total.then(site.run(rate, 100 * seed + number, RUN_EPOCHS, report))
-        if total.is_reached:
-            break
-        study.tell(trial, values[-1])
+        return total.is_reached
+
+    until_reached(study, run, (LOW, HIGH), RUNS_LIMIT)
     return total
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from controlplane.plain_yaml import PlainLoader
 from controlplane.simulator.workloads.profiles import speeds_of
 from controlplane.simulator.workloads.reading import row_of, text_of, whole_of
 from controlplane.simulator.workloads.workloads import (
@@ -85,28 +86,9 @@ def cluster_read(path: Path) -> ClusterFile:
     return ClusterFile(cluster, profiles, speeds)
 
 
-class _Loader(yaml.SafeLoader):
-    """PyYAML's loader of plain values; it takes no key twice."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Read a mapping.
-
-        Raises:
-            YAMLError: it has a key twice, of which YAML 1.1 would keep the last one.
-        """
-        found: set[str] = set()
-        for key, _ in node.value:
-            if str(key.value) in found:
-                line = key.start_mark.line + 1
-                raise yaml.YAMLError(f"{key.value!r:.60} is there twice (line {line}); delete one")
-            found.add(str(key.value))
-        values: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-        return values
-
-
 def _yaml_read(path: Path) -> Any:
     try:
-        return yaml.load(path.read_text(encoding="utf-8-sig"), Loader=_Loader)  # noqa: S506
+        return yaml.load(path.read_text(encoding="utf-8-sig"), Loader=PlainLoader)  # noqa: S506
     except OSError as error:
         raise ValueError(f"{_OPTION}: cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:

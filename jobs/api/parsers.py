@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import IO, Any
@@ -12,6 +11,8 @@ import yaml
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import BaseParser, JSONParser
 from rest_framework.utils.json import strict_constant
+
+from controlplane.plain_yaml import PlainDumper, PlainLoader
 
 JSON_LIMIT_BYTES = 64 * 1024
 #: A submission may carry its code as text.
@@ -29,35 +30,6 @@ _YAML_ERRORS = (
     AttributeError,
     LookupError,
 )
-#: Numbers such as 1e-3, which YAML 1.2 and JSON know as numbers, and YAML 1.1 as text.
-_EXPONENT_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
-
-
-class _Loader(yaml.CSafeLoader):
-    """PyYAML's loader of plain values, with `_EXPONENT_NUMBER`; it takes no key twice."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Read a mapping.
-
-        Raises:
-            ParseError: it has a key twice, of which YAML 1.1 would keep the last one.
-        """
-        found: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in found:
-                line = key.start_mark.line + 1
-                raise ParseError(f"The YAML has {key.value!r:.60} twice; delete one (line {line}).")
-            found.add(str(key.value))
-        values: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-        return values
-
-
-class _Dumper(yaml.SafeDumper):
-    """PyYAML's dumper of plain values, which quotes text that `_Loader` would read as a number."""
-
-
-for _class in (_Loader, _Dumper):
-    _class.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT_NUMBER, [*"-+.0123456789"])
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -118,14 +90,14 @@ def yaml_read(text: bytes) -> Any:
         raise ParseError(f"At most {YAML_LIMIT_BYTES} bytes of YAML.")
     try:
         _events_check(text)
-        return yaml.load(text, Loader=_Loader)  # noqa: S506  a safe loader
+        return yaml.load(text, Loader=PlainLoader)  # noqa: S506  a safe loader
     except _YAML_ERRORS as error:
         raise ParseError(f"This is no YAML: {error}") from None
 
 
 def yaml_write(values: Mapping[str, Any]) -> str:
     """Write plain values as the YAML that `yaml_read` reads as the same values."""
-    text: str = yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    text: str = yaml.dump(dict(values), Dumper=PlainDumper, sort_keys=False, allow_unicode=True)
     return text
 
 

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.policies.goodput_fair.counts import OWED_S, Claims
-from controlplane.simulator import FLAT_30, Report, Workload, WorkloadJob, cluster_make, simulate
+from controlplane.simulator import FLAT_30, Report, Workload, cluster_make, simulate
 from controlplane.simulator.published.scaled import ScaledApplication
+from tests.simulator.worlds import job
 
 
 def is_owed(least: int, lacking_s: float, fair_s: float, capacity: int) -> bool:
@@ -55,18 +56,7 @@ def gangs_draw(seed: int, num_jobs: int = 50) -> Workload:
         name = f"j{number}"
         speeds = np.arange(most + 1) ** 0.95
         applications[name] = ScaledApplication(name, work, speeds)
-        jobs.append(
-            WorkloadJob(
-                name=name,
-                submitted_at=at,
-                application=name,
-                requested=most,
-                batch_size=most,
-                is_fixed=True,
-                min_accelerators=least,
-                max_accelerators=most,
-            )
-        )
+        jobs.append(job(name, at, most=most, least=least))
     return Workload(tuple(jobs), applications)
 
 

@@ -370,7 +370,7 @@ def test_a_key_of_yaml_that_is_given_twice(
 ) -> None:
     response = ada_client.post(URL, text, content_type="application/yaml")
     assert response.status_code == 400
-    expected = f"The YAML has '{name}' twice; delete one (line {line})."
+    expected = f"This is no YAML: '{name}' is there twice (line {line}); delete one"
     assert response.json()["detail"] == expected
 
 

@@ -1,0 +1,61 @@
+"""Search for a learning rate by whole runs, as Optuna proposes and prunes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import optuna
+
+#: Takes epoch and accuracy, returns whether to give the run up.
+Report = Callable[[int, float], bool]
+
+
+class Run(Protocol):
+    """Run with a learning rate; returns whether it reached the target."""
+
+    def __call__(self, rate: float, number: int, report: Report) -> bool: ...
+
+
+def proposed_by_optuna(seed: int, max_epochs: int) -> optuna.Study:
+    """Make a study with Optuna's TPE and its Hyperband pruner."""
+    return optuna.create_study(
+        direction="maximize",
+        sampler=optuna.samplers.TPESampler(seed=seed),
+        pruner=optuna.pruners.HyperbandPruner(max_resource=max_epochs),
+    )
+
+
+def drawn_at_random(seed: int) -> optuna.Study:
+    """Make a study that draws at random and prunes nothing."""
+    return optuna.create_study(
+        direction="maximize",
+        sampler=optuna.samplers.RandomSampler(seed=seed),
+        pruner=optuna.pruners.NopPruner(),
+    )
+
+
+def until_reached(study: optuna.Study, run: Run, rates: tuple[float, float], num_runs: int) -> None:
+    """Run with rates of the study, one after another, until a run reaches the target.
+
+    Args:
+        rates: lowest and highest learning rate, drawn by their logarithm.
+    """
+    for number in range(num_runs):
+        trial = study.ask()
+        rate = trial.suggest_float("learning_rate", *rates, log=True)
+        values = [0.0]
+
+        def report(
+            epoch: int,
+            value: float,
+            trial: optuna.Trial = trial,
+            values: list[float] = values,
+        ) -> bool:
+            values.append(value)
+            trial.report(value, epoch)
+            return bool(trial.should_prune())
+
+        if run(rate, number, report):
+            return
+        study.tell(trial, values[-1])

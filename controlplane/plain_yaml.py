@@ -1,0 +1,38 @@
+"""YAML of plain values, stricter than PyYAML where that would lose or misread what was written."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+#: Numbers such as 1e-3, which YAML 1.2 and JSON know as numbers, and YAML 1.1 as text.
+EXPONENT_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
+
+
+class PlainLoader(yaml.CSafeLoader):
+    """PyYAML's loader of plain values, with `EXPONENT_NUMBER`; it takes no key twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Read a mapping.
+
+        Raises:
+            YAMLError: it has a key twice, of which YAML 1.1 would keep the last one.
+        """
+        found: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in found:
+                line = key.start_mark.line + 1
+                raise yaml.YAMLError(f"{key.value!r:.60} is there twice (line {line}); delete one")
+            found.add(str(key.value))
+        values: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return values
+
+
+class PlainDumper(yaml.SafeDumper):
+    """PyYAML's dumper of plain values; it quotes text that `PlainLoader` would read as a number."""
+
+
+for _class in (PlainLoader, PlainDumper):
+    _class.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT_NUMBER, [*"-+.0123456789"])
