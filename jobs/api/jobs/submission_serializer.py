@@ -360,7 +360,8 @@ class SubmissionSerializer(serializers.Serializer):
         default=False,
         label="Trials on idle accelerators",
         help_text="Trials are jobs of tier idle beside this one, which trains on meanwhile and "
-        "goes on with the best one's state. Off: trials one after another, in this job.",
+        "goes on with the best one's state; worth it where a trial's steps take longer than its "
+        "start, some 10 s. Off: trials one after another, in this job.",
     )
     tuning_max_parallel = WholeField(
         *MAX_PARALLEL_RANGE,
