@@ -29,7 +29,7 @@ from agents.supervision.isolation import Isolation
 from agents.supervision.readings import AcceleratorReader, Readings
 from agents.supervision.run_directory import RunDirectory, TrainerKey
 from agents.supervision.trainer_handle import AgentContext, Stage, TrainerHandle
-from agents.supervision.validations import Validation, ValidationKey, validations_sweep
+from agents.supervision.validations import ValidationAttempt, ValidationKey, validations_sweep
 from agents.trainer.contract.full_disk import is_disk_full
 from controlplane.core.protocol.wire import AcceleratorInfo, TrainerState, WantedState
 
@@ -91,7 +91,7 @@ class Agent:
             settings,
             self._poller.hurry,
         )
-        self._validations: dict[ValidationKey, Validation] = {}
+        self._validations: dict[ValidationKey, ValidationAttempt] = {}
         self._foreign: list[TrainerHandle] = []
         self._closed: deque[RunDirectory] = deque()
         self._faulty: set[Path] = set()
@@ -251,7 +251,9 @@ class Agent:
         for key, item in by_key.items():
             num_active = sum(not other.is_over for other in self._validations.values())
             if key not in self._validations and num_active < self._settings.max_validations:
-                self._validations[key] = Validation(item, self._state.validations, self._around)
+                self._validations[key] = ValidationAttempt(
+                    item, self._state.validations, self._around
+                )
 
     def _step(self, now: float) -> None:
         """Advance all; trainers that hold accelerators come first, so that these become free."""

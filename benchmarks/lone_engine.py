@@ -18,7 +18,7 @@ from agents.trainer.collectives.groups import lone_group
 from agents.trainer.collectives.runtime import CollectiveRuntime
 from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.engine.session import MembershipSession
-from agents.trainer.engine.workload import Workload, workload_build
+from agents.trainer.engine.workload import BuiltJob, workload_build
 from agents.trainer.model.progress import Progress
 from agents.trainer.step.stepper import Stepper
 from controlplane.core.protocol.wire import (
@@ -41,7 +41,7 @@ class LoneEngine:
     """
 
     spec: TrainingSpec
-    work: Workload
+    work: BuiltJob
     stepper: Stepper
     reports: ReportWriter
     folder: Path

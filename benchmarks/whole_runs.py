@@ -11,7 +11,7 @@ import optuna
 Report = Callable[[int, float], bool]
 
 
-class Run(Protocol):
+class SearchRun(Protocol):
     """Run with a learning rate; returns whether it reached the target."""
 
     def __call__(self, rate: float, number: int, report: Report) -> bool: ...
@@ -35,7 +35,9 @@ def drawn_at_random(seed: int) -> optuna.Study:
     )
 
 
-def until_reached(study: optuna.Study, run: Run, rates: tuple[float, float], num_runs: int) -> None:
+def until_reached(
+    study: optuna.Study, run: SearchRun, rates: tuple[float, float], num_runs: int
+) -> None:
     """Run with rates of the study, one after another, until a run reaches the target.
 
     Args:

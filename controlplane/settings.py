@@ -87,7 +87,8 @@ TEMPLATES = [
             "context_processors": [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
-                "frontend.context_processors.unread_messages",
+                "django.contrib.messages.context_processors.messages",
+                "frontend.context_processors.messages_left",
             ]
         },
     }

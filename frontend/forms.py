@@ -83,7 +83,7 @@ _ATTRIBUTES = {
 }
 
 
-class KindsField(forms.Field):
+class TickedKindsField(forms.Field):
     """Ticked kinds of accelerators as text, which the serializer validates."""
 
     widget = forms.CheckboxSelectMultiple
@@ -97,7 +97,7 @@ def _form_field(name: str, field: serializers.Field) -> forms.Field:
     options: dict[str, Any] = {"label": field.label, "help_text": field.help_text}
     options["required"] = False
     if name == "accepted_kinds":
-        return KindsField(**options | {"help_text": "None ticked means any."})
+        return TickedKindsField(**options | {"help_text": "None ticked means any."})
     attributes: dict[str, Any] = dict(_ATTRIBUTES.get(name, {}))
     match field:
         case serializers.ChoiceField():

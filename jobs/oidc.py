@@ -84,7 +84,7 @@ class LoginRefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class LoginPurpose:
     """Purpose of a login, kept while the visitor is at the provider.
 
     Attributes:
@@ -104,7 +104,7 @@ class Answer:
 
     subject: str
     claims: dict[str, Any]
-    start: Start
+    start: LoginPurpose
 
     @property
     def authenticated_at(self) -> float:
@@ -168,7 +168,7 @@ _PENDING = PendingLogins("oidc")
 _newest: tuple[tuple[str, ...], float, Provider] | None = None
 
 
-def authorization_start(request: HttpRequest, callback: str, start: Start) -> str:
+def authorization_start(request: HttpRequest, callback: str, start: LoginPurpose) -> str:
     """Return the address at the provider to send a visitor to; the session remembers `start`.
 
     Raises:
@@ -207,7 +207,7 @@ def authorization_finish(request: HttpRequest) -> Answer:
         raise LoginRefusedError("token")
     with _failures():
         claims = _claims(_provider(), request)
-    return Answer(claims["sub"], claims, Start(*pending["start"]))
+    return Answer(claims["sub"], claims, LoginPurpose(*pending["start"]))
 
 
 def _claims(provider: Provider, request: HttpRequest) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class NotAuthorisedError(RequestRefusedError):
     """401 or 403: the control plane rejects the token."""
 
 
-class ConflictError(RequestRefusedError):
+class ConflictResponseError(RequestRefusedError):
     """409: used token, another live agent, or a stale generation."""
 
 
@@ -252,5 +252,5 @@ def _raise_for_status(response: httpx.Response, body: bytes) -> None:
     if status >= 500 or status in _RETRIED_STATUSES:
         wish = response.headers.get("Retry-After", "")
         raise ControlPlaneAwayError(message, float(wish) if wish.isdecimal() else 0.0, status)
-    kinds = {401: NotAuthorisedError, 403: NotAuthorisedError, 409: ConflictError}
+    kinds = {401: NotAuthorisedError, 403: NotAuthorisedError, 409: ConflictResponseError}
     raise (kinds | {410: NodeRemovedError}).get(status, RequestRefusedError)(message, status)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from agents.session.background import Background
 from agents.session.backoff import Backoff
 from agents.session.client import (
-    ConflictError,
+    ConflictResponseError,
     ControlPlaneAwayError,
     ControlPlaneClient,
     NodeRemovedError,
@@ -22,7 +22,7 @@ from agents.session.outbox import InFlightBatch, Outbox
 from agents.session.registration import Introduction, RefusedError
 from agents.settings import AgentSettings
 from agents.supervision.trainer_handle import TrainerHandle
-from agents.supervision.validations import Validation
+from agents.supervision.validations import ValidationAttempt
 from controlplane.core.protocol.wire import BatchReply, EnrolReply, TrainerState
 
 log = logging.getLogger("agents")
@@ -94,7 +94,7 @@ class Contact:
         self,
         now: float,
         trainers: Sequence[TrainerHandle],
-        validations: Sequence[Validation],
+        validations: Sequence[ValidationAttempt],
         wanted_version: str,
     ) -> Sequence[TrainerState]:
         """Process an answer and send a due request; never blocks.
@@ -155,12 +155,12 @@ class Contact:
     def _hello_failed(self, now: float, error: BaseException) -> None:
         if isinstance(error, RefusedError | ValueError):
             self.fatal = Fatal(str(error), EXIT_REFUSED)
-        elif isinstance(error, ConflictError):
+        elif isinstance(error, ConflictResponseError):
             self._conflict(now, error)
         else:
             self._failed(now, error)
 
-    def _conflict(self, now: float, error: ConflictError) -> None:
+    def _conflict(self, now: float, error: ConflictResponseError) -> None:
         """Handle another live agent: wait for its lease to end, or end if this agent had one."""
         known = self.reply or self._introduction.stored()
         wait_s = LEASES_TO_WAIT * known.lease_s if known and self.reply is None else 0.0
@@ -177,7 +177,7 @@ class Contact:
         self._not_before = now + self._backoff.next_delay_s()
 
     def _batch_failed(self, now: float, parcel: InFlightBatch, error: BaseException) -> None:
-        if isinstance(error, ConflictError):
+        if isinstance(error, ConflictResponseError):
             log.warning("the lease was lost, saying hello again: %s", error)
             self._is_introduced = False
             self._not_before = now + self._backoff.next_delay_s()

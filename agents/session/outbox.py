@@ -12,7 +12,7 @@ from agents.session.report_queue import QueuedReport
 from agents.session.uploads import Uploads
 from agents.supervision.readings import Readings
 from agents.supervision.trainer_handle import Stage, TrainerHandle
-from agents.supervision.validations import Validation
+from agents.supervision.validations import ValidationAttempt
 from controlplane.core.protocol.wire import LogChunk, ReportBatch, ReportKind, TrainerReport
 
 log = logging.getLogger("agents")
@@ -37,7 +37,7 @@ class InFlightBatch:
     batch: ReportBatch
     counts: list[tuple[TrainerHandle, int]] = field(default_factory=list)
     chunks: list[tuple[TrainerHandle, LogChunk]] = field(default_factory=list)
-    validations: list[Validation] = field(default_factory=list)
+    validations: list[ValidationAttempt] = field(default_factory=list)
 
     @property
     def num_items(self) -> int:
@@ -66,7 +66,7 @@ class Outbox:
         now: float,
         heartbeat_s: float,
         trainers: Sequence[TrainerHandle],
-        validations: Sequence[Validation],
+        validations: Sequence[ValidationAttempt],
         wanted_version: str,
     ) -> bool:
         """Return whether a batch should be sent now."""
@@ -88,7 +88,7 @@ class Outbox:
         self,
         now: float,
         trainers: Sequence[TrainerHandle],
-        validations: Sequence[Validation],
+        validations: Sequence[ValidationAttempt],
         wanted_version: str,
     ) -> InFlightBatch:
         """Make the next batch, within the size limits."""
@@ -190,7 +190,9 @@ class Outbox:
                 parcel.counts.append((trainer, count))
         return reports
 
-    def _take_validations(self, parcel: InFlightBatch, validations: Sequence[Validation]) -> None:
+    def _take_validations(
+        self, parcel: InFlightBatch, validations: Sequence[ValidationAttempt]
+    ) -> None:
         for validation in validations:
             if parcel.num_items >= self._item_limit:
                 return

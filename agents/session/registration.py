@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agents.session.client import (
-    ConflictError,
+    ConflictResponseError,
     ControlPlaneClient,
     NotAuthorisedError,
     RequestRefusedError,
@@ -95,7 +95,7 @@ class Introduction:
         )
         try:
             reply = self._client.enrol(request)
-        except (ConflictError, NotAuthorisedError) as error:
+        except (ConflictResponseError, NotAuthorisedError) as error:
             raise RefusedError(f"enrolment was refused, ask for a new token: {error}") from error
         except RequestRefusedError as error:
             raise RefusedError(f"enrolment was refused: {error}") from error

@@ -17,7 +17,7 @@ import httpx
 from agents.session.background import Background
 from agents.session.backoff import Backoff
 from agents.session.client import (
-    ConflictError,
+    ConflictResponseError,
     ControlPlaneAwayError,
     ControlPlaneClient,
     RequestRefusedError,
@@ -178,7 +178,7 @@ def _file_upload(
 ) -> None:
     try:
         client.upload(report.job_id, report.slot, report.generation, name, path, path.parents[1])
-    except ConflictError:
+    except ConflictResponseError:
         upload.is_superseded = path.name != name
         log.warning(
             "job %d has gone on without slot %d", report.job_id, report.slot, extra=_fields(report)

@@ -45,7 +45,7 @@ LOG_TAIL_BYTES = 8 * 1024
 MAX_RESULT_BYTES = 512 * 1024
 
 
-class Validation:
+class ValidationAttempt:
     """One attempt of a validation. Call `step` until `report` is set; then it does nothing.
 
     Attributes:

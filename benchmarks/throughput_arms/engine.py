@@ -18,7 +18,7 @@ from agents.trainer.collectives.groups import lone_group
 from agents.trainer.collectives.runtime import CollectiveRuntime
 from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.engine.step_reports import StepReports
-from agents.trainer.engine.workload import Workload, workload_build
+from agents.trainer.engine.workload import BuiltJob, workload_build
 from agents.trainer.model.progress import Progress
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.functions import StepFunctions
@@ -46,7 +46,7 @@ class Arms:
         configure_devices(ACCELERATOR)
         self._folder = folder
         self._runtime = CollectiveRuntime(0, ACCELERATOR)
-        self._built: dict[tuple[str, ReductionMode], tuple[Workload, StepFunctions]] = {}
+        self._built: dict[tuple[str, ReductionMode], tuple[BuiltJob, StepFunctions]] = {}
 
     def make(self, network: str, arm: str) -> Run:
         """Start a feeder over an arm's virtual nodes."""
@@ -90,7 +90,7 @@ class Arms:
 
         return run
 
-    def _build(self, network: str, spec: TrainingSpec) -> tuple[Workload, StepFunctions]:
+    def _build(self, network: str, spec: TrainingSpec) -> tuple[BuiltJob, StepFunctions]:
         key = (network, spec.reduction)
         if key not in self._built:
             run_dir = self._folder / f"{network}-{spec.reduction}"

@@ -32,7 +32,7 @@ class ReadingLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class ReadingMeasure:
     """A value of readings: title of its axis, its unit in tables, factor, and largest value."""
 
     title: str
@@ -42,11 +42,11 @@ class Measure:
     largest: float | None = None
 
 
-MEASURES: Mapping[str, Measure] = {
-    "utilisation_percent": Measure("%", "Used, %", largest=100.0),
-    "memory_bytes": Measure("GB", "Memory, GB", 1e-9, 2),
-    "temperature_c": Measure("°C", "Temperature, °C"),
-    "power_w": Measure("W", "Power, W"),
+MEASURES: Mapping[str, ReadingMeasure] = {
+    "utilisation_percent": ReadingMeasure("%", "Used, %", largest=100.0),
+    "memory_bytes": ReadingMeasure("GB", "Memory, GB", 1e-9, 2),
+    "temperature_c": ReadingMeasure("°C", "Temperature, °C"),
+    "power_w": ReadingMeasure("W", "Power, W"),
 }
 
 
@@ -87,7 +87,7 @@ def readings_figure(
     }
 
 
-def _rounded(value: float | None, measure: Measure) -> float | None:
+def _rounded(value: float | None, measure: ReadingMeasure) -> float | None:
     return None if value is None else round(value * measure.factor, measure.decimals)
 
 

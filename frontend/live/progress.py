@@ -9,7 +9,7 @@ from jobs.models import Job
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ShownProgress:
     """Completed part of a job.
 
     Attributes:
@@ -27,7 +27,7 @@ class Progress:
 
 def job_progress(
     job: Job, steps_per_epoch: int | None, num_examples: int | None = None
-) -> Progress:
+) -> ShownProgress:
     """Compare steps with the limit, or epochs (through steps if their length is known).
 
     A prediction job's text counts examples if their number is given. With changing batch sizes or
@@ -47,8 +47,8 @@ def job_progress(
         text = _predicted_text(job, steps_per_epoch, num_examples)
     if not total_steps:
         fraction = min(1.0, job.epoch / job.stop_limit) if job.stop_limit else None
-        return Progress(text, fraction)
-    return Progress(text, min(1.0, job.step / total_steps))
+        return ShownProgress(text, fraction)
+    return ShownProgress(text, min(1.0, job.step / total_steps))
 
 
 def _epochs_done(job: Job, steps_per_epoch: int | None) -> int:

@@ -13,7 +13,7 @@ from frontend.live.refreshes import is_live_refresh
 from frontend.views.changes import person, words
 from jobs.api.jobs.action_views import action_perform
 from jobs.exceptions import ControlPlaneError
-from jobs.services.submission.many_jobs import Outcome
+from jobs.services.submission.many_jobs import ActionOutcome
 
 _UNDO = "jobs_undo"
 _UNDO_LIMIT_BYTES = 150_000
@@ -66,7 +66,7 @@ def undo_request(request: HttpRequest) -> dict[str, Any] | None:
     return bodies[0] if is_ours else None
 
 
-def _report(request: HttpRequest, action: str, outcomes: Sequence[Outcome]) -> None:
+def _report(request: HttpRequest, action: str, outcomes: Sequence[ActionOutcome]) -> None:
     num_done = sum(not outcome.code for outcome in outcomes)
     num_refused = len(outcomes) - num_done
     text = f"{num_done} job{'' if num_done == 1 else 's'} {_DONE[action]}."

@@ -21,7 +21,13 @@ from django.views.decorators.http import require_POST, require_safe
 from frontend.text.login_refusals import refusal_words
 from frontend.views.changes import person, words
 from jobs.exceptions import InvalidInputError
-from jobs.oidc import Answer, LoginRefusedError, Start, authorization_finish, authorization_start
+from jobs.oidc import (
+    Answer,
+    LoginPurpose,
+    LoginRefusedError,
+    authorization_finish,
+    authorization_start,
+)
 from jobs.services.cluster.accounts import (
     CONFIRMED_S,
     OIDC_LOGIN_AT,
@@ -56,7 +62,7 @@ def oidc_start(request: HttpRequest) -> HttpResponse:
         return _locked(request)
     callback = request.build_absolute_uri(reverse("oidc_callback"))
     try:
-        start = Start(next_address, links_user, is_repeated)
+        start = LoginPurpose(next_address, links_user, is_repeated)
         return redirect(authorization_start(request, callback, start))
     except LoginRefusedError as error:
         return _refused(request, error)

@@ -28,7 +28,7 @@ from jobs.models import Replay, ReplayStatus
 from jobs.selectors.readings import HOUR_S
 from jobs.selectors.replays import (
     Cell,
-    Comparison,
+    ComparedReplays,
     MeasureRow,
     cluster_cost,
     comparison_of,
@@ -276,7 +276,7 @@ def _prices(given: QueryDict) -> dict[str, str]:
     }
 
 
-def _form_query(comparison: Comparison, kinds: Sequence[str]) -> str:
+def _form_query(comparison: ComparedReplays, kinds: Sequence[str]) -> str:
     """Return the query of the form with the scenarios of a comparison."""
     first = comparison.first
     hours = round((first.end_at - first.start_at).total_seconds() / HOUR_S)

@@ -23,7 +23,7 @@ from jobs.models import Accelerator
 from jobs.selectors import pages
 from jobs.selectors.access import Person
 from jobs.selectors.time_filter import UtcDateTimeField
-from jobs.selectors.timeline import Mark, Stay, timeline_between
+from jobs.selectors.timeline import Stay, TimelineEvent, timeline_between
 
 _DEFAULT_WINDOW_S = 3600
 _NAME_LENGTH = 18
@@ -170,7 +170,7 @@ def _bar(stay: Stay, rows: Mapping[int, str], period: Period) -> Bar:
 
 
 def _rows_of(
-    mark: Mark,
+    mark: TimelineEvent,
     rows: Mapping[int, str],
     by_node: Mapping[int, list[str]],
     by_job: Mapping[int, list[Stay]],

@@ -58,7 +58,7 @@ class OneFormat(BaseContentNegotiation):
         return renderers[0], renderers[0].media_type
 
 
-class Metrics(APIView):
+class PrometheusMetrics(APIView):
     """All metrics in Prometheus's text format."""
 
     authentication_classes = (ScrapeAuthentication, TokenAuthentication, SessionAuthentication)

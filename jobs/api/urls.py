@@ -94,7 +94,7 @@ urlpatterns = [
         "channel-deliveries",
     ),
     _route("audit/", cluster.Audit, "audit"),
-    _route("cluster/", cluster.Cluster, "cluster"),
+    _route("cluster/", cluster.ClusterSeries, "cluster"),
     _route("policy/", Policy, "policy"),
     _route("prices/", projects.Prices, "prices"),
     _route("projects/", projects.ProjectList, "project-list"),

@@ -18,7 +18,7 @@ from jobs.demo.environment import kept_secret, socket_path
 from jobs.demo.pause_resume import jobs_pause, jobs_resume
 from jobs.demo.stack import processes
 from jobs.demo.stack.ports import reserved_ports
-from jobs.demo.stack.supervisor import Part, Supervisor
+from jobs.demo.stack.supervisor import SitePart, Supervisor
 from jobs.services.cluster.bootstrap import ensure_admin, ensure_enrolment_token, ensure_token_file
 
 ADMIN = "admin"
@@ -87,7 +87,9 @@ def _rest_client(environment: Mapping[str, str], token: str) -> httpx.Client:
     )
 
 
-def _parts(directory: Path, environment: Mapping[str, str], ranges: Sequence[range]) -> list[Part]:
+def _parts(
+    directory: Path, environment: Mapping[str, str], ranges: Sequence[range]
+) -> list[SitePart]:
     server = environment["VIRTUALFLOW_STREAM_URL"]
     agents = [
         processes.agent_part(node, server, ports, directory, ensure_enrolment_token(node))

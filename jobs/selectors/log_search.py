@@ -35,7 +35,7 @@ _CURSOR = re.compile(r"(\d{1,9})\.(\d{1,18})")
 _LONGEST = 64 * 1024
 
 
-class Stop(StrEnum):
+class SearchBound(StrEnum):
     """Bound at which a search stopped, or the end of the log."""
 
     END = "end"
@@ -63,7 +63,7 @@ class LogSearch:
     """
 
     matches: list[LogMatch] = field(default_factory=list)
-    stopped: Stop = Stop.END
+    stopped: SearchBound = SearchBound.END
     next_cursor: str = ""
     searched_bytes: int = 0
 
@@ -140,7 +140,7 @@ def log_search(job: Job, slot: int | None, wanted: Wanted, cursor: str = "") -> 
         scan.take(chunk)
     scan.finish_trainer()
     if scan.resume_at is not None:
-        found.stopped = Stop.MATCHES
+        found.stopped = SearchBound.MATCHES
         found.next_cursor = _cursor(scan.resume_at)
     return found
 
@@ -149,12 +149,12 @@ def _cursor(place: tuple[int, int]) -> str:
     return f"{place[0]}.{place[1]}"
 
 
-def _bound_reached(scan: _Scan, deadline: float) -> Stop | None:
+def _bound_reached(scan: _Scan, deadline: float) -> SearchBound | None:
     if scan.is_full:
-        return Stop.MATCHES
+        return SearchBound.MATCHES
     if scan.found.searched_bytes >= SEARCHED_BYTES:
-        return Stop.BYTES
-    return Stop.TIME if scan.found.searched_bytes and time.monotonic() > deadline else None
+        return SearchBound.BYTES
+    return SearchBound.TIME if scan.found.searched_bytes and time.monotonic() > deadline else None
 
 
 class _Scan:

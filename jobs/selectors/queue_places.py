@@ -18,7 +18,7 @@ MOVED_LIMIT = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueuePlace:
     """Tier and priority of a job; the older one of two equal jobs comes first."""
 
     job_id: int
@@ -29,12 +29,12 @@ class Place:
     def of(cls, job: Job) -> Self:
         return cls(job.pk, job.tier, job.priority)
 
-    def is_before(self, other: Place) -> bool:
+    def is_before(self, other: QueuePlace) -> bool:
         """Return whether the job comes before another of its tier."""
         return (-self.priority, self.job_id) < (-other.priority, other.job_id)
 
 
-def places_moved(job_id: int, position: int) -> list[Place]:
+def places_moved(job_id: int, position: int) -> list[QueuePlace]:
     """Return the places that bring a job to a position of the queue, counted from 1; its own first.
 
     It keeps its tier if one of its new neighbours has it, and gets a priority between theirs. Where
@@ -49,11 +49,11 @@ def places_moved(job_id: int, position: int) -> list[Place]:
     if found is None:
         raise NotFoundError(f"There is no job {job_id} in the queue.")
     others = queue.exclude(pk=job_id).only("pk", "tier", "priority").order_by(*QUEUE_ORDER)
-    job, at = Place.of(found), max(position - 1, 0)
+    job, at = QueuePlace.of(found), max(position - 1, 0)
     now_at = _num_before(others, job)
     if at == now_at:
         return [job]
-    neighbours = [Place.of(job) for job in others[max(at - 1, 0) : at + 1]]
+    neighbours = [QueuePlace.of(job) for job in others[max(at - 1, 0) : at + 1]]
     above, below = _around(neighbours, at, others)
     near = [one.tier for one in (above, below) if one is not None]
     if near and job.tier not in near:
@@ -75,18 +75,18 @@ def places_moved(job_id: int, position: int) -> list[Place]:
 
 
 def _around(
-    neighbours: list[Place], at: int, others: QuerySet[Job]
-) -> tuple[Place | None, Place | None]:
+    neighbours: list[QueuePlace], at: int, others: QuerySet[Job]
+) -> tuple[QueuePlace | None, QueuePlace | None]:
     """Return the jobs above and below a place that begins `at`; behind the end, that of the end."""
     if at == 0:
         return None, neighbours[0] if neighbours else None
     if not neighbours:
         last = others.last()
-        return (None if last is None else Place.of(last)), None
+        return (None if last is None else QueuePlace.of(last)), None
     return neighbours[0], neighbours[1] if len(neighbours) > 1 else None
 
 
-def _num_before(others: QuerySet[Job], job: Place) -> int:
+def _num_before(others: QuerySet[Job], job: QueuePlace) -> int:
     same = Q(tier=job.tier)
     older = Q(priority=job.priority, pk__lt=job.job_id)
     before = Q(tier__gt=job.tier) | (same & (Q(priority__gt=job.priority) | older))
@@ -94,8 +94,8 @@ def _num_before(others: QuerySet[Job], job: Place) -> int:
 
 
 def _shifted(
-    others: QuerySet[Job], above: Place | None, job: Place, low: int, high: int
-) -> list[Place]:
+    others: QuerySet[Job], above: QueuePlace | None, job: QueuePlace, low: int, high: int
+) -> list[QueuePlace]:
     """Return the job with those of its tier that make room for it, upwards or downwards."""
     is_above = Q(pk=None)
     if above is not None:
@@ -104,8 +104,8 @@ def _shifted(
     raised = others.filter(is_above).order_by("priority", "-pk")[:MOVED_LIMIT]
     lowered = others.exclude(is_above)[:MOVED_LIMIT]
     ways = [
-        _made_room(map(Place.of, raised), replace(job, priority=low), 1),
-        _made_room(map(Place.of, lowered), replace(job, priority=high), -1),
+        _made_room(map(QueuePlace.of, raised), replace(job, priority=low), 1),
+        _made_room(map(QueuePlace.of, lowered), replace(job, priority=high), -1),
     ]
     lowest, highest = PRIORITY_RANGE
     fitting = [
@@ -121,7 +121,7 @@ def _shifted(
     return min(fitting, key=len)
 
 
-def _made_room(others: Iterable[Place], job: Place, sign: int) -> list[Place]:
+def _made_room(others: Iterable[QueuePlace], job: QueuePlace, sign: int) -> list[QueuePlace]:
     """Move others, the nearest first, out of the way of a job: up (1) or down (-1)."""
     moved = [job]
     for other in others:

@@ -23,7 +23,7 @@ Prices = Mapping[int, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class ReplayMeasure:
     """A figure of replays; its unit is "s", "%" or empty."""
 
     key: str
@@ -33,16 +33,16 @@ class Measure:
 
 
 MEASURES = (
-    Measure("mean_jct_s", "Mean completion time", "s"),
-    Measure("median_jct_s", "Median completion time", "s"),
-    Measure("p90_jct_s", "90th percentile of completion times", "s"),
-    Measure("mean_queueing_s", "Mean time until the first step", "s"),
-    Measure("median_queueing_s", "Median time until the first step", "s"),
-    Measure("makespan_s", "Until the last job was done", "s"),
-    Measure("cost", "Cost of all accelerators until then", ""),
-    Measure("utilisation", "Accelerators in use", "%", is_higher_better=True),
-    Measure("resizes_per_job", "Resizes of a job", ""),
-    Measure("worst_fairness", "Worst finish-time fairness", ""),
+    ReplayMeasure("mean_jct_s", "Mean completion time", "s"),
+    ReplayMeasure("median_jct_s", "Median completion time", "s"),
+    ReplayMeasure("p90_jct_s", "90th percentile of completion times", "s"),
+    ReplayMeasure("mean_queueing_s", "Mean time until the first step", "s"),
+    ReplayMeasure("median_queueing_s", "Median time until the first step", "s"),
+    ReplayMeasure("makespan_s", "Until the last job was done", "s"),
+    ReplayMeasure("cost", "Cost of all accelerators until then", ""),
+    ReplayMeasure("utilisation", "Accelerators in use", "%", is_higher_better=True),
+    ReplayMeasure("resizes_per_job", "Resizes of a job", ""),
+    ReplayMeasure("worst_fairness", "Worst finish-time fairness", ""),
 )
 _TIER_MEASURES = tuple(m for m in MEASURES if m.key in ("mean_jct_s", "mean_queueing_s"))
 
@@ -71,7 +71,7 @@ class MeasureRow:
         jobs: the jobs that it is of, such as "2 idle jobs"; empty: all.
     """
 
-    measure: Measure
+    measure: ReplayMeasure
     jobs: str
     recorded: Cell
     as_is: Cell
@@ -79,7 +79,7 @@ class MeasureRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ComparedReplays:
     """Replays over one history, oldest first.
 
     Attributes:
@@ -108,7 +108,7 @@ def replays_compared(replay: Replay) -> QuerySet[Replay]:
     return Replay.objects.filter(start_at=replay.start_at, end_at=replay.end_at)
 
 
-def comparison_of(replay: Replay, given: Mapping[str, str]) -> Comparison:
+def comparison_of(replay: Replay, given: Mapping[str, str]) -> ComparedReplays:
     """Compare a replay with those over the same history.
 
     Args:
@@ -122,7 +122,7 @@ def comparison_of(replay: Replay, given: Mapping[str, str]) -> Comparison:
     results = [row.result if row.status == ReplayStatus.DONE else {} for row in replays]
     first = next((result for result in results if result), None)
     rows = [] if first is None else _rows(first, results, _costs(replays, first, prices))
-    return Comparison(replays, prices, first, rows)
+    return ComparedReplays(replays, prices, first, rows)
 
 
 def _prices(replays: Sequence[Replay], given: Mapping[str, str]) -> Prices:
@@ -199,7 +199,7 @@ def _rows(
     return rows
 
 
-def _row(measure: Measure, jobs: str, values: Sequence[float | None]) -> MeasureRow:
+def _row(measure: ReplayMeasure, jobs: str, values: Sequence[float | None]) -> MeasureRow:
     """Build a row from the values of the columns."""
     recorded, as_is, *changed = values
     best = _best([as_is, *changed], is_higher_better=measure.is_higher_better)
@@ -220,7 +220,9 @@ def _best(values: Sequence[float | None], *, is_higher_better: bool) -> float | 
     return max(known) if is_higher_better else min(known)
 
 
-def _cell(measure: Measure, before: float | None, value: float | None, best: float | None) -> Cell:
+def _cell(
+    measure: ReplayMeasure, before: float | None, value: float | None, best: float | None
+) -> Cell:
     if value is None or not before:
         return Cell(value, is_best=_is_same(value, best))
     is_better = (value > before) is measure.is_higher_better

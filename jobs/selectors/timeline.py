@@ -67,7 +67,7 @@ class Stay(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TimelineEvent:
     """An event; of a job, of a node, or of the whole cluster."""
 
     kind: MarkKind
@@ -88,7 +88,7 @@ class Timeline:
 
     accelerators: Sequence[Accelerator]
     stays: Sequence[Stay]
-    marks: Sequence[Mark]
+    marks: Sequence[TimelineEvent]
     num_left_out: int
     is_cut: bool
 
@@ -153,7 +153,7 @@ def _marks(
     end_at: datetime.datetime,
     person: Person,
     node_id: int | None,
-) -> list[Mark]:
+) -> list[TimelineEvent]:
     events = Event.objects.filter(kind__in=_KINDS, at__gte=start_at, at__lte=end_at)
     if not is_admin(person):
         events = events.filter(Q(job=None) | is_seen(person, "job"))
@@ -161,6 +161,6 @@ def _marks(
         events = events.filter(Q(node=None) | Q(node_id=node_id))
     rows = events.order_by("-at").values_list("kind", "at", "message", "job_id", "node_id")
     return [
-        Mark(_KINDS[kind], at, text_for(person, text), job, node)
+        TimelineEvent(_KINDS[kind], at, text_for(person, text), job, node)
         for kind, at, text, job, node in rows[:MAX_MARKS]
     ][::-1]

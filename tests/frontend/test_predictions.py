@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from controlplane.core.values.lifecycle import JobStatus
-from frontend.live.progress import Progress, job_progress
+from frontend.live.progress import ShownProgress, job_progress
 from jobs.models import Artifact, Job
 from tests.frontend.world import World, make_job
 
@@ -93,7 +93,7 @@ def test_its_page_has_no_loss_and_offers_its_predictions(world: World, ada: Clie
 
 def test_progress_counts_examples() -> None:
     job = Job(**PASS, global_batch_size=20, step=3, status="running", examples_per_s=10.0)
-    assert job_progress(job, 6, 105) == Progress("60 of 105 examples", 0.5)
-    assert job_progress(job, 6) == Progress("batch 3 of 6", 0.5)
+    assert job_progress(job, 6, 105) == ShownProgress("60 of 105 examples", 0.5)
+    assert job_progress(job, 6) == ShownProgress("batch 3 of 6", 0.5)
     job.step = 6
     assert job_progress(job, 6, 105).text == "105 of 105 examples"

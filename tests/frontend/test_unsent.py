@@ -8,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from jobs.models import Event, Job
-from tests.frontend.test_access import POST_ROUTES, _address
+from tests.frontend.test_access import POST_ROUTES, route_address
 from tests.frontend.world import World
 
 OWN = "http://testserver"
@@ -20,7 +20,7 @@ SHOWN = "&lt;b&gt;three\nlines of&lt;/b&gt; thought"
 def test_a_logged_out_form_is_shown_again(name: str, world: World, client: Client) -> None:
     before = (Job.objects.count(), Event.objects.count(), User.objects.count())
     page = f"/jobs/{world.jobs['running'].pk}/?scale=log"
-    answer = client.post(_address(name, world), TYPED, HTTP_REFERER=OWN + page)
+    answer = client.post(route_address(name, world), TYPED, HTTP_REFERER=OWN + page)
     text = answer.content.decode()
     assert answer.status_code == 403
     assert "nothing was changed" in text

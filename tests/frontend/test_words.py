@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from frontend.live.progress import Progress, job_progress
+from frontend.live.progress import ShownProgress, job_progress
 from frontend.templatetags import pages
 from frontend.text.job_facts import Fact, shown_facts
 from jobs.models import Job
@@ -68,23 +68,23 @@ def test_progress_by_steps() -> None:
     job = _job(stop_kind="steps", stop_limit=2000, step=500, status="running", examples_per_s=50.0)
     progress = job_progress(job, None)
     # 1,500 steps of 100 examples at 50 examples a second.
-    assert progress == Progress("step 500 of 2,000", 0.25)
+    assert progress == ShownProgress("step 500 of 2,000", 0.25)
     assert progress.percent == 25
 
 
 def test_progress_by_epochs_goes_through_their_steps() -> None:
-    assert job_progress(_job(step=45), 10) == Progress("epoch 4 of 10", 0.45)
+    assert job_progress(_job(step=45), 10) == ShownProgress("epoch 4 of 10", 0.45)
 
 
 def test_progress_by_epochs_of_unknown_length() -> None:
-    assert job_progress(_job(epoch=4), None) == Progress("epoch 4 of 10", 0.4)
+    assert job_progress(_job(epoch=4), None) == ShownProgress("epoch 4 of 10", 0.4)
     adaptive = _job(step=45, epoch=2, batch_size_min=8, batch_size_max=64)
-    assert job_progress(adaptive, 10) == Progress("epoch 2 of 10", 0.2)
+    assert job_progress(adaptive, 10) == ShownProgress("epoch 2 of 10", 0.2)
 
 
 def test_a_metric_stop_may_come_earlier() -> None:
     job = _job(stop_kind="metric", step=45, status="pending", examples_per_s=50.0)
-    assert job_progress(job, 10) == Progress("epoch 4 of at most 10", 0.45)
+    assert job_progress(job, 10) == ShownProgress("epoch 4 of at most 10", 0.45)
 
 
 def test_nearly_done_is_not_done() -> None:

@@ -25,7 +25,7 @@ from controlplane.core.protocol.code_archive import (
     CodeArchiveError,
     archive_check,
 )
-from controlplane.core.protocol.prediction_parts import Part, parts_join
+from controlplane.core.protocol.prediction_parts import PredictionPart, parts_join
 from jobs.api.jobs.submission_request import submission_read
 from jobs.api.parsers import SUBMISSION_LIMIT_BYTES, YAML_LIMIT_BYTES, yaml_read
 from jobs.exceptions import InvalidInputError
@@ -194,11 +194,11 @@ def part_of(**options: Any) -> bytes:
 
 def test_compressed_parts_are_not_joined() -> None:
     whole = io.BytesIO()
-    parts_join([Part(0, 2)], 2, lambda _: io.BytesIO(part_of()), whole)
+    parts_join([PredictionPart(0, 2)], 2, lambda _: io.BytesIO(part_of()), whole)
     assert np.load(io.BytesIO(whole.getvalue()))["a"].shape == (2, 1000)
     packed = part_of(compression=zipfile.ZIP_DEFLATED)
     with pytest.raises(ValueError, match="packed ones"):
-        parts_join([Part(0, 2)], 2, lambda _: io.BytesIO(packed), io.BytesIO())
+        parts_join([PredictionPart(0, 2)], 2, lambda _: io.BytesIO(packed), io.BytesIO())
 
 
 def test_arrays_that_share_bytes_are_not_joined() -> None:
@@ -212,4 +212,4 @@ def test_arrays_that_share_bytes_are_not_joined() -> None:
     end[12:16] = (2 * len(entry)).to_bytes(4, "little")
     hostile = data[:at] + entry + again + bytes(end)
     with pytest.raises(ValueError, match="larger than itself"):
-        parts_join([Part(0, 2)], 2, lambda _: io.BytesIO(hostile), io.BytesIO())
+        parts_join([PredictionPart(0, 2)], 2, lambda _: io.BytesIO(hostile), io.BytesIO())

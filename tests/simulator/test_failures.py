@@ -10,7 +10,7 @@ from controlplane.core.policies import POLICIES
 from controlplane.core.scheduling.plan import Plan
 from controlplane.simulator import Failures, ResizeCosts, StuckError, cluster_make, simulate
 from controlplane.simulator.engine import event_clock as run_module
-from controlplane.simulator.engine.failures import Event, Outages, Turn
+from controlplane.simulator.engine.failures import NodeEvent, NodeEventKind, Outages
 from controlplane.simulator.options import failures_parse
 from tests.simulator.worlds import job, workload
 
@@ -27,8 +27,12 @@ def outages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int, float]]:
         def __init__(self, nodes: object, failures: Failures, seed: int) -> None:
             super().__init__((), failures, seed)
             for at, node, back_at in rows:
-                turns = ((at, Turn.SILENT), (at + 20.0, Turn.LOST), (back_at, Turn.BACK))
-                self._events += [Event(when, node, turn) for when, turn in turns]
+                turns = (
+                    (at, NodeEventKind.SILENT),
+                    (at + 20.0, NodeEventKind.LOST),
+                    (back_at, NodeEventKind.BACK),
+                )
+                self._events += [NodeEvent(when, node, turn) for when, turn in turns]
             self._events.sort()
 
         def _next_loss(self, node: int, since: float) -> None:
@@ -153,14 +157,14 @@ def test_nothing_is_given_on_nodes_that_are_away(
 
 
 def test_losses_are_drawn_by_the_seed() -> None:
-    def drawn(seed: int) -> list[Event]:
+    def drawn(seed: int) -> list[NodeEvent]:
         found = Outages(range(4), Failures(1000.0, 100.0), seed)
         return [event for at in range(0, 40_000, 100) for event in found.due(float(at))]
 
     events = drawn(1)
     assert events == drawn(1)
     assert events != drawn(2)
-    silent = [event for event in events if event.turn is Turn.SILENT]
+    silent = [event for event in events if event.turn is NodeEventKind.SILENT]
     # four nodes that stay for 1000 s and are away for 20 + 100 on average
     assert len(silent) == pytest.approx(4 * 40_000 / 1120.0, rel=0.25)
     assert Outages(range(4), None, 1).next_at == math.inf

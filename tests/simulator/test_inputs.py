@@ -10,7 +10,11 @@ import pytest
 
 from controlplane.simulator import Workload, cluster_make, profiles_read, simulate
 from controlplane.simulator.applications.batches import fixed_batch
-from controlplane.simulator.applications.step_times import Measurement, StepTimes, smallest_rotation
+from controlplane.simulator.applications.step_times import (
+    Measurement,
+    PlacementStepTimes,
+    smallest_rotation,
+)
 from controlplane.simulator.cluster_files import ClusterFile
 from controlplane.simulator.options import (
     cluster_parse,
@@ -32,7 +36,7 @@ def load(path: Path, profiles: Path | None = None, cluster: ClusterFile = ONE_KI
 
 
 def test_step_times_of_known_and_unknown_placements() -> None:
-    times = StepTimes(
+    times = PlacementStepTimes(
         {
             (1,): [(10, 1.0, 0.0), (20, 2.0, 0.0)],
             (1, 2): [(10, 3.0, 1.0), (20, 5.0, 2.0)],
@@ -256,7 +260,7 @@ def test_bad_profiles_are_named(tmp_path: Path, file: str, content: str, message
 
 def test_measurements_on_one_node_alone_are_enough() -> None:
     """They span no room to interpolate in: other placements take the nearest."""
-    times = StepTimes({(1,): [(10, 1.0, 0.0)], (2,): [(10, 3.0, 1.0)]}, [])
+    times = PlacementStepTimes({(1,): [(10, 1.0, 0.0)], (2,): [(10, 3.0, 1.0)]}, [])
     np.testing.assert_allclose(times.seconds((1, 1), np.array([10])), [[3.0], [1.0]])
 
 

@@ -24,7 +24,7 @@ import httpx
 from jobs.demo.environment import BASE_DIR, socket_path
 from jobs.demo.stack import processes
 from jobs.demo.stack.ports import free_port, reserved_ports
-from jobs.demo.stack.supervisor import PRIVATE_UMASK, Part, Supervisor
+from jobs.demo.stack.supervisor import PRIVATE_UMASK, SitePart, Supervisor
 
 ADMIN = "admin"
 _LOOK_EVERY_S = 0.25
@@ -157,7 +157,7 @@ def running_stack(
     directory: Path,
     environment: Mapping[str, str],
     *,
-    broker: Sequence[Part] = (),
+    broker: Sequence[SitePart] = (),
     options_for: Callable[[str], Sequence[str]] = lambda _node: (),
     address_for: Callable[[str, str], str] = lambda _node, server: server,
     with_replayer: bool = False,

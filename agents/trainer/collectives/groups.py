@@ -12,7 +12,7 @@ PURPOSES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TrainerGroup:
     """A set of trainers that run collectives together.
 
     Attributes:
@@ -36,12 +36,12 @@ class Group:
         return self.slots.index(slot)
 
 
-def training_group(membership: Membership) -> Group:
+def training_group(membership: Membership) -> TrainerGroup:
     """Make the group that reduces gradients in a generation."""
     return _group({member.slot for member in membership.members}, _key(membership, 0))
 
 
-def meeting_group(membership: Membership) -> Group:
+def meeting_group(membership: Membership) -> TrainerGroup:
     """Group the members of a generation and the source of their state, for the first rendezvous.
 
     Forming a group takes a round trip of each participant to the leader, so if the source stays a
@@ -53,14 +53,16 @@ def meeting_group(membership: Membership) -> Group:
     return _group({*training.slots, membership.source_slot}, _key(membership, 1))
 
 
-def transfer_group(membership: Membership, source_slot: int, joiners: Sequence[int]) -> Group:
+def transfer_group(
+    membership: Membership, source_slot: int, joiners: Sequence[int]
+) -> TrainerGroup:
     """Group the source of a generation's state and the joiners that receive it."""
     meeting = meeting_group(membership)
     slots = {source_slot, *joiners}
     return meeting if slots == set(meeting.slots) else _group(slots, _key(membership, 2))
 
 
-def receipt_group(membership: Membership) -> Group:
+def receipt_group(membership: Membership) -> TrainerGroup:
     """Group the leader of a generation and the leaving source of its state."""
     assert membership.leader_slot is not None, "a membership with members has a leader"
     assert membership.source_slot is not None, "a receiver without a source"
@@ -83,14 +85,14 @@ def rank_order(slots: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(slots, key=lambda slot: f"{slot}/"))
 
 
-def _group(slots: Iterable[int], key: int) -> Group:
+def _group(slots: Iterable[int], key: int) -> TrainerGroup:
     ordered = rank_order(slots)
-    return Group(size=len(ordered), key=key, slots=ordered)
+    return TrainerGroup(size=len(ordered), key=key, slots=ordered)
 
 
-def lone_group(slot: int) -> Group:
+def lone_group(slot: int) -> TrainerGroup:
     """Make a group of one, for warming up."""
-    return Group(size=1, key=2**30 + slot, slots=(slot,))
+    return TrainerGroup(size=1, key=2**30 + slot, slots=(slot,))
 
 
 def _key(membership: Membership, purpose: int) -> int:

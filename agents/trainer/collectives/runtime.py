@@ -24,7 +24,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.ops import collective_ops
 
 from agents.trainer.collectives.devices import is_emulated
-from agents.trainer.collectives.groups import Group
+from agents.trainer.collectives.groups import TrainerGroup
 from agents.trainer.contract.failures import PEER_LOST, TrainerError
 from agents.trainer.contract.ports import HeldPort, declared_address
 from controlplane.core.protocol.wire import AcceleratorInfo, Membership, SlotAddress
@@ -288,13 +288,17 @@ def all_to_all(value: Tensor, group: Tensor, instance: int | Tensor, hint: str) 
     return collective_ops.all_to_all_v2(value, group[0], group[1], instance, hint)
 
 
-def broadcast_send(value: Tensor, group: Group, instance: int, hint: str) -> None:
+def broadcast_send(value: Tensor, group: TrainerGroup, instance: int, hint: str) -> None:
     """Send `value` to every other rank of `group`."""
     collective_ops.broadcast_send_v2(value, group.size, group.key, instance, hint)
 
 
 def broadcast_receive(
-    shape: tuple[int, ...], group: Group, instance: int, hint: str, dtype: tf.DType = tf.int32
+    shape: tuple[int, ...],
+    group: TrainerGroup,
+    instance: int,
+    hint: str,
+    dtype: tf.DType = tf.int32,
 ) -> Tensor:
     """Receive a tensor of `shape` from the sending rank."""
     return collective_ops.broadcast_recv_v2(

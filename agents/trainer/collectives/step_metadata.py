@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agents.trainer.collectives.groups import Group
+from agents.trainer.collectives.groups import TrainerGroup
 from agents.trainer.model.progress import Activity
 from controlplane.core.protocol.wire import ReductionMode
 
@@ -57,7 +57,7 @@ class BusyTimer:
 
 def notes_write(
     mode: ReductionMode,
-    group: Group,
+    group: TrainerGroup,
     slot: int,
     holds_next: bool,
     busy_s: float,
@@ -71,7 +71,7 @@ def notes_write(
     return [float(holds_next), *row, *from_leader]
 
 
-def notes_read(mode: ReductionMode, group: Group, notes: np.ndarray) -> StepMetadata:
+def notes_read(mode: ReductionMode, group: TrainerGroup, notes: np.ndarray) -> StepMetadata:
     """Parse the exchanged notes: [size, 3 + n] by rank in the exact mode, else [1, 1 + size + n].
 
     n is the number of `from_leader`.

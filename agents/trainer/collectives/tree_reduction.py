@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from agents.trainer.collectives.groups import Group
+from agents.trainer.collectives.groups import TrainerGroup
 from agents.trainer.collectives.runtime import (
     all_gather,
     all_reduce,
@@ -126,7 +126,12 @@ class Exchange:
         self._reduction = reduction
 
     def __call__(
-        self, rows: Tensor, notes: Tensor, rows_per_worker: int, program: Tensor, group: Group
+        self,
+        rows: Tensor,
+        notes: Tensor,
+        rows_per_worker: int,
+        program: Tensor,
+        group: TrainerGroup,
     ) -> tuple[Tensor, Tensor]:
         """Reduce the rows of all ranks of `group`.
 
@@ -146,14 +151,14 @@ class Exchange:
         )
         return tf.ensure_shape(vector, [self.width]), all_notes
 
-    def warm_up(self, group: Group, rows_per_worker: int) -> None:
+    def warm_up(self, group: TrainerGroup, rows_per_worker: int) -> None:
         """Trace, and run once in a group of one; the result is discarded."""
         dtype = self._reduction.dtype
         rows = tf.zeros([rows_per_worker, self.width], dtype)
         first_row = tf.zeros([1, 2], tf.int32)
         self(rows, tf.zeros([3], dtype), rows_per_worker, first_row, group)
 
-    def result_send(self, vector: Tensor, holds_next: bool, group: Group) -> bool:
+    def result_send(self, vector: Tensor, holds_next: bool, group: TrainerGroup) -> bool:
         """Send the sum [width] of a step to the learners, as the sole worker.
 
         Returns:
@@ -162,7 +167,7 @@ class Exchange:
         broadcast_send(vector, group, self._result_instance(group, 0), self._reduction.hint)
         return self._all_hold(holds_next, group)
 
-    def result_receive(self, holds_next: bool, group: Group) -> tuple[Tensor, bool]:
+    def result_receive(self, holds_next: bool, group: TrainerGroup) -> tuple[Tensor, bool]:
         """Receive the sum [width] of a step from the sole worker.
 
         Returns:
@@ -173,7 +178,7 @@ class Exchange:
         vector = broadcast_receive((self.width,), group, instance, reduction.hint, reduction.dtype)
         return vector, self._all_hold(holds_next, group)
 
-    def _all_hold(self, holds_next: bool, group: Group) -> bool:
+    def _all_hold(self, holds_next: bool, group: TrainerGroup) -> bool:
         flags = all_gather(
             tf.constant([holds_next], tf.int32),
             tf.constant([group.size, group.key], tf.int32),
@@ -182,7 +187,7 @@ class Exchange:
         )
         return bool(tf.reduce_all(flags == 1).numpy())
 
-    def _result_instance(self, group: Group, number: int) -> int:
+    def _result_instance(self, group: TrainerGroup, number: int) -> int:
         return self.instance + number + INSTANCES_PER_PHASE * group.phase
 
 

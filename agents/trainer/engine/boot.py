@@ -16,7 +16,7 @@ from agents.trainer.contract.ports import HeldPort
 from agents.trainer.contract.run_dir import OrderWatcher, ReportWriter
 from agents.trainer.engine.profiling import profile_measure
 from agents.trainer.engine.tasks import TaskRunner, task_runner_of
-from agents.trainer.engine.workload import Workload, workload_build
+from agents.trainer.engine.workload import BuiltJob, workload_build
 from agents.trainer.peers.liveness import PeerWatch
 from agents.trainer.peers.socket_filter import PeerFilter, hosts_allowed, peer_filter_prepare
 from agents.trainer.predict.part_files import PartWriter
@@ -34,7 +34,7 @@ class BootResult:
     """
 
     runtime: CollectiveRuntime
-    work: Workload
+    work: BuiltJob
     task: TaskRunner
     readiness: dict[str, object]
     peer_filter: PeerFilter | None
@@ -92,7 +92,7 @@ def _end(reports: ReportWriter, failure: TrainerError) -> NoReturn:
 
 
 def _warm_task(
-    orders: TrainerOrders, runtime: CollectiveRuntime, work: Workload, parts: PartWriter
+    orders: TrainerOrders, runtime: CollectiveRuntime, work: BuiltJob, parts: PartWriter
 ) -> TaskRunner:
     """Trace and run each function once, so that no step waits for it; restores the state."""
     membership = orders.membership

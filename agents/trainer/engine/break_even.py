@@ -8,7 +8,7 @@ from dataclasses import replace
 from agents.trainer.model.progress import NO_GUARD, Activity, Progress
 from controlplane.core.protocol.selection import SelectionSpec
 from controlplane.core.selection.cost import ExampleTimes
-from controlplane.core.selection.guard import NOT_MEASURED, EpochFall, Verdict, control_verdict
+from controlplane.core.selection.guard import NOT_MEASURED, EpochFall, GuardVerdict, control_verdict
 
 
 class BreakEven:
@@ -73,7 +73,7 @@ class BreakEven:
             return ExampleTimes(loss_s=example_s, step_s=0.0)
         return ExampleTimes(loss_s=0.0, step_s=example_s)
 
-    def verdict(self, progress: Progress) -> Verdict | None:
+    def verdict(self, progress: Progress) -> GuardVerdict | None:
         """Return that selection does not pay, in an epoch that selects; None if it does.
 
         Control epochs are compared with the first step of each epoch.

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from agents.trainer.engine.workload import Workload
+from agents.trainer.engine.workload import BuiltJob
 from agents.trainer.model.progress import Progress
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.functions import StepFunctions
@@ -28,7 +28,7 @@ RUNS = 5
 
 
 def profile_measure(
-    work: Workload, functions: StepFunctions, spec: TrainingSpec, num_virtual_nodes: int
+    work: BuiltJob, functions: StepFunctions, spec: TrainingSpec, num_virtual_nodes: int
 ) -> dict[int, float]:
     """Time 1, 2, 4 ... virtual nodes, up to `num_virtual_nodes`; restores the state.
 
@@ -74,7 +74,7 @@ def _planner(spec: TrainingSpec, number: int) -> Planner:
     return Planner(spec, membership, [member.slot for member in members], 0)
 
 
-def _median_s(work: Workload, functions: StepFunctions, planner: Planner, deadline: float) -> float:
+def _median_s(work: BuiltJob, functions: StepFunctions, planner: Planner, deadline: float) -> float:
     """Time one size up to `RUNS` + 1 times; discards the first run if there are others."""
     seconds: list[float] = []
     for _ in range(RUNS + 1):
@@ -84,7 +84,7 @@ def _median_s(work: Workload, functions: StepFunctions, planner: Planner, deadli
     return statistics.median(seconds[1:] or seconds)
 
 
-def _run_s(work: Workload, functions: StepFunctions, planner: Planner) -> float:
+def _run_s(work: BuiltJob, functions: StepFunctions, planner: Planner) -> float:
     """Time one run of the job's first batch, including fetching its data, as in training."""
     position = Progress()
     order = np.arange(work.data.course.bounds(position)[1], dtype=np.int64)

@@ -14,7 +14,7 @@ from agents.trainer.contract.full_disk import log_file
 from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.engine.break_even import BreakEven
 from agents.trainer.engine.step_reports import StepReports, epoch_line
-from agents.trainer.engine.workload import Workload
+from agents.trainer.engine.workload import BuiltJob
 from agents.trainer.model.history import EpochRow, metrics_nonfinite
 from agents.trainer.model.outputs import json_numbers
 from agents.trainer.model.progress import Activity, Progress, SelectionPasses
@@ -28,7 +28,7 @@ from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.selection import MOST_CHOSEN_LIMIT, SelectionEnd
 from controlplane.core.protocol.wire import Membership, OnNonfinite, ReportKind, TrainingSpec
 from controlplane.core.selection.cost import ExampleTimes
-from controlplane.core.selection.guard import NOT_MEASURED, Verdict
+from controlplane.core.selection.guard import NOT_MEASURED, GuardVerdict
 from controlplane.core.tuning.course import course_epoch, course_stop, trials_turned
 from controlplane.core.tuning.search import Trial
 from controlplane.core.tuning.trial_report import trial_report
@@ -49,7 +49,7 @@ class MembershipSession:
 
     def __init__(
         self,
-        work: Workload,
+        work: BuiltJob,
         spec: TrainingSpec,
         slot: int,
         reports: ReportWriter,
@@ -119,7 +119,7 @@ class MembershipSession:
         """Times per example, measured by the leader, to be sent with the next exchange."""
         return NOT_MEASURED if self._break_even is None else self._break_even.times
 
-    def _end_selection(self, progress: Progress, verdict: Verdict) -> Progress:
+    def _end_selection(self, progress: Progress, verdict: GuardVerdict) -> Progress:
         """Train on everything from the next epoch on; every trainer does so after the same step."""
         if progress.selection_end is not None or self.data.selection is None:
             return progress

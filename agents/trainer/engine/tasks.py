@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from agents.trainer.collectives.groups import Group
+from agents.trainer.collectives.groups import TrainerGroup
 from agents.trainer.collectives.runtime import CollectiveRuntime
 from agents.trainer.contract.user_errors import user_code
-from agents.trainer.engine.workload import Workload
+from agents.trainer.engine.workload import BuiltJob
 from agents.trainer.model.outputs import failure_save, results_save
 from agents.trainer.model.progress import Progress
 from agents.trainer.predict.functions import PredictFunctions
@@ -34,7 +34,7 @@ class TaskRunner(Protocol):
 
     phase: str
     stepper: Any
-    work: Workload
+    work: BuiltJob
 
     def warm_up(self, planner: Planner, is_wanted: Callable[[], bool]) -> None:
         """Run each function once on the first examples and restore the state.
@@ -62,10 +62,10 @@ class Training:
 
     def __init__(
         self,
-        work: Workload,
+        work: BuiltJob,
         spec: TrainingSpec,
         runtime: CollectiveRuntime,
-        group: Group,
+        group: TrainerGroup,
         memory_bytes: int,
     ) -> None:
         self._functions = work.trace()
@@ -106,9 +106,9 @@ class Predicting:
 
     def __init__(
         self,
-        work: Workload,
+        work: BuiltJob,
         runtime: CollectiveRuntime,
-        group: Group,
+        group: TrainerGroup,
         parts: PartWriter,
     ) -> None:
         self.work = work
@@ -140,10 +140,10 @@ class Predicting:
 
 
 def task_runner_of(
-    work: Workload,
+    work: BuiltJob,
     spec: TrainingSpec,
     runtime: CollectiveRuntime,
-    group: Group,
+    group: TrainerGroup,
     parts: PartWriter,
     memory_bytes: int,
 ) -> TaskRunner:

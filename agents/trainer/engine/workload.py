@@ -39,7 +39,7 @@ SAMPLE_SIZE = 2
 
 
 @dataclass(frozen=True)
-class Workload:
+class BuiltJob:
     """A built job; `tuner` of one that tunes itself, `previews` of one that selects."""
 
     model: keras.Model
@@ -63,7 +63,7 @@ class Workload:
             is_merged = self.data.spec.merges and not why_not_merged(self.data.spec)
             return StepFunctions(self.model, self.state, self.sample, has_validation, is_merged)
 
-    def in_passes(self, functions: StepFunctions, memory_bytes: int) -> Workload:
+    def in_passes(self, functions: StepFunctions, memory_bytes: int) -> BuiltJob:
         """Return the job with its data cut into passes that fit an accelerator's memory."""
         if functions.bytes_per_example is None:
             return self
@@ -133,7 +133,7 @@ class Workload:
         return rate if scaling is None else rate * scaling.factor
 
 
-def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> Workload:
+def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> BuiltJob:
     """Import and build the job in `run_dir/code`.
 
     Raises:
@@ -173,7 +173,7 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
     if spec.tuning is not None and tunables is not None and not spec.tuning.parallel:
         proposals = Proposals(spec.tuning, spec.seed, spec.num_virtual_nodes)
         tuner = Tuner(spec.tuning, proposals, state, course)
-    return Workload(
+    return BuiltJob(
         model=job.model,
         state=state,
         data=data,

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from controlplane.core.protocol.prediction_parts import Part, examples_safe, part_of, parts_join
+from controlplane.core.protocol.prediction_parts import (
+    PredictionPart,
+    examples_safe,
+    part_of,
+    parts_join,
+)
 from controlplane.core.protocol.wire import Task, TrainingSpec
 
 
@@ -24,6 +29,6 @@ def predictions_write(folder: Path, target: Path, num_examples: int) -> None:
         parts_join(parts, num_examples, lambda part: parts[part].open("rb"), stream)
 
 
-def _parts(folder: Path) -> dict[Part, Path]:
+def _parts(folder: Path) -> dict[PredictionPart, Path]:
     paths = sorted(folder.glob("*/outputs/predictions-*.npz"))
     return {part: path for path in paths if (part := part_of(path.name))}

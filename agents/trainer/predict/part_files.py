@@ -17,7 +17,7 @@ from agents.trainer.model.outputs import METRICS_FILE
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.state import ModelState, state_digest
 from agents.trainer.predict.functions import OutputLayout
-from controlplane.core.protocol.prediction_parts import Part
+from controlplane.core.protocol.prediction_parts import PredictionPart
 from controlplane.core.protocol.wire import ReportKind
 
 #: A part is closed at this size, in bytes, or at this age of its first batch, in seconds.
@@ -67,7 +67,7 @@ class PartWriter:
         """Write the collected predictions as a part and report it."""
         if not self._batches:
             return
-        part = Part(self._first, self._end)
+        part = PredictionPart(self._first, self._end)
         joined = {
             name: np.concatenate([batch[name] for batch in self._batches])
             for name in self._batches[0]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from agents.trainer.collectives.groups import Group, lone_group
+from agents.trainer.collectives.groups import TrainerGroup, lone_group
 from agents.trainer.collectives.runtime import CollectiveRuntime, all_gather
 from agents.trainer.collectives.step_metadata import (
     BusyTimer,
@@ -45,7 +45,7 @@ class PredictStepper:
     """Runs steps; a new membership changes only its group."""
 
     def __init__(
-        self, functions: PredictFunctions, runtime: CollectiveRuntime, group: Group
+        self, functions: PredictFunctions, runtime: CollectiveRuntime, group: TrainerGroup
     ) -> None:
         self.functions = functions
         self._runtime = runtime
@@ -61,7 +61,7 @@ class PredictStepper:
         with self._runtime.collective():
             self._gather(np.zeros(NOTE_WORDS, np.int32), lone_group(self._runtime.slot))
 
-    def enter(self, group: Group) -> None:
+    def enter(self, group: TrainerGroup) -> None:
         """Use `group` from the next step on."""
         self._group = group
         self._busy = BusyTimer()
@@ -119,7 +119,7 @@ class PredictStepper:
         noted = notes_read(ReductionMode.EXACT, group, received)
         return noted, known[:, 0] - 1, known[:, 1:]
 
-    def _gather(self, message: np.ndarray, group: Group) -> np.ndarray:
+    def _gather(self, message: np.ndarray, group: TrainerGroup) -> np.ndarray:
         key = tf.constant([group.size, group.key], tf.int32)
         gathered = all_gather(tf.constant(message), key, INSTANCE_PREDICTIONS, self._runtime.hint)
         array: np.ndarray = gathered.numpy()

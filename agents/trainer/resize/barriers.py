@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from agents.trainer.collectives.groups import Group, receipt_group, training_group
+from agents.trainer.collectives.groups import TrainerGroup, receipt_group, training_group
 from agents.trainer.collectives.runtime import (
     CollectiveRuntime,
     all_gather,
@@ -42,7 +42,7 @@ class MemberProgress:
 
 
 def gather_progress(
-    runtime: CollectiveRuntime, group: Group, held: Progress | None
+    runtime: CollectiveRuntime, group: TrainerGroup, held: Progress | None
 ) -> list[MemberProgress]:
     """Gather the progress of all members of `group`; `held` is this trainer's own, if any.
 
@@ -100,7 +100,7 @@ def await_state_received(runtime: CollectiveRuntime, membership: Membership) -> 
             broadcast_send(word, pair, INSTANCE_RECEIPT, hint)
 
 
-def shutdown_barrier(runtime: CollectiveRuntime, group: Group, is_writer: bool) -> None:
+def shutdown_barrier(runtime: CollectiveRuntime, group: TrainerGroup, is_writer: bool) -> None:
     """Wait until the writer, which enters last, has written and reported its files.
 
     The second round confirms that the first has reached all members, because unsent data is lost

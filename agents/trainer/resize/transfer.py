@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from agents.trainer.collectives.groups import Group, transfer_group
+from agents.trainer.collectives.groups import TrainerGroup, transfer_group
 from agents.trainer.collectives.runtime import CollectiveRuntime, broadcast_receive, broadcast_send
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.state import WORD_BYTES, ModelState, VariableSpec, pack
@@ -107,7 +107,7 @@ def state_send(
 
 def _send_pieces(
     runtime: CollectiveRuntime,
-    group: Group,
+    group: TrainerGroup,
     plan: TransferPlan,
     values: Sequence[Tensor],
     note: np.ndarray,
@@ -183,7 +183,7 @@ def state_receive(
 
 def _receive_parked(
     runtime: CollectiveRuntime,
-    group: Group,
+    group: TrainerGroup,
     state: ModelState,
     plan: TransferPlan,
     numbers: Sequence[int],
@@ -212,7 +212,7 @@ def _put(
 
 def _receive_pieces(
     runtime: CollectiveRuntime,
-    group: Group,
+    group: TrainerGroup,
     state: ModelState,
     plan: TransferPlan,
     note_words: int,

@@ -10,8 +10,8 @@ import numpy as np
 from controlplane.core.protocol.wire import Membership, ReductionMode, TrainingSpec
 from controlplane.core.virtual_nodes.mapping import example_bounds
 from controlplane.core.virtual_nodes.reduction_tree import (
+    ReductionPrograms,
     Schedule,
-    TreeReduction,
     plan_reduction,
     running_sum,
 )
@@ -76,7 +76,7 @@ class Planner:
             self._plans[num_examples] = self._make(num_examples)
         return self._plans[num_examples]
 
-    def _reduce(self, sizes: Sequence[int], rows_per_worker: int | None) -> TreeReduction:
+    def _reduce(self, sizes: Sequence[int], rows_per_worker: int | None) -> ReductionPrograms:
         """Plan the additions over virtual nodes with `sizes` examples.
 
         If the order is free (fast mode), virtual nodes of one size are adjacent.
@@ -92,7 +92,7 @@ class Planner:
             )
             for leaves in self.owned
         )
-        return TreeReduction(local=local, rows_per_worker=1, across=Schedule((), ()))
+        return ReductionPrograms(local=local, rows_per_worker=1, across=Schedule((), ()))
 
     def _make(self, num_examples: int) -> BatchPlan:
         bounds = example_bounds(num_examples, self.num_virtual_nodes)

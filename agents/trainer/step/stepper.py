@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from agents.trainer.collectives.groups import Group, lone_group
+from agents.trainer.collectives.groups import TrainerGroup, lone_group
 from agents.trainer.collectives.runtime import CollectiveRuntime
 from agents.trainer.collectives.step_metadata import (
     BusyTimer,
@@ -33,7 +33,7 @@ from controlplane.core.selection.cost import ExampleTimes
 from controlplane.core.selection.guard import NOT_MEASURED
 
 Tensor = Any
-#: Phase of a group (see `Group`) during a rehearsal; its steps use the phases 0 and 1.
+#: Phase of a group (see `TrainerGroup`) during a rehearsal; its steps use the phases 0 and 1.
 REHEARSAL_PHASE = 2
 #: TensorFlow's errors of a device, a driver or its own runtime (CUDA and cuDNN errors among
 #: them); every other error is a fault of the model.
@@ -106,7 +106,7 @@ class Stepper:
         functions: StepFunctions,
         mode: ReductionMode,
         runtime: CollectiveRuntime,
-        group: Group,
+        group: TrainerGroup,
         *,
         stops_at_nonfinite: bool = False,
         pass_size: int = 0,
@@ -151,7 +151,7 @@ class Stepper:
             if self.functions.losses is not None:
                 self._losses_exchange.warm_up(group, rows_per_worker)
 
-    def rehearse(self, group: Group, rows_per_worker: int, program: np.ndarray) -> None:
+    def rehearse(self, group: TrainerGroup, rows_per_worker: int, program: np.ndarray) -> None:
         """Run the exchange of a coming group with zeros, while steps of the present group run.
 
         Raises:
@@ -166,7 +166,7 @@ class Stepper:
         with self._runtime.collective():
             exchange(rows, notes, rows_per_worker, tf.convert_to_tensor(program), group)
 
-    def enter(self, group: Group) -> None:
+    def enter(self, group: TrainerGroup) -> None:
         """Use `group` from the next step on."""
         if group.key != self._group.key:
             self._sent = None  # a send under way failed with its generation
@@ -338,7 +338,7 @@ class Stepper:
         return vector, StepMetadata(is_agreed, group.slots, busy)
 
     def _result_send(
-        self, exchange: Exchange, vector: Tensor, holds_next: bool, group: Group
+        self, exchange: Exchange, vector: Tensor, holds_next: bool, group: TrainerGroup
     ) -> bool:
         with self._runtime.collective():
             return exchange.result_send(vector, holds_next, group)

@@ -26,13 +26,13 @@ from controlplane.core.protocol.tuning import STEP_PASSES, TuningSpec
 from controlplane.core.protocol.wire import StopKind
 from controlplane.core.selection.cost import ExampleTimes, relative_cost
 from controlplane.core.tuning.course import (
-    Plan,
+    JobSteps,
     TuningCourse,
     course_begin,
     course_pass,
     course_step,
 )
-from controlplane.core.tuning.search import ROOT, Turn
+from controlplane.core.tuning.search import ROOT, BranchChange
 
 
 class Tuner:
@@ -106,7 +106,9 @@ class Tuner:
         tuning, turn = course_pass(before, self.spec, loss, proposal, num_candidates)
         return self._taken(progress, tuning, turn)
 
-    def _taken(self, progress: Progress, tuning: TuningCourse, turn: Turn | None) -> Progress:
+    def _taken(
+        self, progress: Progress, tuning: TuningCourse, turn: BranchChange | None
+    ) -> Progress:
         before = progress.tuning
         if turn is not None:
             assert before is not None, "a search has begun"
@@ -123,7 +125,7 @@ class Tuner:
         """Free all branches, at the end of the job."""
         self._state.branches.parked.clear()
 
-    def _turn(self, turn: Turn, running: int) -> None:
+    def _turn(self, turn: BranchChange, running: int) -> None:
         state, branches = self._state, self._state.branches
         if turn.parks:
             branches.fork(running)
@@ -140,7 +142,7 @@ class Tuner:
         if turn.end is not None:
             branches.free(ROOT)
 
-    def _plan(self, progress: Progress) -> Plan:
+    def _plan(self, progress: Progress) -> JobSteps:
         if self.spec.tunes_selection:
             return self._selecting_plan(progress)
         per_epoch = self._course.num_batches(Activity.TRAIN)
@@ -150,9 +152,9 @@ class Tuner:
             left = limit - progress.step
         else:
             left = (limit - progress.epoch) * per_epoch - -(-progress.examples // size)
-        return Plan(total=total, left=left, per_epoch=per_epoch, step_examples=size)
+        return JobSteps(total=total, left=left, per_epoch=per_epoch, step_examples=size)
 
-    def _selecting_plan(self, progress: Progress) -> Plan:
+    def _selecting_plan(self, progress: Progress) -> JobSteps:
         """Count selection passes, too; of the epochs left these alone.
 
         Trials may choose very little, and the job may not end in the middle of a search.
@@ -163,7 +165,7 @@ class Tuner:
         share = selection.expected_share
         cost = relative_cost(selection, ExampleTimes(1.0, STEP_PASSES), share)
         num_selecting = selection.num_selecting(range(limit))
-        return Plan(
+        return JobSteps(
             total=math.floor(per_epoch * (limit - num_selecting + num_selecting * cost)),
             left=(limit - progress.epoch)
             * self._course.num_train

@@ -32,7 +32,7 @@ ABSOLUTE_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BatchRun:
     """Results of running a batch: the loss, new values of metrics and of changed state."""
 
     loss: float
@@ -91,7 +91,7 @@ class PartRunner:
         self._function = tf.function(self._run, autograph=False).get_concrete_function(*signature)
         refuse_process_operations(self._function.graph)
 
-    def __call__(self, examples: tuple[Any, ...], conditions: Conditions) -> Outcome:
+    def __call__(self, examples: tuple[Any, ...], conditions: Conditions) -> BatchRun:
         """Run a batch."""
         outputs = conditions.outputs
         outputs = np.ones(length(examples)) if outputs is None else outputs
@@ -105,7 +105,7 @@ class PartRunner:
             tf.constant(conditions.seed, tf.int64),
             tf.constant(outputs, tf.float32),
         )
-        return Outcome(
+        return BatchRun(
             float(loss), [value.numpy() for value in metrics], [value.numpy() for value in changed]
         )
 

@@ -66,7 +66,7 @@ _CGROUP_LIMITS = (
 
 
 @dataclass(frozen=True)
-class Trial:
+class SliceMeasurements:
     """Measurements of the steps of one slice size.
 
     Attributes:
@@ -119,7 +119,7 @@ def steps_try(
         has_validation = job.validation is not None
         functions = StepFunctions(job.model, state, sample, has_validation)
     losses: list[float] = []
-    trials: list[Trial] = []
+    trials: list[SliceMeasurements] = []
     trace_s = 0.0
     largest = max(sizes)
     reason = ""
@@ -161,7 +161,7 @@ def _merging_facts(
     job: LoadedJob,
     functions: StepFunctions,
     order: np.ndarray,
-    trials: Sequence[Trial],
+    trials: Sequence[SliceMeasurements],
 ) -> dict[str, Any]:
     """Return, for a job in fast mode, whether its virtual nodes can be merged, and why not."""
     if spec.reduction is not ReductionMode.FAST:
@@ -174,7 +174,11 @@ def _merging_facts(
 
 
 def _selection_facts(
-    job: LoadedJob, functions: StepFunctions, order: np.ndarray, trial: Trial, num_slices: int
+    job: LoadedJob,
+    functions: StepFunctions,
+    order: np.ndarray,
+    trial: SliceMeasurements,
+    num_slices: int,
 ) -> dict[str, Any]:
     """Return, if the job selects by losses, the seconds per example of a pass and of a step.
 
@@ -243,7 +247,7 @@ def free_bytes() -> int:
     return free
 
 
-def _why_not(examples: int, trials: Sequence[Trial], budget: int) -> str:
+def _why_not(examples: int, trials: Sequence[SliceMeasurements], budget: int) -> str:
     """Return why a size must not be tried; empty if allowed, as the first size always is."""
     if not trials:
         return ""
@@ -268,7 +272,7 @@ def _measure(
     examples: int,
     process_bytes: int | None,
     losses: list[float],
-) -> Trial:
+) -> SliceMeasurements:
     """Run steps on slices of one size; appends their losses to `losses`."""
     _give_back_freed()
     with suppress(OSError):
@@ -281,7 +285,7 @@ def _measure(
     peak = memory_read("VmHWM")
     above = None if peak is None or process_bytes is None else max(peak - process_bytes, 0)
     num_slices = int(arguments[0].shape[0])
-    return Trial(examples, min(times_s) / num_slices, above)
+    return SliceMeasurements(examples, min(times_s) / num_slices, above)
 
 
 def _first_step(functions: StepFunctions, arguments: list[Any]) -> float:
@@ -298,13 +302,13 @@ def _step(functions: StepFunctions, arguments: list[Any]) -> float:
     return float(np.ravel(functions.apply(functions.train(*arguments)[0]))[0])
 
 
-def _peaks(trials: Sequence[Trial]) -> list[tuple[int, float]]:
+def _peaks(trials: Sequence[SliceMeasurements]) -> list[tuple[int, float]]:
     """List the size and the peak of the trials whose memory was measured."""
     return [(trial.examples, trial.peak_bytes) for trial in trials if trial.peak_bytes is not None]
 
 
 def _memory_facts(
-    trials: Sequence[Trial], process_bytes: int | None, copied_bytes: int
+    trials: Sequence[SliceMeasurements], process_bytes: int | None, copied_bytes: int
 ) -> dict[str, Any] | None:
     points = _peaks(trials)
     if not points or process_bytes is None:

@@ -72,7 +72,7 @@ def error_show(error: VirtualFlowError) -> None:
         screen.note(f"Fix: wait for {screen.duration(error.retry_after_s)}, then try again.")
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Group of commands that ends with one of the documented exit codes."""
 
     def invoke(self, ctx: click.Context) -> Any:

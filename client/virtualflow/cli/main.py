@@ -23,14 +23,14 @@ from virtualflow.cli import (
     users,
     windows,
 )
-from virtualflow.cli.common import Group
+from virtualflow.cli.common import CommandGroup
 from virtualflow.cli.exit_codes import ExitCode
 
 _NAME = "virtualflow"
 _COMPLETION_VARIABLE = "_VIRTUALFLOW_COMPLETE"
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name=_NAME)
 def cli() -> None:
     """Train on a VirtualFlow site from a shell.

@@ -67,7 +67,7 @@ CODES = ("too_slow", "too_fast", "computing", "accelerators", "profile")
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class StepMark:
     """Time of a report, in seconds, and the steps reported until then."""
 
     at_s: float
@@ -92,7 +92,7 @@ class ReportClock:
     unclaimed_s: float = 0.0
     limit_s: float = UNCLAIMED_S
     num_steps: int = 0
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[StepMark, ...] = ()
     is_settled: bool = False
 
 
@@ -183,7 +183,7 @@ def _marked(clock: ReportClock, now_s: float) -> ReportClock:
     is_settled = clock.is_settled or _is_comparable(clock, now_s)
     marks = clock.marks
     if not marks or now_s - marks[-1].at_s >= PERIOD_S:
-        marks = (*marks, Mark(now_s, clock.num_steps))[-2:]
+        marks = (*marks, StepMark(now_s, clock.num_steps))[-2:]
     return replace(clock, marks=marks, is_settled=is_settled)
 
 

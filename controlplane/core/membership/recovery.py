@@ -43,7 +43,7 @@ class SurvivorState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RecoveryDecision:
     """Decision on how a job goes on.
 
     Attributes:
@@ -66,7 +66,7 @@ def judge(
     grace_s: float,
     silence_s: float,
     limit: int,
-) -> Verdict | None:
+) -> RecoveryDecision | None:
     """Decide which trainers go on; None when none is missing, or when it is too early to decide.
 
     A certain loss is handled at once. Without one, stalled trainers wait `grace_s` for a sign of
@@ -94,7 +94,7 @@ def judge(
     chosen = sorted(kept, key=lambda row: (not row.has_state, row.is_leaving))[:limit]
     survivors = tuple(row.slot for row in kept if row in chosen)
     suspects = frozenset(row.slot for row in ready if row not in kept)
-    return Verdict(
+    return RecoveryDecision(
         survivors=survivors,
         lost=lost,
         suspects=suspects,

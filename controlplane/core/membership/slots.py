@@ -27,7 +27,7 @@ MAX_DECLARED_SLOTS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TrainerAddresses:
     """Addresses of an accelerator's trainers: `num_ports` ports of `host` from `first_port` on."""
 
     accelerator_id: AcceleratorId
@@ -53,7 +53,7 @@ def places_on_node(
     first_port: int,
     last_port: int,
     accelerators: Sequence[tuple[AcceleratorId, int]],
-) -> list[Place]:
+) -> list[TrainerAddresses]:
     """Split a node's ports evenly over its accelerators, given as (id, index) pairs.
 
     Raises:
@@ -68,7 +68,9 @@ def places_on_node(
             "accelerators; give its agent a larger port range"
         )
     return [
-        Place(accelerator_id, node_id, index, host, first_port + index * num_ports, num_ports)
+        TrainerAddresses(
+            accelerator_id, node_id, index, host, first_port + index * num_ports, num_ports
+        )
         for accelerator_id, index in accelerators
     ]
 
@@ -97,7 +99,7 @@ class SlotHistory:
 def membership_next(
     history: SlotHistory,
     wanted: Sequence[AcceleratorId],
-    places: Mapping[AcceleratorId, Place],
+    places: Mapping[AcceleratorId, TrainerAddresses],
     *,
     generation: int,
     num_virtual_nodes: int,
@@ -165,7 +167,7 @@ def membership_next(
 def _slots_assign(
     history: SlotHistory,
     wanted: Sequence[AcceleratorId],
-    places: Mapping[AcceleratorId, Place],
+    places: Mapping[AcceleratorId, TrainerAddresses],
     cluster_addresses: Sequence[SlotAddress],
 ) -> tuple[dict[AcceleratorId, int], list[AcceleratorId]]:
     """Find a slot for each wanted accelerator: its live one, else a declared one never used."""
@@ -189,7 +191,7 @@ def _slots_assign(
 def _declare(
     history: SlotHistory,
     wanted: Sequence[AcceleratorId],
-    places: Mapping[AcceleratorId, Place],
+    places: Mapping[AcceleratorId, TrainerAddresses],
     old: Sequence[SlotAddress],
 ) -> tuple[SlotAddress, ...]:
     """Declare the slots in use and fresh ones for every accelerator, wanted ones first."""

@@ -25,7 +25,7 @@ UNKNOWN_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Pool:
+class _KindPool:
     """One kind of accelerator and the jobs on it, in order of arrival.
 
     Attributes:
@@ -55,7 +55,7 @@ def optimus(snapshot: Snapshot) -> Decision:
     return Decision(shares, reasons)
 
 
-def _pool(snapshot: Snapshot, kind: str, members: Sequence[Job]) -> _Pool:
+def _pool(snapshot: Snapshot, kind: str, members: Sequence[Job]) -> _KindPool:
     rooms = rooms_of(snapshot, kind)
     capacity, per_node = sum(rooms.values()), max(rooms.values())
     alone = {job.id: left_s(job, kind, 1, 1) for job in members}
@@ -72,10 +72,10 @@ def _pool(snapshot: Snapshot, kind: str, members: Sequence[Job]) -> _Pool:
             seconds = alone[job.id]
             work = (typical if seconds is None else seconds) * float(rates[1])
         left[job.id] = np.divide(work, rates, out=np.full(rates.shape, np.inf), where=rates > 0.0)
-    return _Pool(kind, capacity, tuple(members), left)
+    return _KindPool(kind, capacity, tuple(members), left)
 
 
-def _fill(pool: _Pool) -> dict[JobId, int]:
+def _fill(pool: _KindPool) -> dict[JobId, int]:
     """Allot the accelerators of a pool."""
     counts: dict[JobId, int] = {}
     free = pool.capacity
@@ -96,7 +96,7 @@ def _fill(pool: _Pool) -> dict[JobId, int]:
 
 
 def _offer(
-    heap: list[tuple[float, int, JobId]], order: int, job: Job, count: int, pool: _Pool
+    heap: list[tuple[float, int, JobId]], order: int, job: Job, count: int, pool: _KindPool
 ) -> None:
     """Push a job's gain from one more accelerator, if positive."""
     left = pool.left_s[job.id]
@@ -107,7 +107,7 @@ def _offer(
         heapq.heappush(heap, (-gain_s, order, job.id))
 
 
-def _explain(job: Job, pool: _Pool, counts: Mapping[JobId, int]) -> Reason:
+def _explain(job: Job, pool: _KindPool, counts: Mapping[JobId, int]) -> Reason:
     if job.id not in counts:
         return reason(
             "optimus_waits",

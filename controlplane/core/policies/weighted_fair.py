@@ -114,7 +114,7 @@ def _left_out(pool: Pool, counts: Mapping[JobId, int]) -> list[Job]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _PoolCounts:
     """Accelerators of a pool by weight of their jobs: weights ascending, and counts up to each."""
 
     weights: tuple[float, ...]
@@ -133,7 +133,7 @@ def _explain(pool: Pool, counts: Mapping[JobId, int]) -> dict[JobId, Reason]:
     outside = _left_out(pool, counts)
     total_weight = sum(job.share_weight for job in urgency_order(inside))
     given = tuple(accumulate(counts[job.id] for job in inside))
-    standing = _Standing(tuple(job.weight for job in inside), given)
+    standing = _PoolCounts(tuple(job.weight for job in inside), given)
     shares = {job.id: _explain_share(job, pool, counts, total_weight) for job in inside}
     return shares | {job.id: _explain_wait(job, pool, counts, standing) for job in outside}
 
@@ -159,7 +159,9 @@ def _explain_share(
     )
 
 
-def _explain_wait(job: Job, pool: Pool, counts: Mapping[JobId, int], standing: _Standing) -> Reason:
+def _explain_wait(
+    job: Job, pool: Pool, counts: Mapping[JobId, int], standing: _PoolCounts
+) -> Reason:
     given = standing.counts[-1] if standing.counts else 0
     aged, weight = aged_weight(job, pool.now), job.weight
     raised = None

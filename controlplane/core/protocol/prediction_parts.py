@@ -25,7 +25,7 @@ _CHUNK_BYTES = 1024**2
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Part:
+class PredictionPart:
     """A file with the predictions of the examples `[first, end)`."""
 
     first: int
@@ -38,10 +38,10 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PartShare:
     """Contribution of a part to the whole: its rows except the first `num_left_out`."""
 
-    part: Part
+    part: PredictionPart
     num_left_out: int
 
     @property
@@ -50,36 +50,36 @@ class Share:
         return self.part.end - self.part.first - self.num_left_out
 
 
-def part_of(name: str) -> Part | None:
+def part_of(name: str) -> PredictionPart | None:
     """Read a part from its file name; None for any other name."""
     match = _PART_NAME.fullmatch(name)
     if match is None:
         return None
-    part = Part(int(match[1]), int(match[2]))
+    part = PredictionPart(int(match[1]), int(match[2]))
     return part if part.first < part.end and part.name == name else None
 
 
-def parts_shares(parts: Iterable[Part]) -> list[Share]:
+def parts_shares(parts: Iterable[PredictionPart]) -> list[PartShare]:
     """Choose consecutive parts from example 0 on, up to the first gap."""
-    shares: list[Share] = []
+    shares: list[PartShare] = []
     done = 0
     for part in sorted(parts, key=lambda part: (part.first, -part.end)):
         if part.first <= done < part.end:
-            shares.append(Share(part, done - part.first))
+            shares.append(PartShare(part, done - part.first))
             done = part.end
     return shares
 
 
-def examples_safe(parts: Iterable[Part]) -> int:
+def examples_safe(parts: Iterable[PredictionPart]) -> int:
     """Count the examples from the first on whose predictions are complete."""
     shares = parts_shares(parts)
     return shares[-1].part.end if shares else 0
 
 
 def parts_join(
-    parts: Iterable[Part],
+    parts: Iterable[PredictionPart],
     num_examples: int,
-    part_open: Callable[[Part], IO[bytes]],
+    part_open: Callable[[PredictionPart], IO[bytes]],
     target: IO[bytes],
 ) -> None:
     """Write all parts as one uncompressed NumPy archive, with at most one chunk in memory.
@@ -106,7 +106,7 @@ def parts_join(
                 _array_join(shares, name, part_open, entry)
 
 
-def _names_checked(archive: zipfile.ZipFile, part: Part) -> list[str]:
+def _names_checked(archive: zipfile.ZipFile, part: PredictionPart) -> list[str]:
     """Return the names of a part's arrays, sorted.
 
     Raises:
@@ -127,7 +127,10 @@ def _names_checked(archive: zipfile.ZipFile, part: Part) -> list[str]:
 
 
 def _array_join(
-    shares: Sequence[Share], name: str, part_open: Callable[[Part], IO[bytes]], target: IO[bytes]
+    shares: Sequence[PartShare],
+    name: str,
+    part_open: Callable[[PredictionPart], IO[bytes]],
+    target: IO[bytes],
 ) -> None:
     expected: tuple[tuple[int, ...], np.dtype] | None = None
     for share in shares:

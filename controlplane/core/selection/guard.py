@@ -33,7 +33,7 @@ _TIMES_LIMIT = 4 * WINDOW_PASSES
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GuardVerdict:
     """Selection does not pay; `ratio` as in `SelectionEnd`."""
 
     reason: EndReason
@@ -73,9 +73,9 @@ class BreakEvenGuard:
     newest: float | None = None
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> GuardVerdict | None:
         """Selection costs too much; None if it does not, or is not known to."""
-        return Verdict(EndReason.GUARD, self.cost) if self.num_costly >= WINDOWS else None
+        return GuardVerdict(EndReason.GUARD, self.cost) if self.num_costly >= WINDOWS else None
 
     @property
     def quotient(self) -> float | None:
@@ -158,7 +158,7 @@ class EpochFall:
 
 def control_verdict(
     spec: SelectionSpec, epochs: Sequence[EpochFall], quotient: float | None
-) -> Verdict | None:
+) -> GuardVerdict | None:
     """Compare the fall of the validation loss per time with that of random selection.
 
     An epoch's time is counted in plain epochs, from its share chosen and the computed losses: the
@@ -189,7 +189,7 @@ def control_verdict(
     is_known = num_controls >= CONTROLS and math.isfinite(selecting) and control > 0.0
     if not is_known or selecting > control:
         return None
-    return Verdict(EndReason.CONTROL, selecting / control)
+    return GuardVerdict(EndReason.CONTROL, selecting / control)
 
 
 def _fall_per_time(

@@ -14,12 +14,12 @@ from controlplane.core.tuning.convergence import NUM_POINTS
 from controlplane.core.tuning.plateau import Plateau
 from controlplane.core.tuning.search import (
     ROOT,
+    BranchChange,
     Search,
     SearchBounds,
     SearchEnd,
     Trial,
     TrialEnd,
-    Turn,
     search_begin,
     search_step,
     shorter_trial_steps,
@@ -79,7 +79,7 @@ class TuningCourse:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class JobSteps:
     """Size of a job in steps of its own batch size: planned ones, those left, those of an epoch.
 
     If a selection is tuned its passes are counted, too, in the steps that are as much work.
@@ -95,7 +95,7 @@ class Plan:
 
 
 def course_begin(
-    course: TuningCourse, spec: TuningSpec, values: Mapping[str, float], plan: Plan
+    course: TuningCourse, spec: TuningSpec, values: Mapping[str, float], plan: JobSteps
 ) -> TuningCourse:
     """Begin the search that is due, from the present values; without steps for it, end tuning."""
     assert course.is_due, "the caller has asked"
@@ -128,7 +128,7 @@ def course_step(
     loss: float,
     proposal: Mapping[str, float],
     num_examples: int = 1,
-) -> tuple[TuningCourse, Turn | None]:
+) -> tuple[TuningCourse, BranchChange | None]:
     """Take the loss of a training step; returns what changes after it, if anything.
 
     Trials that differ in their selection are told by the losses of their passes; that of a step is
@@ -157,7 +157,7 @@ def course_pass(
     loss: float | None,
     proposal: Mapping[str, float],
     num_candidates: int,
-) -> tuple[TuningCourse, Turn | None]:
+) -> tuple[TuningCourse, BranchChange | None]:
     """Take a selection pass of a job that tunes its selection; returns what changes after it.
 
     Args:
@@ -219,8 +219,8 @@ def _with_known(course: TuningCourse, loss: float) -> TuningCourse:
 
 
 def _searched(
-    course: TuningCourse, search: Search, turn: Turn | None
-) -> tuple[TuningCourse, Turn | None]:
+    course: TuningCourse, search: Search, turn: BranchChange | None
+) -> tuple[TuningCourse, BranchChange | None]:
     course = replace(course, search=search)
     if turn is None or turn.end is None:
         return course, turn

@@ -158,7 +158,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class BranchChange:
     """Change of branch between two steps.
 
     Attributes:
@@ -234,7 +234,7 @@ def search_step(
     work: int = 1,
     *,
     is_pass: bool = False,
-) -> tuple[Search, Turn | None]:
+) -> tuple[Search, BranchChange | None]:
     """Take the loss of a step of the running trial; returns what changes after it, if anything.
 
     Args:
@@ -294,7 +294,7 @@ def _cannot_win(search: Search, trial: Trial) -> bool:
 
 def _after_compared_trial(
     before: Search, search: Search, _spec: TuningSpec, proposal: Mapping[str, float]
-) -> tuple[Search, Turn]:
+) -> tuple[Search, BranchChange]:
     """Compare a trial with the best one, then go on with a new one or end the search."""
     trial = search.trial
     assert search.best is not None, "a search that compares has a best trial"
@@ -310,7 +310,7 @@ def _after_compared_trial(
 
 def _after_growing_trial(
     before: Search, search: Search, spec: TuningSpec, proposal: Mapping[str, float]
-) -> tuple[Search, Turn]:
+) -> tuple[Search, BranchChange]:
     """Go on while no trial has converged.
 
     A round extends the trials that are alive to the trial time, then tries new values. If none has
@@ -365,7 +365,7 @@ def _doubled(search: Search, spec: TuningSpec) -> Search:
 
 def _new_or_end(
     before: Search, search: Search, proposal: Mapping[str, float]
-) -> tuple[Search, Turn]:
+) -> tuple[Search, BranchChange]:
     end = _end_of(search)
     if end is None:
         return _new_trial(before, search, proposal)
@@ -376,7 +376,7 @@ def _new_or_end(
 
 def _new_trial(
     before: Search, search: Search, proposal: Mapping[str, float]
-) -> tuple[Search, Turn]:
+) -> tuple[Search, BranchChange]:
     number = search.trials[-1].number + 1
     trial = Trial(number, search.number, dict(proposal))
     search = replace(search, trials=(*search.trials, trial), running=number)
@@ -404,11 +404,11 @@ def _turn(
     branch: int,
     values: Mapping[str, float] | None = None,
     end: SearchEnd | None = None,
-) -> Turn:
+) -> BranchChange:
     """Describe the change from the running trial of `before` to `branch`."""
     alive = {trial.number for trial in after.open_trials}
     parked = {trial.number for trial in before.open_trials} - {before.running}
-    return Turn(
+    return BranchChange(
         parks=before.running in alive and branch != before.running,
         branch=branch,
         frees=tuple(sorted(parked - alive - {branch})),

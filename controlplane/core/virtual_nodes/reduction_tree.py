@@ -37,7 +37,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class TreeReduction:
+class ReductionPrograms:
     """Programs by which the workers of one membership reduce one batch.
 
     Attributes:
@@ -56,7 +56,7 @@ def plan_reduction(
     present: Sequence[bool],
     owned: Sequence[Sequence[int]],
     rows_per_worker: int | None = None,
-) -> TreeReduction:
+) -> ReductionPrograms:
     """Plan the exact reduction of one batch over the workers of a membership.
 
     Args:
@@ -85,7 +85,7 @@ def plan_reduction(
         tuple(worker * stride + row for worker, row in planner.rows), tuple(planner.row_merges)
     )
     assert across.num_rows == (1 if any(present) else 0)
-    return TreeReduction(local=local, rows_per_worker=stride, across=across)
+    return ReductionPrograms(local=local, rows_per_worker=stride, across=across)
 
 
 def running_sum(items: Sequence[int]) -> Schedule:

@@ -20,7 +20,7 @@ from controlplane.simulator.applications.batches import (
     fixed_batch,
     fixed_batches,
 )
-from controlplane.simulator.applications.step_times import Floats, Placement, StepTimes
+from controlplane.simulator.applications.step_times import Floats, Placement, PlacementStepTimes
 
 #: Least squared norm of a gradient as a share of its variance: measured ones go down to 0.
 LEAST_SIGNAL = 1e-9
@@ -33,7 +33,7 @@ _REMEMBERED = (
 
 
 @dataclass(frozen=True)
-class Validation:
+class ProfiledRun:
     """One training run at one batch size, epoch by epoch. All arrays have one row an epoch.
 
     Attributes:
@@ -62,10 +62,10 @@ class ProfiledApplication:
     name: str
     bounds: BatchBounds
     num_epochs: int
-    validations: Mapping[int, Validation]
-    times: StepTimes
+    validations: Mapping[int, ProfiledRun]
+    times: PlacementStepTimes
     speeds: Mapping[str, float] = field(default_factory=dict)
-    times_by_kind: Mapping[str, StepTimes] = field(default_factory=dict)
+    times_by_kind: Mapping[str, PlacementStepTimes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._sizes = np.array(sorted(self.validations), dtype=float)

@@ -30,7 +30,7 @@ class Measurement:
     sync_s: float
 
 
-class StepTimes:
+class PlacementStepTimes:
     """Seconds of a step and of its exchange, by placement and examples per accelerator."""
 
     def __init__(

@@ -18,7 +18,7 @@ Releases = dict[AcceleratorId, float]
 
 
 @dataclass
-class Holding:
+class JobAccelerators:
     """A job's accelerators, and their change under way.
 
     Attributes:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from controlplane.core.cycle import decide
 from controlplane.core.scheduling.plan import plan_between
 from controlplane.core.values.types import AcceleratorId, Allocation, Job, Plan, Snapshot
-from controlplane.simulator.engine.changes import Holding, Releases
-from controlplane.simulator.engine.failures import Outages, Turn, silence, survive
+from controlplane.simulator.engine.changes import JobAccelerators, Releases
+from controlplane.simulator.engine.failures import NodeEventKind, Outages, silence, survive
 from controlplane.simulator.engine.jobs import SimulatedJob, Terms
 from controlplane.simulator.engine.run import (
     LEAST_DONE,
@@ -58,7 +58,7 @@ class EventRun(Run):
         self.trials = Trials(self.jobs, terms)
         self._watch = watch
         self._arrived = 0
-        self._live: dict[int, Holding] = {}
+        self._live: dict[int, JobAccelerators] = {}
         self._events: list[tuple[float, int, int]] = []  # (time, job, version)
         self._versions: dict[int, int] = {}
         self._releases: list[tuple[float, AcceleratorId]] = []
@@ -112,7 +112,7 @@ class EventRun(Run):
             job = self.jobs[self._arrived]
             if job.spec.submitted_at > self.now:
                 break
-            self._live[job.id] = Holding(job)
+            self._live[job.id] = JobAccelerators(job)
             self._arrived += 1
             self._counted_at = self.now
         return self._arrived > before
@@ -126,7 +126,7 @@ class EventRun(Run):
                 is_ended |= self._job_step(self._live[job_id])
         return is_ended
 
-    def _job_step(self, holding: Holding) -> bool:
+    def _job_step(self, holding: JobAccelerators) -> bool:
         job = holding.job
         job.advance(self.now)
         if job.is_done:
@@ -140,7 +140,7 @@ class EventRun(Run):
         self._plan_event(holding)
         return False
 
-    def _remove(self, holding: Holding) -> None:
+    def _remove(self, holding: JobAccelerators) -> None:
         """Take a job that has ended out of the system."""
         job = holding.job
         self._give_back(holding.end(self.now))
@@ -163,24 +163,24 @@ class EventRun(Run):
         num_idle = num_free - sum(least for least in waiting if least <= num_free)
         live = [one.job for one in self._live.values()]
         for trial in self.trials.begun(live, num_idle, self.now):
-            self._live[trial.id] = Holding(trial)
+            self._live[trial.id] = JobAccelerators(trial)
 
     def _nodes_step(self) -> bool:
         """Process events of nodes; return whether the number of available nodes changed."""
         is_changed = False
         for event in self._outages.due(self.now):
             rows = self._nodes[event.node]
-            if event.turn is Turn.BACK:
+            if event.turn is NodeEventKind.BACK:
                 self._lost.difference_update(rows)
-            elif event.turn is Turn.SILENT:
+            elif event.turn is NodeEventKind.SILENT:
                 self._silent[event.node] = self._outages.lease_ends_at(event)
             else:
                 del self._silent[event.node]
                 self._lost.update(rows)
                 self._note_loss()
-            is_changed |= event.turn is not Turn.SILENT
+            is_changed |= event.turn is not NodeEventKind.SILENT
             for holding in self._live.values():
-                if event.turn is Turn.LOST:
+                if event.turn is NodeEventKind.LOST:
                     held = holding.job.held
                     self._give_back(survive(holding, rows, self.now))
                     if holding.job.held != held:
@@ -200,7 +200,7 @@ class EventRun(Run):
         if live and self._done - before < LEAST_DONE * len(live):
             raise StuckError(lost_text(live))
 
-    def _plan_event(self, holding: Holding) -> None:
+    def _plan_event(self, holding: JobAccelerators) -> None:
         job_id = holding.job.id
         self._versions[job_id] = self._versions.get(job_id, 0) + 1
         at = holding.next_at(self.now)

@@ -16,11 +16,11 @@ from enum import IntEnum
 import numpy as np
 
 from controlplane.core.values.types import AcceleratorId
-from controlplane.simulator.engine.changes import Holding, Releases
+from controlplane.simulator.engine.changes import JobAccelerators, Releases
 from controlplane.simulator.settings import Failures
 
 
-class Turn(IntEnum):
+class NodeEventKind(IntEnum):
     """Kind of event of a node."""
 
     SILENT = 0
@@ -29,12 +29,12 @@ class Turn(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Event:
+class NodeEvent:
     """An event of one node."""
 
     at: float
     node: int
-    turn: Turn
+    turn: NodeEventKind
 
 
 class Outages:
@@ -43,7 +43,7 @@ class Outages:
     def __init__(self, nodes: Iterable[int], failures: Failures | None, seed: int) -> None:
         self._failures = failures
         self._random: Mapping[int, np.random.Generator] = {}
-        self._events: list[Event] = []
+        self._events: list[NodeEvent] = []
         if failures is not None:
             self._random = {node: np.random.default_rng([seed, node]) for node in nodes}
             for node in self._random:
@@ -54,17 +54,17 @@ class Outages:
         """Time of the next event; infinite: never."""
         return self._events[0].at if self._events else math.inf
 
-    def due(self, now: float) -> list[Event]:
+    def due(self, now: float) -> list[NodeEvent]:
         """Remove and return the events up to `now`, in order."""
         found = []
         while self._events and self._events[0].at <= now:
             event = heapq.heappop(self._events)
             found.append(event)
-            if event.turn is Turn.BACK:
+            if event.turn is NodeEventKind.BACK:
                 self._next_loss(event.node, event.at)
         return found
 
-    def lease_ends_at(self, silent: Event) -> float:
+    def lease_ends_at(self, silent: NodeEvent) -> float:
         """Return the end of the lease of a node that has fallen silent."""
         assert self._failures is not None, "nothing is lost where nothing fails"
         return silent.at + self._failures.lease_s
@@ -75,11 +75,17 @@ class Outages:
         silent_at = since + random.exponential(failures.mtbf_s)
         lost_at = silent_at + failures.lease_s
         back_at = lost_at + random.exponential(failures.mttr_s)
-        for at, turn in ((silent_at, Turn.SILENT), (lost_at, Turn.LOST), (back_at, Turn.BACK)):
-            heapq.heappush(self._events, Event(at, node, turn))
+        for at, turn in (
+            (silent_at, NodeEventKind.SILENT),
+            (lost_at, NodeEventKind.LOST),
+            (back_at, NodeEventKind.BACK),
+        ):
+            heapq.heappush(self._events, NodeEvent(at, node, turn))
 
 
-def silence(holding: Holding, gone: Collection[AcceleratorId], now: float, until: float) -> None:
+def silence(
+    holding: JobAccelerators, gone: Collection[AcceleratorId], now: float, until: float
+) -> None:
     """Let a job wait on a node that has fallen silent.
 
     Its accelerators do not change before the lease expires, and trainers starting there never
@@ -95,7 +101,7 @@ def silence(holding: Holding, gone: Collection[AcceleratorId], now: float, until
         job.still_until = math.inf
 
 
-def survive(holding: Holding, gone: Collection[AcceleratorId], now: float) -> Releases:
+def survive(holding: JobAccelerators, gone: Collection[AcceleratorId], now: float) -> Releases:
     """Continue without lost accelerators; return the releases and their times.
 
     A change under way is abandoned: present trainers continue, also those that were to leave.

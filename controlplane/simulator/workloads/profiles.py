@@ -15,8 +15,12 @@ from typing import Any
 import numpy as np
 
 from controlplane.simulator.applications.batches import BatchBounds
-from controlplane.simulator.applications.profiled import ProfiledApplication, Validation
-from controlplane.simulator.applications.step_times import Measurement, Placement, StepTimes
+from controlplane.simulator.applications.profiled import ProfiledApplication, ProfiledRun
+from controlplane.simulator.applications.step_times import (
+    Measurement,
+    Placement,
+    PlacementStepTimes,
+)
 from controlplane.simulator.workloads.reading import (
     csv_read,
     json_read,
@@ -129,11 +133,14 @@ def speeds_of(factors: Any) -> dict[str, float]:
     return found
 
 
-def _times_read(folder: Path) -> tuple[StepTimes, tuple[int, int]]:
+def _times_read(folder: Path) -> tuple[PlacementStepTimes, tuple[int, int]]:
     """Read the measured steps of a folder, and the least and most examples of a slice in them."""
     placed = _placed_read(folder / "placements.csv")
     local = [row[0] for rows in placed.values() for row in rows]
-    return StepTimes(placed, _spread_read(folder / "scalability.csv")), (min(local), max(local))
+    return PlacementStepTimes(placed, _spread_read(folder / "scalability.csv")), (
+        min(local),
+        max(local),
+    )
 
 
 def _batch_of(path: Path) -> int:
@@ -143,7 +150,7 @@ def _batch_of(path: Path) -> int:
     return int(batch)
 
 
-def _validation_read(path: Path) -> Validation:
+def _validation_read(path: Path) -> ProfiledRun:
     names = ("progress", "iteration", "grad_sqr", "grad_var", "metric")
     rows: list[list[float]] = []
     for line, row in csv_read(path, _OPTION):
@@ -154,7 +161,7 @@ def _validation_read(path: Path) -> Validation:
             if min(values[2], values[3]) < 0.0 or values[2] + values[3] == 0.0:
                 raise ValueError("'grad_sqr' and 'grad_var' must not be negative, nor both 0")
             rows.append(values)
-    return Validation(*np.array(rows, dtype=float).reshape(-1, len(names)).T)
+    return ProfiledRun(*np.array(rows, dtype=float).reshape(-1, len(names)).T)
 
 
 def _placed_read(path: Path) -> dict[Placement, list[tuple[int, float, float]]]:

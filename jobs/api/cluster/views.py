@@ -222,7 +222,7 @@ class Audit(generics.ListAPIView):
     filterset_class = AuditFilter
 
 
-class Cluster(APIView):
+class ClusterSeries(APIView):
     """Accelerators held by each job over time, and their throughput."""
 
     @extend_schema(

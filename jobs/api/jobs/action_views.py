@@ -31,9 +31,9 @@ from jobs.selectors.policy_preview import STARTS_LIMIT, reprioritise_preview
 from jobs.services.scheduling.policy import cluster_setting
 from jobs.services.submission.many_jobs import (
     JOBS_LIMIT,
-    Change,
+    ActionOutcome,
     JobsAction,
-    Outcome,
+    PriorityChange,
     jobs_act,
     undo_of,
 )
@@ -148,7 +148,7 @@ class OutcomeSerializer(serializers.Serializer):
     code = serializers.CharField(help_text="If not done, why, as for one job; else empty.")
     detail = serializers.CharField()
 
-    def get_done(self, outcome: Outcome) -> bool:
+    def get_done(self, outcome: ActionOutcome) -> bool:
         return not outcome.code
 
 
@@ -161,7 +161,7 @@ class OutcomesSerializer(serializers.Serializer):
     )
 
 
-def action_perform(user: Any, data: Mapping[str, Any]) -> tuple[list[Outcome], list[Any]]:
+def action_perform(user: Any, data: Mapping[str, Any]) -> tuple[list[ActionOutcome], list[Any]]:
     """Check and perform one action; return the outcomes and the requests that undo it.
 
     Raises:
@@ -215,11 +215,11 @@ def action_preview(user: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _changes(values: Mapping[str, Any]) -> dict[int, Change]:
+def _changes(values: Mapping[str, Any]) -> dict[int, PriorityChange]:
     """Return the change of each job of a checked request."""
     rows = values.get("changes") or [{**values, "job": job} for job in values["jobs"]]
     return {
-        row["job"]: Change(
+        row["job"]: PriorityChange(
             Standing(row.get("priority"), row.get("tier")),
             Standing(row.get("expected_priority"), row.get("expected_tier")),
         )

@@ -15,7 +15,7 @@ from jobs.models import (
 )
 from jobs.selectors.access import text_for
 from jobs.selectors.log_lines import LEVELS, OUTPUT
-from jobs.selectors.log_search import Stop
+from jobs.selectors.log_search import SearchBound
 
 
 class EventSerializer(serializers.ModelSerializer):
@@ -108,7 +108,8 @@ class LogSearchSerializer(serializers.Serializer):
 
     matches = LogMatchSerializer(many=True)
     stopped = serializers.ChoiceField(
-        choices=[stop.value for stop in Stop], help_text="`end`: all is searched; or a bound."
+        choices=[stop.value for stop in SearchBound],
+        help_text="`end`: all is searched; or a bound.",
     )
     next_cursor = serializers.CharField(help_text="To go on from; empty at the end.")
     searched_bytes = serializers.IntegerField()

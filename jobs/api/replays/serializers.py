@@ -10,7 +10,7 @@ from rest_framework import serializers
 from controlplane.core.policies import POLICIES
 from controlplane.simulator.settings import MOST_COST_S
 from jobs.models import Replay
-from jobs.selectors.replays import Comparison
+from jobs.selectors.replays import ComparedReplays
 from jobs.services.cluster.replays import HOURS_RANGE, SCENARIOS_LIMIT
 
 
@@ -144,7 +144,7 @@ class ComparisonSerializer(serializers.Serializer):
     rows = MeasureRowSerializer(many=True)
 
     @extend_schema_field(ComparedReplaySerializer(many=True))
-    def get_scenarios(self, comparison: Comparison) -> Any:
+    def get_scenarios(self, comparison: ComparedReplays) -> Any:
         """Return the replays, oldest first."""
         context = {"prices": comparison.prices}
         return ComparedReplaySerializer(comparison.replays, many=True, context=context).data

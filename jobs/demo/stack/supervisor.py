@@ -35,7 +35,7 @@ class PartFailedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SitePart:
     """One supervised process.
 
     Attributes:
@@ -57,7 +57,7 @@ class Part:
 
 @dataclass(slots=True)
 class _Running:
-    part: Part
+    part: SitePart
     process: subprocess.Popen[bytes]
     started_at: float
     backoff_s: float = FIRST_BACKOFF_S
@@ -69,7 +69,7 @@ class Supervisor:
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[SitePart],
         log_dir: Path,
         announce: Callable[[str], None],
         should_stop: Callable[[], bool] = lambda: False,
@@ -134,10 +134,10 @@ class Supervisor:
         )
         running.backoff_s = min(running.backoff_s * 2, MAX_BACKOFF_S)
 
-    def _log_path(self, part: Part) -> Path:
+    def _log_path(self, part: SitePart) -> Path:
         return self._log_dir / f"{part.name}.log"
 
-    def _spawn(self, part: Part) -> subprocess.Popen[bytes]:
+    def _spawn(self, part: SitePart) -> subprocess.Popen[bytes]:
         path = self._log_path(part)
         if path.exists() and path.stat().st_size > KEPT_LOG_BYTES:
             path.replace(path.with_suffix(".log.1"))
@@ -170,7 +170,7 @@ class Supervisor:
                 raise PartFailedError(f"{part.name} {what}:\n{self._log_tail(part)}")
             time.sleep(_CHECK_EVERY_S)
 
-    def _log_tail(self, part: Part) -> str:
+    def _log_tail(self, part: SitePart) -> str:
         lines = self._log_path(part).read_text(errors="replace").splitlines()
         return "\n".join(lines[-20:])
 

@@ -50,7 +50,7 @@ Speeds = tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class StepConfiguration:
     """Configuration of a measured step: key of `JobEstimates.samples`."""
 
     kind: str
@@ -69,16 +69,16 @@ class Measured:
     grad_s: float
 
 
-def samples_read(row: JobEstimates) -> dict[Configuration, Measured]:
+def samples_read(row: JobEstimates) -> dict[StepConfiguration, Measured]:
     """Read the measured steps of a job, the most recently sampled configuration last."""
     return _samples(row.samples)
 
 
-def _samples(stored: Iterable[Sequence[Any]]) -> dict[Configuration, Measured]:
-    return {Configuration(*key[:5]): Measured(*key[5:]) for key in stored}
+def _samples(stored: Iterable[Sequence[Any]]) -> dict[StepConfiguration, Measured]:
+    return {StepConfiguration(*key[:5]): Measured(*key[5:]) for key in stored}
 
 
-def samples_written(samples: Mapping[Configuration, Measured]) -> list[list[Any]]:
+def samples_written(samples: Mapping[StepConfiguration, Measured]) -> list[list[Any]]:
     """Return measured steps in their stored form."""
     return [
         [
@@ -96,7 +96,7 @@ def samples_written(samples: Mapping[Configuration, Measured]) -> list[list[Any]
 
 
 def throughput_samples(
-    samples: Mapping[Configuration, Measured], kind: str, num_virtual_nodes: int
+    samples: Mapping[StepConfiguration, Measured], kind: str, num_virtual_nodes: int
 ) -> list[ThroughputSample]:
     """Return the samples for a throughput model of one kind."""
     return [

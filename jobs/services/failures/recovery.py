@@ -13,7 +13,12 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
-from controlplane.core.membership.recovery import SurvivorState, Verdict, judge, membership_recover
+from controlplane.core.membership.recovery import (
+    RecoveryDecision,
+    SurvivorState,
+    judge,
+    membership_recover,
+)
 from controlplane.core.protocol.wire import Member, Membership
 from controlplane.core.values.lifecycle import (
     HOLDING_JOB_STATUSES,
@@ -200,7 +205,7 @@ def _crashes_note(gone: Sequence[Allocation], now: datetime.datetime) -> None:
             start_failure_note(row, now)
 
 
-def _suspects_note(scene: Scene, verdict: Verdict) -> None:
+def _suspects_note(scene: Scene, verdict: RecoveryDecision) -> None:
     Allocation.objects.filter(id__in=[scene.rows[slot].pk for slot in verdict.suspects]).update(
         lost_code="unreachable"
     )
@@ -209,7 +214,7 @@ def _suspects_note(scene: Scene, verdict: Verdict) -> None:
 
 
 def _is_worth_going_on(
-    job: Job, scene: Scene, verdict: Verdict, gone: Sequence[Allocation]
+    job: Job, scene: Scene, verdict: RecoveryDecision, gone: Sequence[Allocation]
 ) -> bool:
     """Return whether survivors have state that a restart would lose.
 
@@ -242,7 +247,7 @@ def _start_anew(
 def _go_on(
     job: Job,
     scene: Scene,
-    verdict: Verdict,
+    verdict: RecoveryDecision,
     gone: Sequence[Allocation],
     now: datetime.datetime,
     actor: str,
@@ -299,7 +304,7 @@ def _noticed_at(scene: Scene, now: datetime.datetime) -> datetime.datetime:
     return now - datetime.timedelta(seconds=max(_stalled_for_s(scene, now), 0.0))
 
 
-def _membership(job: Job, scene: Scene, verdict: Verdict) -> Membership:
+def _membership(job: Job, scene: Scene, verdict: RecoveryDecision) -> Membership:
     members = scene.members()
     ruling = scene.active or scene.switching
     assert ruling is not None
@@ -318,7 +323,9 @@ def _membership(job: Job, scene: Scene, verdict: Verdict) -> Membership:
     )
 
 
-def _allocations_write(job: Job, scene: Scene, verdict: Verdict, now: datetime.datetime) -> None:
+def _allocations_write(
+    job: Job, scene: Scene, verdict: RecoveryDecision, now: datetime.datetime
+) -> None:
     rows = Allocation.objects.filter(job=job, released_at=None)
     rows.filter(slot__in=verdict.survivors).update(
         release_requested_at=None, stalled_at=None, stalled_step=None, unreachable=[]

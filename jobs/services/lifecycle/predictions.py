@@ -13,7 +13,7 @@ from django.db.models import Exists, OuterRef, Q
 
 from controlplane.core.protocol.prediction_parts import (
     RESULT_FILE,
-    Part,
+    PredictionPart,
     examples_safe,
     part_of,
     parts_join,
@@ -32,7 +32,7 @@ JOIN_LIMIT_S = 900.0
 _DAMAGED = "predictions_damaged"
 
 
-def parts_stored(job: Job) -> dict[Part, Artifact]:
+def parts_stored(job: Job) -> dict[PredictionPart, Artifact]:
     """List the parts of a job's predictions that are stored."""
     rows = job.artifacts.filter(name__startswith="predictions-")
     return {part: row for row in rows if (part := part_of(row.name))}

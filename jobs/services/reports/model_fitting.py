@@ -21,8 +21,8 @@ from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.wire import Task
 from jobs.models import Generation, Job, JobEstimates, StepReport
 from jobs.selectors.estimates.job import (
-    Configuration,
     Measured,
+    StepConfiguration,
     example_worth,
     loss_fit_read,
     samples_read,
@@ -136,7 +136,7 @@ def _speed_learn(job: Job, row: JobEstimates, generation: Generation) -> None:
     row.throughput = {**row.throughput, key.kind: list(model.parameters)}
 
 
-def _samples_of_code(job: Job, own: Set[Configuration]) -> dict[Configuration, Measured]:
+def _samples_of_code(job: Job, own: Set[StepConfiguration]) -> dict[StepConfiguration, Measured]:
     """Return what other jobs that compute the same have measured, as far as this job has not."""
     same = JobEstimates.objects.filter(
         job__code_sha256=job.code_sha256,
@@ -147,7 +147,7 @@ def _samples_of_code(job: Job, own: Set[Configuration]) -> dict[Configuration, M
     ).exclude(job=job)
     rows = same.select_related("job").only("samples", "job__settings").order_by("-updated_at")
     alike = [row for row in rows[:_LOOKED_THROUGH] if row.job.settings == job.settings]
-    found: dict[Configuration, Measured] = {}
+    found: dict[StepConfiguration, Measured] = {}
     for row in reversed(alike[:CODE_JOBS_LIMIT]):
         for key, measured in samples_read(row).items():
             if key not in own:
@@ -156,7 +156,7 @@ def _samples_of_code(job: Job, own: Set[Configuration]) -> dict[Configuration, M
     return dict(list(found.items())[-CONFIGURATIONS_LIMIT:])
 
 
-def _look(job: Job, generation: Generation) -> tuple[Configuration, Measured] | None:
+def _look(job: Job, generation: Generation) -> tuple[StepConfiguration, Measured] | None:
     """Read a generation's speed from its members' reports; None if there are too few.
 
     A membership of mixed kinds yields no sample of any one kind.
@@ -169,7 +169,7 @@ def _look(job: Job, generation: Generation) -> tuple[Configuration, Measured] | 
     slowest = max(members, key=lambda member: (member.seconds or 0.0, member.num_virtual_nodes))
     num_slices = max(member.num_virtual_nodes for member in members)
     places = {member.node_id for member in generation.membership.members}
-    key = Configuration(
+    key = StepConfiguration(
         kind=kinds.pop(),
         num_nodes=len(places),
         num_accelerators=len(members),

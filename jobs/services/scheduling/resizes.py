@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from django.db.models import F
 
 from controlplane.core.estimates.batch_size import BatchChoice
-from controlplane.core.membership.slots import Place, SlotHistory, membership_next, places_on_node
+from controlplane.core.membership.slots import (
+    SlotHistory,
+    TrainerAddresses,
+    membership_next,
+    places_on_node,
+)
 from controlplane.core.protocol.wire import Membership, Task
 from controlplane.core.values.lifecycle import (
     SCHEDULABLE_JOB_STATUSES,
@@ -47,7 +52,7 @@ class StaleError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _OpenRows:
     """Open memberships and allocations of a job, read under its lock."""
 
     active: Generation | None
@@ -104,7 +109,7 @@ def job_empty(job: Job, now: datetime.datetime, *, reason: str, actor: str) -> b
     return True
 
 
-def _standing(job: Job) -> _Standing:
+def _standing(job: Job) -> _OpenRows:
     rows = {
         generation.phase: generation
         for generation in job.generations.filter(
@@ -117,7 +122,7 @@ def _standing(job: Job) -> _Standing:
     }
     if GenerationPhase.SWITCHING in rows:
         raise StaleError("a switch is under way")
-    return _Standing(
+    return _OpenRows(
         active=rows.get(GenerationPhase.ACTIVE),
         preparing=rows.get(GenerationPhase.PREPARING),
         newest=job.generations.order_by("-number").first(),
@@ -126,7 +131,7 @@ def _standing(job: Job) -> _Standing:
 
 
 def _grow_or_shrink(
-    job: Job, standing: _Standing, resize: Resize, now: datetime.datetime, actor: str
+    job: Job, standing: _OpenRows, resize: Resize, now: datetime.datetime, actor: str
 ) -> None:
     may_stay = standing.active_slots | standing.booting_slots
     staying = {
@@ -183,7 +188,7 @@ def _grow_or_shrink(
         _batch_event(job, choice, membership.generation, actor, now)
 
 
-def _membership_adopt(job: Job, membership: Membership, standing: _Standing) -> Membership:
+def _membership_adopt(job: Job, membership: Membership, standing: _OpenRows) -> Membership:
     """Order the due adoption, if all have the state, with a membership of the same trainers."""
     adoption, slots = job.due_adoption, standing.active_slots
     if adoption is None or set(membership.slots) != slots:
@@ -194,7 +199,7 @@ def _membership_adopt(job: Job, membership: Membership, standing: _Standing) -> 
     return dataclasses.replace(membership, adoption=adoption)
 
 
-def _batch_choice(job: Job, standing: _Standing, resize: Resize) -> BatchChoice | None:
+def _batch_choice(job: Job, standing: _OpenRows, resize: Resize) -> BatchChoice | None:
     """Return the requested batch size, or a better one for another number of accelerators."""
     if resize.batch_size is not None:
         return BatchChoice(resize.batch_size, 1.0, resize.reason)
@@ -248,7 +253,7 @@ def _event_requested(
 
 def _membership(
     job: Job,
-    standing: _Standing,
+    standing: _OpenRows,
     staying: Mapping[int, Allocation],
     wanted: Sequence[int],
     counts: Sequence[int] | None = None,
@@ -278,7 +283,7 @@ def _membership(
     )
 
 
-def places_read() -> dict[int, Place]:
+def places_read() -> dict[int, TrainerAddresses]:
     """Read where trainers may listen: every present accelerator of every online node."""
     nodes = Node.objects.filter(removed_at=None, status=NodeStatus.ONLINE)
     rows: dict[int, list[tuple[int, int]]] = {}
@@ -296,7 +301,7 @@ def places_read() -> dict[int, Place]:
 
 def _allocations_write(
     job: Job,
-    standing: _Standing,
+    standing: _OpenRows,
     membership: Membership,
     kept: Mapping[int, Allocation],
     wanted: Sequence[int],
@@ -346,7 +351,7 @@ def _accelerator_ids(membership: Membership, wanted: Sequence[int]) -> dict[int,
     }
 
 
-def _empty(job: Job, standing: _Standing, reason: str, now: datetime.datetime, actor: str) -> None:
+def _empty(job: Job, standing: _OpenRows, reason: str, now: datetime.datetime, actor: str) -> None:
     if standing.preparing is not None and not preparing_abort(job, standing.preparing, now):
         raise StaleError("its joiners got ready just now")
     if standing.active is None:

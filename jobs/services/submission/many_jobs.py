@@ -47,7 +47,7 @@ class JobsAction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PriorityChange:
     """Priority and tier to give to a job, and those that it must have until then."""
 
     given: Standing = UNCHANGED
@@ -55,7 +55,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ActionOutcome:
     """Result of an action on one job.
 
     Attributes:
@@ -86,13 +86,13 @@ class Outcome:
 def jobs_act(
     user: User,
     action: JobsAction,
-    changes: Mapping[int, Change],
+    changes: Mapping[int, PriorityChange],
     now: datetime.datetime,
     *,
     tag: str = "",
     reason: str = "",
     is_all_or_none: bool = False,
-) -> list[Outcome]:
+) -> list[ActionOutcome]:
     """Act on jobs together, in few queries; a repeated call changes nothing more.
 
     Args:
@@ -117,7 +117,7 @@ def jobs_act(
         acting = [job for job in jobs.values() if job.pk not in refused]
         refused |= _act(user, action, acting, changes, now, tag=tag, reason=reason)
         outcomes = [
-            Outcome(job_id, refused[job_id])
+            ActionOutcome(job_id, refused[job_id])
             if job_id in refused
             else _outcome(jobs[job_id], *former[job_id])
             for job_id in sorted(changes)
@@ -141,7 +141,7 @@ def _not_theirs(user: User, job_ids: Collection[int]) -> Refusals:
     }
 
 
-def _stale(jobs: Iterable[Job], changes: Mapping[int, Change]) -> Refusals:
+def _stale(jobs: Iterable[Job], changes: Mapping[int, PriorityChange]) -> Refusals:
     refused: Refusals = {}
     for job in jobs:
         for name, value in changes[job.pk].expected.changes(job).items():
@@ -150,14 +150,14 @@ def _stale(jobs: Iterable[Job], changes: Mapping[int, Change]) -> Refusals:
     return refused
 
 
-def _outcome(job: Job, revision: int, priority: int, tier: str) -> Outcome:
+def _outcome(job: Job, revision: int, priority: int, tier: str) -> ActionOutcome:
     former = Standing(
         priority if priority != job.priority else None, Tier(tier) if tier != job.tier else None
     )
-    return Outcome(job.pk, None, job.revision != revision, former)
+    return ActionOutcome(job.pk, None, job.revision != revision, former)
 
 
-def _refusals_raise(outcomes: Sequence[Outcome]) -> None:
+def _refusals_raise(outcomes: Sequence[ActionOutcome]) -> None:
     refused = [(one, one.error) for one in outcomes if one.error]
     if refused:
         first = refused[0][1]
@@ -169,7 +169,7 @@ def _act(
     user: User,
     action: JobsAction,
     jobs: Sequence[Job],
-    changes: Mapping[int, Change],
+    changes: Mapping[int, PriorityChange],
     now: datetime.datetime,
     *,
     tag: str,
@@ -206,8 +206,8 @@ def _not_allowed(
 
 def undo_of(
     action: JobsAction,
-    outcomes: Sequence[Outcome],
-    changes: Mapping[int, Change],
+    outcomes: Sequence[ActionOutcome],
+    changes: Mapping[int, PriorityChange],
     *,
     tag: str = "",
     reason: str = "",
@@ -228,7 +228,7 @@ def undo_of(
     return [{"action": opposite.value, "jobs": jobs, "tag": tag, "reason": because}]
 
 
-def _given_back(outcome: Outcome, given: Standing) -> dict[str, Any]:
+def _given_back(outcome: ActionOutcome, given: Standing) -> dict[str, Any]:
     values: dict[str, Any] = {"job": outcome.job_id}
     former = outcome.former
     if former.priority is not None:

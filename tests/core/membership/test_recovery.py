@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.membership.recovery import (
+    RecoveryDecision,
     SurvivorState,
-    Verdict,
     judge,
     membership_recover,
     mutually_reachable,
@@ -25,7 +25,9 @@ def trainers(num: int, **of_slot: dict[str, Any]) -> list[SurvivorState]:
     return [replace(row, **of_slot.get(f"s{row.slot}", {})) for row in rows]
 
 
-def decide(rows: list[SurvivorState], stalled_for_s: float = 0.0, limit: int = 8) -> Verdict | None:
+def decide(
+    rows: list[SurvivorState], stalled_for_s: float = 0.0, limit: int = 8
+) -> RecoveryDecision | None:
     return judge(rows, stalled_for_s=stalled_for_s, grace_s=2.0, silence_s=4.0, limit=limit)
 
 

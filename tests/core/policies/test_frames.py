@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.policies import POLICIES, SHARING
-from controlplane.core.policies.common.fair_fill import Demand, demands_fill, progressive_fill
+from controlplane.core.policies.common.fair_fill import UserDemand, demands_fill, progressive_fill
 from controlplane.core.scheduling.pools import held_by_kind, held_kind, own_kinds
 from controlplane.core.values.tiers import TIERS, Tier
 from controlplane.core.values.types import Job, Snapshot
@@ -73,7 +73,7 @@ def test_demands_are_filled_as_one_by_one(
         Job(number, at, claim, max(most * scale, 1), 0, most * scale)
         for number, (claim, most, at) in enumerate(rows)
     ]
-    demands = [Demand(job.weight, job.max_accelerators, job) for job in jobs]
+    demands = [UserDemand(job.weight, job.max_accelerators, job) for job in jobs]
     expected = progressive_fill(jobs, capacity * scale)
     assert demands_fill(demands, capacity * scale) == list(expected.values())
 
@@ -85,7 +85,8 @@ def test_demands_are_filled_as_one_by_one(
 def test_demands_get_their_claims_to_within_one(claims: list[float], capacity: int) -> None:
     """By exact arithmetic: nobody could have the last accelerator of another one for less."""
     demands = [
-        Demand(claim, capacity, job_make(number)) for number, claim in enumerate(claims, start=1)
+        UserDemand(claim, capacity, job_make(number))
+        for number, claim in enumerate(claims, start=1)
     ]
     counts = demands_fill(demands, capacity)
     assert sum(counts) == capacity

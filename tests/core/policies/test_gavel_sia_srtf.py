@@ -21,7 +21,7 @@ from controlplane.core.policies.sia.configurations import (
 )
 from controlplane.core.policies.sia.policy import sia
 from controlplane.core.policies.sia.program import (
-    Choice,
+    JobAssignment,
     Program,
     choose,
     left_out_cost,
@@ -77,7 +77,7 @@ def test_a_job_starts_on_its_least_and_at_most_doubles(
 def test_program_weighs_the_inverse_root_of_goodputs() -> None:
     """Two jobs on 4: 2 + 2 costs 2 / sqrt(2) = 1.41, 4 + nothing 0.5 + 1.5, 1 + 1 costs 2."""
     choices = [
-        Choice(row, Configuration("gpu", count, 1), count, count, count**-0.5)
+        JobAssignment(row, Configuration("gpu", count, 1), count, count, count**-0.5)
         for row in (0, 1)
         for count in (1, 2, 4)
     ]
@@ -86,7 +86,7 @@ def test_program_weighs_the_inverse_root_of_goodputs() -> None:
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> tuple[list[Choice], list[float], dict[str, int]]:
+def programs(draw: st.DrawFn) -> tuple[list[JobAssignment], list[float], dict[str, int]]:
     choices = []
     num_rows = draw(st.integers(1, 4))
     for row in range(num_rows):
@@ -96,17 +96,19 @@ def programs(draw: st.DrawFn) -> tuple[list[Choice], list[float], dict[str, int]
                     cost = draw(st.integers(1, 150)) / 100.0
                     utility = 1.0 / cost**2
                     configuration = Configuration(kind, count, 1)
-                    choices.append(Choice(row, configuration, utility, utility, cost))
+                    choices.append(JobAssignment(row, configuration, utility, utility, cost))
     capacity = {"fast": draw(st.integers(1, 5)), "slow": draw(st.integers(1, 5))}
     return choices, [1.0] * num_rows, capacity
 
 
-def _cost(chosen: list[Choice] | tuple[Choice | None, ...], num_rows: int) -> float:
+def _cost(chosen: list[JobAssignment] | tuple[JobAssignment | None, ...], num_rows: int) -> float:
     kept = [choice for choice in chosen if choice is not None]
     return sum(choice.cost for choice in kept) + left_out_cost(1.0, 1.0) * (num_rows - len(kept))
 
 
-def _fits(chosen: list[Choice] | tuple[Choice | None, ...], capacity: dict[str, int]) -> bool:
+def _fits(
+    chosen: list[JobAssignment] | tuple[JobAssignment | None, ...], capacity: dict[str, int]
+) -> bool:
     used = dict.fromkeys(capacity, 0)
     for choice in chosen:
         if choice is not None:
@@ -116,7 +118,7 @@ def _fits(chosen: list[Choice] | tuple[Choice | None, ...], capacity: dict[str, 
 
 @given(program=programs())
 def test_program_is_solved_exactly(
-    program: tuple[list[Choice], list[float], dict[str, int]],
+    program: tuple[list[JobAssignment], list[float], dict[str, int]],
 ) -> None:
     choices, weights, capacity = program
     by_row = [[None, *(c for c in choices if c.row == row)] for row in range(len(weights))]
@@ -144,7 +146,7 @@ def test_solving_writes_nothing_on_stdout(seed: int, capfd: pytest.CaptureFixtur
 
 @given(drawn=programs(), fractions=st.lists(st.floats(0.0, 1.0), min_size=24, max_size=24))
 def test_rounding_is_possible_and_leaves_nothing_to_gain(
-    drawn: tuple[list[Choice], list[float], dict[str, int]], fractions: list[float]
+    drawn: tuple[list[JobAssignment], list[float], dict[str, int]], fractions: list[float]
 ) -> None:
     choices, weights, capacity = drawn
     if not choices:

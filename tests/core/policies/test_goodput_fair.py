@@ -20,7 +20,7 @@ from controlplane.core.policies.goodput_fair.fairness_cost import (
 )
 from controlplane.core.policies.goodput_fair.forecast import Fluid
 from controlplane.core.policies.goodput_fair.placement import (
-    Move,
+    PlacementMove,
     Tenant,
     arrange,
     turns_of,
@@ -337,7 +337,7 @@ def test_jobs_that_stay_hold_up_nobody(
         for node in range(1, 5)
     }
     tenants = [tenant(1, sum(to.values()), now) for now, to in zip(held, wanted, strict=True)]
-    all_moves = [Move(1, now, to) for now, to in zip(held, wanted, strict=True)]
+    all_moves = [PlacementMove(1, now, to) for now, to in zip(held, wanted, strict=True)]
     assert turns_of(tenants, rooms, wanted) == waits(rooms, all_moves)
 
 
@@ -355,10 +355,14 @@ def test_jobs_never_wait_for_each_other_in_a_ring() -> None:
 
 def test_who_waits_for_whom_to_move() -> None:
     """Job 1 moves to where job 2 leaves; a third begins where job 1 was."""
-    moves = [Move(2, {1: 2}, {2: 2}), Move(2, {2: 2}, {3: 2}), Move(2, {}, {1: 2})]
+    moves = [
+        PlacementMove(2, {1: 2}, {2: 2}),
+        PlacementMove(2, {2: 2}, {3: 2}),
+        PlacementMove(2, {}, {1: 2}),
+    ]
     assert waits({1: 2, 2: 2, 3: 2}, moves) == [1, 0, 2]
     assert waits({1: 2, 2: 2, 3: 0}, moves) is None
-    back = [moves[0], Move(2, {2: 2}, {1: 2})]
+    back = [moves[0], PlacementMove(2, {2: 2}, {1: 2})]
     assert waits({1: 2, 2: 2}, back) is None
 
 

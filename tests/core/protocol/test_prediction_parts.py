@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.protocol.prediction_parts import (
-    Part,
-    Share,
+    PartShare,
+    PredictionPart,
     examples_safe,
     part_of,
     parts_join,
@@ -22,8 +22,8 @@ from controlplane.core.protocol.prediction_parts import (
 
 
 def test_a_part_is_read_from_its_own_name_only() -> None:
-    assert part_of("predictions-20-40.npz") == Part(20, 40)
-    assert Part(20, 40).name == "predictions-20-40.npz"
+    assert part_of("predictions-20-40.npz") == PredictionPart(20, 40)
+    assert PredictionPart(20, 40).name == "predictions-20-40.npz"
     for name in ("predictions.npz", "predictions-40-20.npz", "predictions-5-5.npz"):
         assert part_of(name) is None
     for name in ("predictions-020-40.npz", "../predictions-0-4.npz", "predictions-0-4.npz\n"):
@@ -32,17 +32,23 @@ def test_a_part_is_read_from_its_own_name_only() -> None:
 
 def test_parts_count_as_far_as_there_is_no_gap() -> None:
     assert examples_safe([]) == 0
-    assert examples_safe([Part(5, 9)]) == 0
-    assert examples_safe([Part(9, 12), Part(0, 4), Part(4, 8)]) == 8
-    overlapping = [Part(0, 6), Part(4, 10), Part(0, 3), Part(6, 9), Part(10, 11)]
+    assert examples_safe([PredictionPart(5, 9)]) == 0
+    assert examples_safe([PredictionPart(9, 12), PredictionPart(0, 4), PredictionPart(4, 8)]) == 8
+    overlapping = [
+        PredictionPart(0, 6),
+        PredictionPart(4, 10),
+        PredictionPart(0, 3),
+        PredictionPart(6, 9),
+        PredictionPart(10, 11),
+    ]
     assert parts_shares(overlapping) == [
-        Share(Part(0, 6), 0),
-        Share(Part(4, 10), 2),
-        Share(Part(10, 11), 0),
+        PartShare(PredictionPart(0, 6), 0),
+        PartShare(PredictionPart(4, 10), 2),
+        PartShare(PredictionPart(10, 11), 0),
     ]
 
 
-def files_of(whole: dict[str, Any], parts: list[Part]) -> dict[Part, bytes]:
+def files_of(whole: dict[str, Any], parts: list[PredictionPart]) -> dict[PredictionPart, bytes]:
     files = {}
     for part in parts:
         stream = io.BytesIO()
@@ -51,7 +57,7 @@ def files_of(whole: dict[str, Any], parts: list[Part]) -> dict[Part, bytes]:
     return files
 
 
-def joined(files: dict[Part, bytes], num_examples: int) -> bytes:
+def joined(files: dict[PredictionPart, bytes], num_examples: int) -> bytes:
     target = io.BytesIO()
     parts_join(files, num_examples, lambda part: io.BytesIO(files[part]), target)
     return target.getvalue()
@@ -71,26 +77,26 @@ def test_the_whole_has_every_row_once_whatever_the_cuts(
         "nothing": np.zeros((17, 0), np.float16),
     }
     edges = [0, *sorted(cuts), 17]
-    parts = [Part(low, high) for low, high in itertools.pairwise(edges)]
-    parts += [Part(first, end) for first, end in extra if first < end]
+    parts = [PredictionPart(low, high) for low, high in itertools.pairwise(edges)]
+    parts += [PredictionPart(first, end) for first, end in extra if first < end]
     content = joined(files_of(whole, parts), 17)
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         assert sorted(archive.files) == sorted(whole)
         for name, rows in whole.items():
             assert archive[name].dtype == rows.dtype
             np.testing.assert_array_equal(archive[name], rows)
-    assert content == joined(files_of(whole, [Part(0, 17)]), 17)
+    assert content == joined(files_of(whole, [PredictionPart(0, 17)]), 17)
 
 
 def test_a_gap_or_a_part_of_another_shape_makes_no_whole() -> None:
     whole = {"scores": np.zeros((10, 3), np.float32)}
-    files = files_of(whole, [Part(0, 4), Part(5, 10)])
+    files = files_of(whole, [PredictionPart(0, 4), PredictionPart(5, 10)])
     with pytest.raises(ValueError, match="4 of 10 examples"):
         joined(files, 10)
-    files = files_of(whole, [Part(0, 4)])
-    files |= files_of({"scores": np.zeros((10, 2), np.float32)}, [Part(4, 10)])
+    files = files_of(whole, [PredictionPart(0, 4)])
+    files |= files_of({"scores": np.zeros((10, 2), np.float32)}, [PredictionPart(4, 10)])
     with pytest.raises(ValueError, match="predictions-4-10"):
         joined(files, 10)
-    short = files_of(whole, [Part(0, 4)])[Part(0, 4)]
+    short = files_of(whole, [PredictionPart(0, 4)])[PredictionPart(0, 4)]
     with pytest.raises(ValueError, match="predictions-0-10"):
-        joined({Part(0, 10): short}, 10)
+        joined({PredictionPart(0, 10): short}, 10)

@@ -12,7 +12,7 @@ from controlplane.core.protocol.codec import decode, encode
 from controlplane.core.protocol.tuning import TunableRange, TuningSpec
 from controlplane.core.protocol.wire import StopKind
 from controlplane.core.tuning.batch_sizes import SIZES_LIMIT, batch_size_conflict, batch_sizes
-from controlplane.core.tuning.course import Plan, TuningCourse, course_begin, course_step
+from controlplane.core.tuning.course import JobSteps, TuningCourse, course_begin, course_step
 from controlplane.core.tuning.search import (
     Search,
     SearchBounds,
@@ -142,7 +142,7 @@ def test_trials_of_any_size_take_no_more_than_their_share(
     share: float, total: int, own: int, rate: float, proposed: list[int]
 ) -> None:
     spec = TuningSpec(space=SPEC.space, max_share=share, max_trials=8)
-    plan = Plan(total=total, left=total, per_epoch=50, step_examples=own)
+    plan = JobSteps(total=total, left=total, per_epoch=50, step_examples=own)
     course = course_begin(TuningCourse(), spec, {"batch_size": own}, plan)
     for number in range(100_000):
         if course.active is None:

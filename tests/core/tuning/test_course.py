@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from controlplane.core.protocol.codec import decode, encode
 from controlplane.core.protocol.tuning import TunableRange, TuningSpec
 from controlplane.core.tuning.course import (
-    Plan,
+    JobSteps,
     TuningCourse,
     course_begin,
     course_epoch,
@@ -24,11 +24,11 @@ from controlplane.core.tuning.search import SearchEnd
 
 SPACE = {"learning_rate": TunableRange(low=1e-3, high=1.0, log=True)}
 VALUES = {"learning_rate": 0.1}
-PLAN = Plan(total=1000, left=1000, per_epoch=50)
+PLAN = JobSteps(total=1000, left=1000, per_epoch=50)
 
 
 def searched(
-    course: TuningCourse, spec: TuningSpec, plan: Plan, rate: float = 0.02
+    course: TuningCourse, spec: TuningSpec, plan: JobSteps, rate: float = 0.02
 ) -> TuningCourse:
     """Run a whole search; in each trial the loss falls from 1 by `rate` per step."""
     course = course_begin(course, spec, VALUES, plan)
@@ -54,7 +54,7 @@ def test_trials_take_no_more_than_their_share_nor_than_what_is_left(
     share: float, total: int, done: float, per_epoch: int, rate: float
 ) -> None:
     spec = TuningSpec(space=SPACE, max_share=share, max_trials=8)
-    plan = Plan(total=total, left=total - int(done * total), per_epoch=per_epoch)
+    plan = JobSteps(total=total, left=total - int(done * total), per_epoch=per_epoch)
     course = searched(TuningCourse(), spec, plan, rate)
     assert course.num_steps <= min(share * total, plan.left)
     assert not course.is_due
@@ -81,7 +81,7 @@ def test_an_epoch_with_a_search_is_known_from_its_begin_to_its_end() -> None:
     spec = TuningSpec(space=SPACE, max_trials=3, max_share=0.9)
     begun = course_begin(TuningCourse(), spec, VALUES, PLAN)
     course = searched(TuningCourse(), spec, PLAN)
-    none_fits = course_begin(TuningCourse(), spec, VALUES, Plan(total=5, left=5, per_epoch=5))
+    none_fits = course_begin(TuningCourse(), spec, VALUES, JobSteps(total=5, left=5, per_epoch=5))
     assert none_fits.active is None
     for each in (TuningCourse(), begun, course, none_fits):
         assert each.is_searching

@@ -17,11 +17,11 @@ from controlplane.core.protocol.tuning import TunableRange, TuningSpec
 from controlplane.core.tuning.convergence import NUM_POINTS, Verdict
 from controlplane.core.tuning.search import (
     ROOT,
+    BranchChange,
     Search,
     SearchBounds,
     SearchEnd,
     TrialEnd,
-    Turn,
     search_begin,
     search_step,
     shorter_trial_steps,
@@ -36,12 +36,14 @@ class Run:
     """A search driven to its end: branches are pairs of value and steps."""
 
     search: Search
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[BranchChange] = field(default_factory=list)
     parked: dict[int, tuple[float, int]] = field(default_factory=dict)
     present: tuple[float, int] = (0.0, 0)
     most_parked: int = 0
 
-    def go(self, loss: Loss, propose: Callable[[int], float], spec: TuningSpec = SPEC) -> Turn:
+    def go(
+        self, loss: Loss, propose: Callable[[int], float], spec: TuningSpec = SPEC
+    ) -> BranchChange:
         value = self.search.trial.values["learning_rate"]
         self.parked = {ROOT: (value, 0)}
         self.present = (value, 0)
@@ -58,7 +60,7 @@ class Run:
                     return turn
         raise AssertionError("the search does not end")
 
-    def _turn(self, running: int, turn: Turn) -> None:
+    def _turn(self, running: int, turn: BranchChange) -> None:
         self.turns.append(turn)
         if turn.parks:
             assert turn.branch != running
@@ -127,7 +129,7 @@ def test_pure_noise_ends_at_the_root() -> None:
     generator = np.random.default_rng(1)
     run = begun({"max_trials": 5, "limit": 100})
     turn = run.go(lambda rate, step: 1.0 + 0.1 * float(generator.normal()), grid)
-    assert turn == Turn(False, ROOT, turn.frees, None, SearchEnd.NONE_CONVERGED)
+    assert turn == BranchChange(False, ROOT, turn.frees, None, SearchEnd.NONE_CONVERGED)
     assert run.search.trial_steps == 80
     assert {trial.end for trial in run.search.trials} == {TrialEnd.UNSTABLE}
 

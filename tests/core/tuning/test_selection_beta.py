@@ -14,7 +14,7 @@ from controlplane.core.protocol.selection import SelectionMethod
 from controlplane.core.protocol.tuning import TunableRange, TuningSpec
 from controlplane.core.protocol.wire import StopKind
 from controlplane.core.tuning.course import (
-    Plan,
+    JobSteps,
     TuningCourse,
     course_begin,
     course_epoch,
@@ -32,7 +32,7 @@ ONE, TWO = {"selection_beta": 1.0}, {"selection_beta": 2.0}
 
 
 def begun(spec: TuningSpec = SPEC, total: int = 1000) -> TuningCourse:
-    plan = Plan(total=total, left=total, per_epoch=50, step_examples=BATCH)
+    plan = JobSteps(total=total, left=total, per_epoch=50, step_examples=BATCH)
     return course_begin(TuningCourse(), spec, ONE, plan)
 
 

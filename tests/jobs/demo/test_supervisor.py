@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobs.demo.stack.supervisor import Part, PartFailedError, Supervisor
+from jobs.demo.stack.supervisor import PartFailedError, SitePart, Supervisor
 
 DEADLINE_S = 20.0
 WAIT_FOREVER = "import signal; signal.pause()"
@@ -26,8 +26,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def python(name: str, code: str, **options: object) -> Part:
-    return Part(name=name, command=[sys.executable, "-c", code], **options)  # type: ignore[arg-type]
+def python(name: str, code: str, **options: object) -> SitePart:
+    return SitePart(name=name, command=[sys.executable, "-c", code], **options)  # type: ignore[arg-type]
 
 
 def test_parts_start_in_order_and_end_by_stage(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_parts_start_in_order_and_end_by_stage(tmp_path: Path) -> None:
         "signal.pause()\n"
     )
     parts = [
-        Part(
+        SitePart(
             name=path.name,
             command=[sys.executable, "-c", code, path.name, str(trace)],
             is_ready=path.exists,

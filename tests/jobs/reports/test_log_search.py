@@ -16,7 +16,7 @@ from jobs.selectors.log_lines import (
     window_at,
     window_before,
 )
-from jobs.selectors.log_search import LogSearch, Stop, Wanted, log_search
+from jobs.selectors.log_search import LogSearch, SearchBound, Wanted, log_search
 from tests.support.builders import at, job_make
 
 
@@ -126,7 +126,7 @@ class TestSearch:
         job = job_make()
         add(job, "one\ntwo\n", "three\nfour\n")
         first, second = self.all_of(job, Wanted("three", context=1))
-        assert (first.matches, first.stopped, first.next_cursor) == ([], Stop.BYTES, "0.8")
+        assert (first.matches, first.stopped, first.next_cursor) == ([], SearchBound.BYTES, "0.8")
         assert [line.text for line in second.matches[0].before] == ["two"]
 
     def test_matches_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,11 @@ class TestSearch:
         add(job, "".join(f"match {i}\n" for i in range(7)), "last match")
         found = self.all_of(job, Wanted("match"))
         assert [len(one.matches) for one in found] == [3, 3, 2]
-        assert [one.stopped for one in found] == [Stop.MATCHES, Stop.MATCHES, Stop.END]
+        assert [one.stopped for one in found] == [
+            SearchBound.MATCHES,
+            SearchBound.MATCHES,
+            SearchBound.END,
+        ]
         assert texts(found) == [
             *(f"match {i}" for i in range(7)), "last match",
         ]  # fmt: skip
@@ -145,7 +149,11 @@ class TestSearch:
         job = job_make()
         add(job, "one\n", "two\n", "three\n")
         found = self.all_of(job, Wanted("e"))
-        assert [one.stopped for one in found] == [Stop.TIME, Stop.TIME, Stop.END]
+        assert [one.stopped for one in found] == [
+            SearchBound.TIME,
+            SearchBound.TIME,
+            SearchBound.END,
+        ]
         assert texts(found) == ["one", "three"]
 
     def test_a_line_without_an_end_is_searched_in_pieces(

@@ -30,7 +30,7 @@ from jobs.models import (
 )
 from jobs.selectors import policy_state
 from jobs.selectors.cluster import cluster_snapshot
-from jobs.selectors.estimates.job import Configuration, fits_forget, samples_read
+from jobs.selectors.estimates.job import StepConfiguration, fits_forget, samples_read
 from jobs.selectors.estimates.resize_history import DEFAULT_RESIZE_S
 from jobs.selectors.estimates.step_times import profile_key
 from jobs.services.reports import model_fitting
@@ -81,8 +81,8 @@ def test_what_was_seen_on_more_accelerators_counts() -> None:
     assert rates == pytest.approx([64 / step_s for step_s in expected], rel=0.05)
     row = JobEstimates.objects.get(job=job)
     assert list(samples_read(row)) == [
-        Configuration("cpu", 2, 2, 64, 4),
-        Configuration("cpu", 1, 1, 64, 8),
+        StepConfiguration("cpu", 2, 2, 64, 4),
+        StepConfiguration("cpu", 1, 1, 64, 8),
     ]
     # it began with both and gave one away, which cost the played trainers 50 ms
     assert (seen.most_accelerators, seen.num_resizes) == (2, 1)

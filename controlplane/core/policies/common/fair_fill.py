@@ -74,7 +74,7 @@ def progressive_fill(jobs: Iterable[Job], capacity: int) -> dict[JobId, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class UserDemand:
     """Demand of one user on a pool.
 
     Attributes:
@@ -88,7 +88,7 @@ class Demand:
     first: Job
 
 
-def demands_fill(demands: Sequence[Demand], capacity: int) -> list[int]:
+def demands_fill(demands: Sequence[UserDemand], capacity: int) -> list[int]:
     """Return each demand's accelerators as `progressive_fill` shares them, without minima.
 
     Accelerators go to the lowest count per claim. So everything below the level at which real
@@ -115,7 +115,7 @@ def demands_fill(demands: Sequence[Demand], capacity: int) -> list[int]:
     return counts
 
 
-def _level(demands: Sequence[Demand], capacity: int) -> float:
+def _level(demands: Sequence[UserDemand], capacity: int) -> float:
     """Return the count per claim at which demands, in real numbers, add up to the capacity."""
     order = sorted(demands, key=lambda one: -one.most / one.claim)
     totals = list(accumulate(one.claim for one in order))
@@ -128,7 +128,7 @@ def _level(demands: Sequence[Demand], capacity: int) -> float:
     return level
 
 
-def _count_at(demand: Demand, level: float) -> int:
+def _count_at(demand: UserDemand, level: float) -> int:
     """Return how many of a demand's accelerators have a count per claim of at most `level`."""
     count = min(int(level * demand.claim), demand.most)
     while count > 0 and count / demand.claim > level:

@@ -17,7 +17,7 @@ Join = Callable[[Any, Any, Collection[JobId]], Any]
 
 
 @dataclass(frozen=True)
-class Part:
+class DecidedPart:
     """A decided part.
 
     Attributes:
@@ -64,7 +64,9 @@ def part_of(
     )
 
 
-def part_decide(policy: Policy, whole: Snapshot, left: Snapshot, state: Any, join: Join) -> Part:
+def part_decide(
+    policy: Policy, whole: Snapshot, left: Snapshot, state: Any, join: Join
+) -> DecidedPart:
     """Let a policy decide on a part of a snapshot.
 
     Jobs whose minimum is not in the part are not shown to it; their state is remembered, and they
@@ -72,9 +74,9 @@ def part_decide(policy: Policy, whole: Snapshot, left: Snapshot, state: Any, joi
     """
     able = jobs_able(left.jobs, capacity_by_kind(left))
     if not able:
-        return Part(whole, left, Decision({}, {}, carried=state))
+        return DecidedPart(whole, left, Decision({}, {}, carried=state))
     decision = policy(replace(left, jobs=able, carried=state))
     if len(able) < len(left.jobs):
         unable = frozenset(job.id for job in left.jobs).difference(job.id for job in able)
         decision = replace(decision, carried=join(decision.carried, state, unable))
-    return Part(whole, left, decision)
+    return DecidedPart(whole, left, decision)

@@ -26,10 +26,10 @@ from dataclasses import replace
 from functools import wraps
 
 from controlplane.core.policies.common.fair_fill import progressive_fill
-from controlplane.core.policies.common.parts import Part, Policy, part_decide, part_of
+from controlplane.core.policies.common.parts import DecidedPart, Policy, part_decide, part_of
 from controlplane.core.policies.common.quota_choice import accelerators_choose, accepts_any
 from controlplane.core.policies.common.quota_groups import (
-    Group,
+    QuotaGroup,
     projects_of,
     users_in_projects,
 )
@@ -55,7 +55,7 @@ def projects_kept(policy: Policy, *, is_rigid: bool) -> Policy:
 
 
 def _kept(
-    policy: Policy, groups_of: Callable[[Snapshot], list[Group]], *, is_rigid: bool
+    policy: Policy, groups_of: Callable[[Snapshot], list[QuotaGroup]], *, is_rigid: bool
 ) -> Policy:
     @wraps(policy)
     def kept(snapshot: Snapshot) -> Decision:
@@ -79,9 +79,9 @@ class _Frame:
         self._reasons: dict[JobId, Reason | str] = {}
         self._wanted: dict[str, int] = {}
         self._wanted_by_kind: dict[str, dict[str, int]] = {}
-        self._decided: dict[tuple[str, frozenset[AcceleratorId]], Part] = {}
+        self._decided: dict[tuple[str, frozenset[AcceleratorId]], DecidedPart] = {}
 
-    def decide(self, groups: Sequence[Group]) -> Decision:
+    def decide(self, groups: Sequence[QuotaGroup]) -> Decision:
         """Let the policy decide, and set apart the groups whose quotas that does not keep."""
         groups = [self._limited(group) for group in groups]
         limited = {job.id: job for group in groups for job in group.jobs}
@@ -96,8 +96,8 @@ class _Frame:
             for key, count in self._guarantees(groups).items()
         }
         budgets: dict[str, int] = {}
-        parts: dict[str, Part] = {}
-        rest: Part | None = None
+        parts: dict[str, DecidedPart] = {}
+        rest: DecidedPart | None = None
         for _ in groups:
             inside = (group for group in groups if group.key not in budgets)
             found = self._broken(inside, decision)
@@ -113,7 +113,7 @@ class _Frame:
         parts = self._lent(whole, apart, parts, rest)
         return self._joined(apart, parts, rest)
 
-    def _limited(self, group: Group) -> Group:
+    def _limited(self, group: QuotaGroup) -> QuotaGroup:
         """Lower the demands of a group's jobs to its limits; jobs that need more are left out.
 
         A job does not accept the kinds of whose limit its minimum is more.
@@ -144,7 +144,7 @@ class _Frame:
             jobs.append(job)
         return replace(group, jobs=tuple(jobs))
 
-    def _guarantees_by_kind(self, groups: Sequence[Group]) -> dict[str, dict[str, int]]:
+    def _guarantees_by_kind(self, groups: Sequence[QuotaGroup]) -> dict[str, dict[str, int]]:
         """Return how many of its guaranteed accelerators of each kind each group can use."""
         wanted: dict[str, dict[str, int]] = {group.key: {} for group in groups}
         for kind, capacity in self._capacity.items():
@@ -163,7 +163,7 @@ class _Frame:
                     wanted[key][kind] = count
         return wanted
 
-    def _guarantees(self, groups: Sequence[Group]) -> dict[str, int]:
+    def _guarantees(self, groups: Sequence[QuotaGroup]) -> dict[str, int]:
         """Return how many of its guaranteed accelerators each group can use.
 
         Where the cluster has too few for all, they are shared in proportion to the guarantees.
@@ -193,7 +193,7 @@ class _Frame:
         """Return the accelerators of the kind with most of them that a job accepts."""
         return max((n for kind, n in self._capacity.items() if job.accepts(kind)), default=0)
 
-    def _broken(self, groups: Iterable[Group], decision: Decision) -> dict[str, int]:
+    def _broken(self, groups: Iterable[QuotaGroup], decision: Decision) -> dict[str, int]:
         """Return the groups to set apart, with the accelerators that each is to have."""
         found: dict[str, int] = {}
         for group in groups:
@@ -217,7 +217,7 @@ class _Frame:
                 found[group.key] = group.most(max(self._wanted[group.key], sum(counts)))
         return found
 
-    def _is_kept_waiting(self, job: Job, group: Group, given: Counter[str]) -> bool:
+    def _is_kept_waiting(self, job: Job, group: QuotaGroup, given: Counter[str]) -> bool:
         """Return whether a job waits for more than the limits of its group leave."""
         if group.limit is None and not group.limit_by_kind:
             return False
@@ -233,13 +233,15 @@ class _Frame:
         return max(min(job.max_accelerators, self._room(job)), job.min_accelerators)
 
     def _parts(
-        self, whole: Snapshot, apart: Sequence[Group], budgets: Mapping[str, int]
-    ) -> dict[str, Part]:
+        self, whole: Snapshot, apart: Sequence[QuotaGroup], budgets: Mapping[str, int]
+    ) -> dict[str, DecidedPart]:
         """Decide for each group on accelerators of its own."""
         chosen = accelerators_choose(whole, apart, budgets, self._wanted, self._wanted_by_kind)
         return {group.key: self._part(whole, group, chosen[group.key]) for group in apart}
 
-    def _part(self, whole: Snapshot, group: Group, chosen: Collection[AcceleratorId]) -> Part:
+    def _part(
+        self, whole: Snapshot, group: QuotaGroup, chosen: Collection[AcceleratorId]
+    ) -> DecidedPart:
         known = self._decided.get((group.key, frozenset(chosen)))
         if known is not None:
             return known
@@ -254,7 +256,7 @@ class _Frame:
         self._decided[group.key, frozenset(chosen)] = part
         return part
 
-    def _kind_offered(self, part: Part, kind: str, count: int) -> Part:
+    def _kind_offered(self, part: DecidedPart, kind: str, count: int) -> DecidedPart:
         """Decide for waiting jobs of a part on guaranteed accelerators of a kind that are idle."""
         whole, decision = part.whole, part.decision
         waiting = tuple(
@@ -277,7 +279,9 @@ class _Frame:
         reasons = {**decision.reasons, **more.reasons}
         return replace(part, decision=replace(decision, shares=shares, reasons=reasons))
 
-    def _rest(self, whole: Snapshot, groups: Sequence[Group], parts: Mapping[str, Part]) -> Part:
+    def _rest(
+        self, whole: Snapshot, groups: Sequence[QuotaGroup], parts: Mapping[str, DecidedPart]
+    ) -> DecidedPart:
         """Decide for the jobs that are not apart on what the parts leave."""
         apart = {job.id for group in groups if group.key in parts for job in group.jobs}
         taken = frozenset[AcceleratorId]().union(*(part.taken for part in parts.values()))
@@ -286,8 +290,12 @@ class _Frame:
         return part_decide(self._policy, whole, left, self._main, joined)
 
     def _lent(
-        self, whole: Snapshot, apart: Sequence[Group], parts: Mapping[str, Part], rest: Part
-    ) -> dict[str, Part]:
+        self,
+        whole: Snapshot,
+        apart: Sequence[QuotaGroup],
+        parts: Mapping[str, DecidedPart],
+        rest: DecidedPart,
+    ) -> dict[str, DecidedPart]:
         """Offer accelerators that stay idle to the groups that are apart."""
         taken = rest.taken.union(*(part.taken for part in parts.values()))
         idle = [one for one in whole.accelerators if one.id not in taken]
@@ -318,7 +326,9 @@ class _Frame:
                 idle = [one for one in whole.accelerators if one.id not in taken]
         return found
 
-    def _joined(self, apart: Sequence[Group], parts: Mapping[str, Part], rest: Part) -> Decision:
+    def _joined(
+        self, apart: Sequence[QuotaGroup], parts: Mapping[str, DecidedPart], rest: DecidedPart
+    ) -> Decision:
         """Return the decision on all jobs, with the state of each group."""
         shares = dict(rest.decision.shares)
         reasons = self._reasons | self._rest_reasons(parts, rest)
@@ -345,7 +355,9 @@ class _Frame:
         known = {key: state for key, state in carried.items() if state is not None}
         return Decision(shares, reasons, carried=QuotaStates(known) if known else None)
 
-    def _rest_reasons(self, parts: Mapping[str, Part], rest: Part) -> dict[JobId, Reason | str]:
+    def _rest_reasons(
+        self, parts: Mapping[str, DecidedPart], rest: DecidedPart
+    ) -> dict[JobId, Reason | str]:
         """Return the reasons of jobs that are not apart; waiting ones name what the others take."""
         taken = sum(part.total for part in parts.values())
         reasons: dict[JobId, Reason | str] = {}
@@ -391,7 +403,7 @@ def _in_proportion(
     return {**wanted, **{key: filled[place] for place, key in enumerate(keys)}}
 
 
-def _kind_notes(group: Group, given: Counter[str]) -> tuple[Reason, ...]:
+def _kind_notes(group: QuotaGroup, given: Counter[str]) -> tuple[Reason, ...]:
     """Say how many of each kind with a quota a group has."""
     return tuple(
         reason(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from controlplane.core.policies.common.quota_groups import Group
+from controlplane.core.policies.common.quota_groups import QuotaGroup
 from controlplane.core.values.types import Accelerator, AcceleratorId, Job, Snapshot
 
 
@@ -16,7 +16,7 @@ def accepts_any(jobs: Iterable[Job], kind: str) -> bool:
 
 def accelerators_choose(
     snapshot: Snapshot,
-    groups: Sequence[Group],
+    groups: Sequence[QuotaGroup],
     budgets: Mapping[str, int],
     guaranteed: Mapping[str, int],
     guaranteed_by_kind: Mapping[str, Mapping[str, int]],
@@ -46,7 +46,9 @@ def accelerators_choose(
 class _Choice:
     """Accelerators chosen for groups so far, in turns."""
 
-    def __init__(self, pools: _Pools, groups: Sequence[Group], budgets: Mapping[str, int]) -> None:
+    def __init__(
+        self, pools: _Pools, groups: Sequence[QuotaGroup], budgets: Mapping[str, int]
+    ) -> None:
         self.chosen: dict[str, list[AcceleratorId]] = {group.key: [] for group in groups}
         self._pools = pools
         self._groups = {group.key: group for group in groups}
@@ -89,7 +91,7 @@ class _Choice:
 class _Pools:
     """Accelerators by holder: of a group, of nobody, of other jobs."""
 
-    def __init__(self, snapshot: Snapshot, groups: Sequence[Group]) -> None:
+    def __init__(self, snapshot: Snapshot, groups: Sequence[QuotaGroup]) -> None:
         by_id = {one.id: one for one in snapshot.accelerators}
         self._held: dict[str, list[Accelerator]] = {}
         for group in groups:
@@ -112,7 +114,7 @@ class _Pools:
                 size = Counter(one.node_id for one in row)
                 row.sort(key=lambda one: (-size[one.node_id], one.node_id, one.index))
 
-    def wishes(self, group: Group, budget: int) -> Iterator[Accelerator]:
+    def wishes(self, group: QuotaGroup, budget: int) -> Iterator[Accelerator]:
         """Yield the accelerators that a group can use, the best first."""
         held = self._held[group.key]
         own = Counter(one.kind for one in held)

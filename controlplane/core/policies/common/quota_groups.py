@@ -9,7 +9,7 @@ from controlplane.core.values.types import Job, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class QuotaGroup:
     """Jobs that share a quota.
 
     Attributes:
@@ -34,7 +34,7 @@ class Group:
         return count if limit is None else min(count, limit)
 
 
-def projects_of(snapshot: Snapshot) -> list[Group]:
+def projects_of(snapshot: Snapshot) -> list[QuotaGroup]:
     """List the projects with jobs and with a guarantee or a limit, of a kind or of all kinds."""
     jobs: dict[int, list[Job]] = {}
     for job in snapshot.jobs:
@@ -43,7 +43,7 @@ def projects_of(snapshot: Snapshot) -> list[Group]:
     found = []
     for project, members in sorted(jobs.items()):
         quota = snapshot.projects[project]
-        group = Group(
+        group = QuotaGroup(
             str(project),
             "project",
             tuple(members),
@@ -58,7 +58,7 @@ def projects_of(snapshot: Snapshot) -> list[Group]:
     return found
 
 
-def users_in_projects(snapshot: Snapshot) -> list[Group]:
+def users_in_projects(snapshot: Snapshot) -> list[QuotaGroup]:
     """List the users with jobs in projects that limit them."""
     jobs: dict[tuple[int, int | None], list[Job]] = {}
     for job in snapshot.jobs:
@@ -66,7 +66,7 @@ def users_in_projects(snapshot: Snapshot) -> list[Group]:
         if job.project is not None and quota is not None and quota.user_limit is not None:
             jobs.setdefault((job.project, job.user), []).append(job)
     return [
-        Group(
+        QuotaGroup(
             f"{project}.{'' if user is None else user}",
             "owner in this project",
             tuple(members),

@@ -19,8 +19,8 @@ from enum import StrEnum
 from functools import wraps
 
 from controlplane.core.policies.common.fair_fill import (
-    Demand,
     User,
+    UserDemand,
     demands_fill,
     is_by_job,
     members_of,
@@ -140,7 +140,7 @@ def user_limits(crowd: _Crowd) -> dict[str, dict[User, int]]:
     limits: dict[str, dict[User, int]] = {}
     for kind, total in crowd.capacity.items():
         demands = [
-            Demand(claim, min(most[kind][user], total), crowd.members[user][0])
+            UserDemand(claim, min(most[kind][user], total), crowd.members[user][0])
             for user, claim in crowd.claims.items()
         ]
         limits[kind] = dict(zip(crowd.claims, demands_fill(demands, total), strict=True))

@@ -29,7 +29,7 @@ _WHY = {
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CountsDecision:
     """A decision of the policy, before the reasons are written. Arrays of shape (M,).
 
     Attributes:
@@ -189,7 +189,7 @@ class Outcome:
         return reason("goodput_for_job", winner=other.id, because=because, cluster=self.gain)
 
 
-def explain(outcome: Outcome) -> dict[JobId, Reason]:
+def explain(outcome: CountsDecision) -> dict[JobId, Reason]:
     """Return a reason for every job."""
     options = outcome.options
     known = options.index
@@ -204,7 +204,7 @@ def explain(outcome: Outcome) -> dict[JobId, Reason]:
     return reasons
 
 
-def _holding(outcome: Outcome, row: int, job: Job) -> Reason:
+def _holding(outcome: CountsDecision, row: int, job: Job) -> Reason:
     kind = int(outcome.kinds[row])
     name, given, before = outcome.options.kinds[kind], outcome.given[row], outcome.before[row]
     cause = None
@@ -237,7 +237,7 @@ def _holding(outcome: Outcome, row: int, job: Job) -> Reason:
     return reason("parts", parts=(change, *_prospects(outcome, row, job)))
 
 
-def _prospects(outcome: Outcome, row: int, job: Job) -> list[Reason]:
+def _prospects(outcome: CountsDecision, row: int, job: Job) -> list[Reason]:
     """Describe the gain from a larger count, the expected end, and any unfairness."""
     parts = []
     following, more = int(outcome.following[0][row]), float(outcome.following[1][row])
@@ -261,7 +261,7 @@ def _prospects(outcome: Outcome, row: int, job: Job) -> list[Reason]:
     return parts or [reason("goodput_rest")]
 
 
-def _waiting(outcome: Outcome, row: int, job: Job) -> Reason:
+def _waiting(outcome: CountsDecision, row: int, job: Job) -> Reason:
     options = outcome.options
     kind = int(outcome.kinds[row])
     held = outcome.held_above(kind, 0.0)

@@ -197,7 +197,7 @@ def _own(now: Places, nodes: _Nodes, count: int) -> NodeId | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Move(Generic[Key]):
+class PlacementMove(Generic[Key]):
     """Accelerators of one job now and after, by place (node, or node and kind), and its minimum."""
 
     least: int
@@ -205,7 +205,7 @@ class Move(Generic[Key]):
     wanted: Mapping[Key, int]
 
 
-def waits(rooms: Mapping[Key, int], moves: Sequence[Move[Key]]) -> list[int] | None:
+def waits(rooms: Mapping[Key, int], moves: Sequence[PlacementMove[Key]]) -> list[int] | None:
     """Return for each job the number of moves that must precede its own, in sequence; None: a ring.
 
     A job can change as soon as all accelerators that it gets are free. Before that, the job gives
@@ -251,7 +251,7 @@ def turns_of(
                 free[node] -= count
         else:
             movers.append(row)
-            moves.append(Move(tenant.job.min_accelerators, tenant.now, places))
+            moves.append(PlacementMove(tenant.job.min_accelerators, tenant.now, places))
     found = waits(free, moves)
     if found is None:
         return None

@@ -26,7 +26,7 @@ from controlplane.core.policies.goodput_fair.counts import (
     allot,
     lives_s,
 )
-from controlplane.core.policies.goodput_fair.explanations import Outcome, explain
+from controlplane.core.policies.goodput_fair.explanations import CountsDecision, explain
 from controlplane.core.policies.goodput_fair.fairness_cost import (
     START_S,
     FairnessCost,
@@ -96,7 +96,9 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
     tries = counts_try(*calm) | starts_try(options, snapshot.now, kinds, given)
     shares, moves = _shares(snapshot, options, standing, valuation, change_s, kinds, given)
     given = np.array([shares[j.id].count if j.id in shares else 0 for j in options.jobs])
-    outcome = Outcome(snapshot, options, standing, valuation, kinds, given, tries, causes, moves)
+    outcome = CountsDecision(
+        snapshot, options, standing, valuation, kinds, given, tries, causes, moves
+    )
     return Decision(shares, explain(outcome), carried=crowds)
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from controlplane.core.policies.common.explanations import Holders, change, gainers
 from controlplane.core.policies.common.rates import left_s, packed_rates
 from controlplane.core.policies.sia.configurations import Configuration, Kind
-from controlplane.core.policies.sia.program import Choice, claim_weight, left_out_cost
+from controlplane.core.policies.sia.program import JobAssignment, claim_weight, left_out_cost
 from controlplane.core.values.explanations import MIN_REPORTED_GAIN, Reason, reason
 from controlplane.core.values.types import Job, JobId
 
@@ -32,7 +32,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProgramDecision:
     """A decision of the program, before the reasons are written.
 
     Attributes:
@@ -43,8 +43,8 @@ class Outcome:
 
     jobs: Sequence[Job]
     kinds: Mapping[str, Kind]
-    options: Mapping[int, Sequence[Choice]]
-    given: Mapping[int, Choice]
+    options: Mapping[int, Sequence[JobAssignment]]
+    given: Mapping[int, JobAssignment]
     current: Mapping[JobId, Configuration]
 
     @cached_property
@@ -100,7 +100,7 @@ class Outcome:
         return next((way for way in self.ways[kind] if way.freed >= missing), None)
 
 
-def held_reason(outcome: Outcome, row: int) -> Reason:
+def held_reason(outcome: ProgramDecision, row: int) -> Reason:
     """Describe a job's allotment and why it is not larger."""
     job, choice = outcome.jobs[row], outcome.given[row]
     own, configuration = outcome.current.get(job.id), choice.configuration
@@ -118,13 +118,13 @@ def held_reason(outcome: Outcome, row: int) -> Reason:
     return reason("parts", parts=tuple(parts))
 
 
-def _cause(outcome: Outcome, kind: str) -> Reason | None:
+def _cause(outcome: ProgramDecision, kind: str) -> Reason | None:
     """Name the job with the largest increase on a kind, if any."""
     winner = outcome.gainers.get(kind)
     return None if winner is None else reason("for_job", winner=winner)
 
 
-def _best(outcome: Outcome, row: int) -> Reason:
+def _best(outcome: ProgramDecision, row: int) -> Reason:
     """Compare a job's configuration with the next faster one, on its own kind if there is one."""
     choice, job = outcome.given[row], outcome.jobs[row]
     kind, least = choice.configuration.kind, choice.goodput * (1.0 + MIN_REPORTED_GAIN)
@@ -146,7 +146,7 @@ def _best(outcome: Outcome, row: int) -> Reason:
     )
 
 
-def waiting_reason(outcome: Outcome, row: int) -> Reason:
+def waiting_reason(outcome: ProgramDecision, row: int) -> Reason:
     """Describe a waiting job's demand, the present holders, and why no job makes room."""
     job = outcome.jobs[row]
     least = min(outcome.options[row], key=lambda option: option.configuration.count)

@@ -31,11 +31,16 @@ from controlplane.core.policies.sia.configurations import (
     goodputs_of,
 )
 from controlplane.core.policies.sia.explanations import (
-    Outcome,
+    ProgramDecision,
     held_reason,
     waiting_reason,
 )
-from controlplane.core.policies.sia.program import FAIRNESS_POWER, Choice, choose, claim_weight
+from controlplane.core.policies.sia.program import (
+    FAIRNESS_POWER,
+    JobAssignment,
+    choose,
+    claim_weight,
+)
 from controlplane.core.scheduling.pools import arrival_order, held_by_kind, held_kind
 from controlplane.core.values.explanations import Reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
@@ -82,9 +87,9 @@ def _choices(
     kinds: dict[str, Kind],
     current: Mapping[JobId, Configuration],
     now: float,
-) -> list[Choice]:
+) -> list[JobAssignment]:
     counts = {name: counts_of(kind) for name, kind in kinds.items()}
-    choices: list[Choice] = []
+    choices: list[JobAssignment] = []
     for row, job in enumerate(jobs):
         configurations = [
             one
@@ -105,7 +110,9 @@ def _choices(
                 utility *= keep
             cost = claim_weight(job) * utility**FAIRNESS_POWER
             is_held = configuration == own
-            choices.append(Choice(row, configuration, float(goodput), utility, cost, is_held))
+            choices.append(
+                JobAssignment(row, configuration, float(goodput), utility, cost, is_held)
+            )
     return choices
 
 
@@ -113,14 +120,14 @@ def _explain(
     snapshot: Snapshot,
     jobs: Sequence[Job],
     kinds: Mapping[str, Kind],
-    choices: Sequence[Choice],
-    chosen: Sequence[Choice],
+    choices: Sequence[JobAssignment],
+    chosen: Sequence[JobAssignment],
     current: Mapping[JobId, Configuration],
 ) -> dict[JobId, Reason]:
-    options: dict[int, list[Choice]] = {}
+    options: dict[int, list[JobAssignment]] = {}
     for choice in choices:
         options.setdefault(choice.row, []).append(choice)
-    outcome = Outcome(jobs, kinds, options, {one.row: one for one in chosen}, current)
+    outcome = ProgramDecision(jobs, kinds, options, {one.row: one for one in chosen}, current)
     reasons: dict[JobId, Reason] = {}
     for row, job in enumerate(jobs):
         if row not in options:

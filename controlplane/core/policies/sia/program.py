@@ -53,7 +53,7 @@ _TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class JobAssignment:
     """One job on one configuration.
 
     Attributes:
@@ -112,8 +112,8 @@ class Program:
 
 
 def choose(
-    choices: Sequence[Choice], weights: Sequence[float], capacity: Mapping[str, int]
-) -> list[Choice]:
+    choices: Sequence[JobAssignment], weights: Sequence[float], capacity: Mapping[str, int]
+) -> list[JobAssignment]:
     """Solve the program: the choices of least total cost."""
     if not choices:
         return []
@@ -135,7 +135,7 @@ def left_out_cost(weight: float, heaviest: float) -> float:
 
 
 def program_make(
-    choices: Sequence[Choice], weights: Sequence[float], capacity: Mapping[str, int]
+    choices: Sequence[JobAssignment], weights: Sequence[float], capacity: Mapping[str, int]
 ) -> Program:
     """Turn choices into arrays."""
     numbers = {kind: number for number, kind in enumerate(capacity)}

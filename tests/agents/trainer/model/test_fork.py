@@ -29,7 +29,7 @@ from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.tuning import TunableRange, TuningSpec
 from controlplane.core.protocol.wire import TrainingSpec
 from controlplane.core.selection.guard import BreakEvenGuard
-from controlplane.core.tuning.course import Plan, TuningCourse, course_begin
+from controlplane.core.tuning.course import JobSteps, TuningCourse, course_begin
 from tests.agents.trainer.local_jobs import training_spec
 
 STEP = 7
@@ -133,7 +133,7 @@ def test_a_search_under_way_is_left_at_its_root(tmp_path: Path) -> None:
 
     Tunables are the root's, too.
     """
-    tuning = course_begin(TuningCourse(), TuningSpec(space=SPACE), VALUES, Plan(500, 400, 50))
+    tuning = course_begin(TuningCourse(), TuningSpec(space=SPACE), VALUES, JobSteps(500, 400, 50))
     progress = replace(CURSOR, tuning=tuning)
     source, path = state_of(tuned=("batch_size",)), tmp_path / "restore.npz"
     saved(tmp_path, source)

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from agents.trainer.collectives.groups import lone_group
 from agents.trainer.contract.run_dir import ReportWriter
-from agents.trainer.engine.workload import Workload, workload_build
+from agents.trainer.engine.workload import BuiltJob, workload_build
 from agents.trainer.local.local_cluster import LocalJob
 from agents.trainer.model.keras_private import learning_rates_scaled
 from agents.trainer.model.progress import Progress
@@ -94,7 +94,7 @@ class LoneRuntime:
     slot, hint = 0, "auto"
 
 
-def trained_by_engine(work: Workload, sizes: list[int]) -> tuple[list[float], list[int]]:
+def trained_by_engine(work: BuiltJob, sizes: list[int]) -> tuple[list[float], list[int]]:
     """Do the steps of a job that is told another size before each; gives rates and sizes."""
     membership = membership_of({0: tuple(range(NUM_VIRTUAL_NODES))})
     planner = Planner(work.data.spec, membership, (0,), 0)

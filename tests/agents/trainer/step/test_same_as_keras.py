@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from agents.trainer.contract.run_dir import ReportWriter
-from agents.trainer.engine.workload import Workload, workload_build
+from agents.trainer.engine.workload import BuiltJob, workload_build
 from agents.trainer.model.progress import Activity, Progress
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.validate.job_file import LoadedJob, job_load
@@ -218,7 +218,7 @@ def spec(num_virtual_nodes: int = 3) -> TrainingSpec:
     )
 
 
-def trained_by_engine(work: Workload) -> list[dict[str, float]]:
+def trained_by_engine(work: BuiltJob) -> list[dict[str, float]]:
     """Run all epochs over virtual nodes; returns the logs of each."""
     virtual_nodes = tuple(range(work.data.spec.num_virtual_nodes))
     lone = Member(slot=0, node_id=0, accelerator_index=0, virtual_nodes=virtual_nodes)
@@ -252,7 +252,7 @@ def trained_by_engine(work: Workload) -> list[dict[str, float]]:
     return logs
 
 
-def has_data(work: Workload, activity: Activity) -> bool:
+def has_data(work: BuiltJob, activity: Activity) -> bool:
     return activity is Activity.TRAIN or work.data.validation is not None
 
 
