@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import pkgutil
 import subprocess
 import sys
 from pathlib import Path
 
 import controlplane.core
+from jobs import models
 
 ROOT = Path(__file__).parent.parent
 #: Loaded by a pure module, any of these means that the core cannot be used (or tested) alone.
@@ -95,6 +97,18 @@ def _docstring(package: str) -> str:
     text = (ROOT / package / "__init__.py").read_text().strip()
     is_docstring = text.startswith('"""') and text.endswith('"""') and text.count('"""') == 2
     return text if is_docstring else ""
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """A model may have the name of the value that it stores; nested classes are not counted."""
+    found: dict[str, list[str]] = {}
+    for package in ("agents", "controlplane", "frontend", "jobs"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and node.name not in ("Command", "Migration"):
+                    found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    most = {name: 2 if hasattr(models, name) else 1 for name in found}
+    assert not {name: paths for name, paths in found.items() if len(paths) > most[name]}
 
 
 def test_core_is_found_where_the_paths_say() -> None:

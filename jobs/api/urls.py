@@ -18,7 +18,7 @@ from jobs.api.jobs import views as jobs
 from jobs.api.notifications import views as notifications
 from jobs.api.openapi import ApiPages
 from jobs.api.projects import views as projects
-from jobs.api.projects.usage_views import Usage
+from jobs.api.projects.usage_views import UsageReport
 from jobs.api.replays import views as replays
 from jobs.api.saved_filters import views as saved_filters
 from jobs.api.secrets import views as secrets
@@ -109,7 +109,7 @@ urlpatterns = [
     _route("secrets/<str:name>/", secrets.SecretDetail, "secret-detail"),
     _route("tokens/", cluster.Tokens, "token-list"),
     _route("tokens/<int:token_id>/", cluster.TokenDetail, "token-detail"),
-    _route("usage/", Usage, "usage"),
+    _route("usage/", UsageReport, "usage"),
     _route("users/", users.UserList, "user-list"),
     _route("users/<str:name>/", users.UserDetail, "user-detail"),
     _route("account/", users.Account, "account"),

@@ -19,8 +19,7 @@ from rest_framework.views import APIView
 
 from jobs.api.requests import flag_param, person, time_param
 from jobs.exceptions import InvalidInputError
-from jobs.selectors.usage import Usage as UsageOf
-from jobs.selectors.usage import UsageBy, usage_between, usage_table
+from jobs.selectors.usage import Usage, UsageBy, usage_between, usage_table
 
 #: Days of a usage without `since`.
 DEFAULT_DAYS = 30
@@ -54,7 +53,7 @@ class UsageSerializer(serializers.Serializer):
     total = UsageRowSerializer(help_text="Of all jobs, each counted once.")
 
 
-class Usage(APIView):
+class UsageReport(APIView):
     """Accelerator-hours, waste and cost of the jobs that the user sees."""
 
     @extend_schema(
@@ -89,7 +88,7 @@ def usage_of(
     *,
     since: datetime.datetime | None,
     until: datetime.datetime | None,
-) -> UsageOf:
+) -> Usage:
     """Return the usage that a query asks for.
 
     Raises:
@@ -115,7 +114,7 @@ def usage_of(
     return usage_between(user, UsageBy(by), since, until, project)
 
 
-def usage_csv(usage: UsageOf) -> HttpResponse:
+def usage_csv(usage: Usage) -> HttpResponse:
     """Return the usage as a CSV file; the last row is the total."""
     text = io.StringIO()
     rows = usage_table(usage)
