@@ -2,17 +2,17 @@
 
 Workloads are drawn by the published recipe (controlplane/simulator/published/recipe.py), a
 quarter of the jobs on a quarter of its cluster: 40 or 80 jobs in 8 hours on 4 nodes of 4. Policies
-know of jobs what models fitted to their own reports say. After every decision, waiting jobs are
-forecast as the control plane does it (controlplane/core/expected_starts.py). The range that a job
-is told first is compared with its first start. Jobs that start in the decision after they are
-submitted are told nothing.
+use models fitted to the reports of each job. After every decision, waiting jobs are
+forecast as the control plane does it (controlplane/core/expected_starts.py). The first range of a
+job is compared with its first start. Jobs that start in the decision after they are submitted have
+none.
 
 Figures are of draws of REPORTING_SEEDS; factors of the forecast may be chosen on TUNING_SEEDS:
 
 * inside_share: part of the ranges that hold the start (goal 0.8), over all policies and draws;
 * inside_share_POLICY: the same under one policy;
 * median_width_s: median of latest less earliest;
-* told_share: part of the jobs that wait past a decision which are told a range before they start;
+* told_share: part of the jobs that wait past a decision which get a range before they start;
 * num_told: number of ranges;
 * median_jump_s: median of the seconds by which the next range of a job leaves the one that it was
   told, while no job comes, ends or is resized between the two;
@@ -81,16 +81,16 @@ class Told:
 
 @dataclass
 class Teller:
-    """Forecasts the waiting jobs, and keeps what each is told first.
+    """Forecasts of the waiting jobs, with the first range of each.
 
     All are forecast again after `AGAIN_S`, or with the next new one.
 
     Attributes:
         waiting: jobs that have waited past a decision.
-        first: job -> time and range of what it was told first.
-        shown: job -> the same of what it is told at present.
-        jumps_s: seconds by which ranges left those told, where nothing had changed.
-        num_changed: how many of them replaced those told.
+        first: job -> time and range of its first forecast.
+        shown: job -> the same of its present forecast.
+        jumps_s: seconds by which ranges left those shown, where nothing had changed.
+        num_changed: how many of them replaced those shown.
     """
 
     policy: str
@@ -148,7 +148,7 @@ class Outcome:
 
 
 def outcome_of(workload: Workload, cluster: Cluster, policy: str) -> Outcome:
-    """Simulate a workload at the measured cost of resizes, and return what its jobs are told."""
+    """Simulate a workload at the measured cost of resizes; returns the ranges shown to its jobs."""
     teller = Teller(policy)
     with native_output_dropped():
         report = simulate(workload, cluster, policy, watch=teller)

@@ -3,10 +3,10 @@
 One job trains on three accelerators of two nodes, with web, worker, beat and agents as processes of
 their own, and is hit again and again: trainers are killed in every phase of their work, two at
 once, one while the others recover; they are stopped so that they hang; lines to their peers and to
-the control plane are cut; nodes fall silent, as machines do that die; the control plane dies, and
-is away for minutes. The survivors go on from memory. Beside that stands the usual way, where
-nothing can survive: all trainers are killed and the job starts anew from its newest checkpoint. In
-the end its digest has to be that of a job that nobody touched.
+the control plane are cut; nodes fall silent, as without power; the control plane is killed, and
+down for minutes. The survivors go on from memory. For comparison, all trainers are killed and the
+job starts anew from its newest checkpoint, the usual way. In the end its digest has to be that of
+an undisturbed job.
 
     python -m benchmarks.failure [--rounds 1] [--only NAME ...]
 
@@ -50,10 +50,10 @@ class Loss:
     """One measured loss, in seconds since it was done.
 
     Attributes:
-        noticed_s: the control plane knew of it.
+        noticed_s: the control plane had recorded it.
         switched_s: the new membership was in place.
         step_s: the next step was complete.
-        still_s: longest time between two steps of a survivor; None where nobody survived.
+        still_s: longest time between two steps of a survivor; None without survivors.
     """
 
     case: Case
@@ -106,10 +106,10 @@ def main() -> int:
 
 
 def run(stack: Stack, hits: list[Case]) -> tuple[list[Loss], bool]:
-    """Hit one job with everything.
+    """Let one job suffer all losses.
 
     Returns:
-        What each loss cost, and whether the job ended like one that nobody touched: with the same
+        What each loss cost, and whether the job ended like an undisturbed one: with the same
         digest, steps and logs of every epoch.
     """
     slow_from = FIRST_STEPS + sum(STEPS_PER_CASE + int(hit.lasts_s / PACE_S) for hit in hits)

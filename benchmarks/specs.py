@@ -8,7 +8,7 @@ from controlplane.core.protocol.wire import ReductionMode, StopCondition, StopKi
 
 
 def steps_stop(num_steps: int = 10_000_000) -> StopCondition:
-    """Stop after so many steps; by default, no benchmark sees the end."""
+    """Stop after so many steps; by default more than any benchmark trains."""
     return StopCondition(kind=StopKind.STEPS, limit=num_steps)
 
 

@@ -109,7 +109,7 @@ class ArmProcess:
         if not line:
             self._errors.seek(0)
             said = self._errors.read()[-3000:].decode(errors="replace")
-            raise SystemExit(f"an arm died or did not answer in time\n{said}")
+            raise SystemExit(f"an arm failed or did not answer in time\n{said}")
         answer: dict[str, float] = json.loads(line)
         return answer
 

@@ -114,8 +114,8 @@ def measure(folder: Path) -> dict[str, float]:
     before, after = _compare("ResNet-50's scaling", workload(folder))
     other_before, other_after = _compare(f"scaling n^{EXPONENT:g}", workload(folder, power_scaling))
     print(
-        "\nVirtualFlow, 3 jobs: not replayed, as nobody recorded how long they ran nor which of "
-        "the 3 traces it was; what was published does not tell (see the head of this file)"
+        "\nVirtualFlow, 3 jobs: not replayed, as neither their durations nor which of the "
+        "3 traces it was were published (see the head of this file)"
     )
     return {
         "wfs_shares_equal": round(shares_equal(folder), 4),

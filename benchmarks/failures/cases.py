@@ -99,19 +99,19 @@ def kill_two(job: FatedJob, slots: Sequence[int]) -> Hit:
 
 
 def hang(job: FatedJob, slots: Sequence[int]) -> Hit:
-    """Stop a trainer's process in the middle of a step; nobody is told."""
+    """Stop a trainer's process in the middle of a step."""
     job.fates.set("computing", slots[-1], signal.SIGSTOP)
     return _met(job, "computing")
 
 
-def node_dies(job: FatedJob, slots: Sequence[int]) -> Hit:
-    """Let nothing more be heard of the node that the leader is not on: see `node_silence`."""
+def node_silent(job: FatedJob, slots: Sequence[int]) -> Hit:
+    """Silence the node that the leader is not on; see `node_silence`."""
     node = node_silence(job, _other_node(job, slots))
     return Hit(node.slots, node.at, node.bury)
 
 
-def leaders_node_dies(job: FatedJob, slots: Sequence[int]) -> Hit:
-    """Let nothing more be heard of the leader's node; what it has not told yet dies with it."""
+def leaders_node_silent(job: FatedJob, slots: Sequence[int]) -> Hit:
+    """Silence the leader's node; what it has not reported yet is lost."""
     node = node_silence(job, job.stack.node_of(job.id, slots[0]))
     return Hit(node.slots, node.at, node.bury)
 
@@ -191,8 +191,8 @@ CASES = (
     Case("two at once", kill_two),
     Case("hang", hang, 2, "hang_to_step_s"),
     Case("trainer cut off", trainer_cut_off),
-    Case("node dies", node_dies, 2, "node_loss_to_step_s"),
-    Case("leader's node dies", leaders_node_dies, figure="node_loss_to_step_s"),
+    Case("node silent", node_silent, 2, "node_loss_to_step_s"),
+    Case("leader's node silent", leaders_node_silent, figure="node_loss_to_step_s"),
     Case("node's processes killed", node_killed),
     Case("agent cut off", agent_cut_off),
     Case("control plane away", site_away, without_site=True),

@@ -1,8 +1,8 @@
-"""A job whose trainers are lost where somebody says: a file names the place and the trainer.
+"""A job whose trainers are lost at the place and the slot that a file names.
 
 Its code runs inside the trainer. So it can end the process (SIGKILL) or stop it (SIGSTOP) at an
 exact place of the trainer's own code, and it can cut the process off from its peers: packets that
-arrive for it are dropped by the kernel then, and nobody is told. See `fates` for the other side.
+arrive for it are dropped by the kernel then. See `fates` for the other side.
 
 Nothing of that changes what is computed. The model has dropout and batch statistics, so randomness
 and non-trainable state have to survive too, and its state is so large that joiners get it beside

@@ -1,4 +1,4 @@
-"""The other side of `fated_job`: names places and trainers, and sees when a fate has been met."""
+"""Files by which `fated_job` is given places and trainers, and reports what was met."""
 
 from __future__ import annotations
 

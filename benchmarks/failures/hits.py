@@ -32,7 +32,7 @@ class FatedJob:
 
         Args:
             settings: `pace_s`, seconds per step, and `slow_from`, the step from which it goes very
-                slowly, so as not to end before it is told to.
+                slowly, so that it does not end before the last loss.
         """
         self.stack = stack
         self.name = name
@@ -211,15 +211,14 @@ class SilentNode:
 
 
 def node_silence(job: FatedJob, node: str) -> SilentNode:
-    """Let a node die as a machine does whose power fails: nobody is told.
+    """Silence a node as a power failure does.
 
-    A process that is killed has its connections closed by its kernel, and those at the other end
-    know at once. A dead machine has no kernel: nothing is closed, refused, answered or
-    acknowledged. So its line to the control plane is cut, the kernel drops every packet that
-    arrives for its trainers, connections that begin included, and all its processes are stopped at
-    once, so that they send nothing either; they are killed when it is over. What differs from a
-    dead machine: what was sent before and not acknowledged yet is sent again, which says nothing
-    new.
+    The kernel closes the connections of a process that is killed, and the other ends notice at
+    once. Without power there is no kernel: nothing is closed, refused, answered or acknowledged. So
+    the node's line to the control plane is cut, the kernel drops every packet that arrives for its
+    trainers, connections that begin included, and all its processes are stopped at once, so that
+    they send nothing either; they are killed when it is over. One thing differs from a power
+    failure: what was sent before and not acknowledged yet is sent again.
     """
     stack = job.stack
     slots = tuple(s for s in stack.trainers_of(job.id) if stack.node_of(job.id, s) == node)

@@ -1,7 +1,7 @@
-"""A line between each agent and the control plane that can be cut: what is sent then, waits.
+"""A line between each agent and the control plane that can be cut.
 
-Nobody is told of a cut, as with a network that loses packets: connections stay open and nothing
-arrives. When the line is whole again what was sent arrives late.
+While it is cut connections stay open and nothing arrives, as in a network that loses packets. What
+was sent meanwhile arrives when the line is whole again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A job that tries to get at what is not its own, from inside `build`; see `from_jobs`.
+"""A job with attempts to reach other users' data and processes in `build`; see `from_jobs`.
 
 `settings`: `mode` chooses what is tried, `stack` is the folder of all processes of the site, and
 `ports` are those of the site. What it could do stands in its log, as a line of JSON behind MARK.

@@ -1,4 +1,4 @@
-"""MultiWorkerMirroredStrategy: one worker, told its place by TF_CONFIG.
+"""MultiWorkerMirroredStrategy: one worker, configured by TF_CONFIG.
 
 Keras 3's `fit` raises an error under this strategy, so the networks are built with `tf_keras`,
 which stands in as `keras` before any template is imported. Arms: `fit`, and `loop`, a hand-written

@@ -8,19 +8,18 @@ from django import forms
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend.views.admin import admin_or_404
 from frontend.views.changes import actor, errors_add
-from frontend.views.pages import id_or_none
 from jobs import nudges
 from jobs.exceptions import InvalidInputError
-from jobs.models import MaintenanceWindow, Node
+from jobs.models import Node
 from jobs.selectors import access, drains
-from jobs.selectors.maintenance import windows_open
+from jobs.selectors.maintenance import window_or_404, windows_open
 from jobs.selectors.pages import nodes
 from jobs.services.cluster.maintenance import LENGTH_LIMIT, window_cancel, windows_plan
 
@@ -106,11 +105,7 @@ def _plan(request: HttpRequest, form: WindowForm) -> bool:
 def maintenance_cancel(request: HttpRequest, window_id: int) -> HttpResponse:
     """Cancel a window before or during it."""
     admin_or_404(request)
-    number = id_or_none(str(window_id))
-    rows = MaintenanceWindow.objects.filter(node__removed_at=None).select_related("node")
-    window = None if number is None else rows.filter(pk=number).first()
-    if window is None:
-        raise Http404("No such maintenance window.")
+    window = window_or_404(window_id)
     reason = request.POST.get("reason", "")[:200]
     if window_cancel(window, timezone.now(), actor=actor(request), reason=reason):
         nudges.jobs_changed(cluster=True)

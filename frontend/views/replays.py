@@ -32,6 +32,7 @@ from jobs.selectors.replays import (
     MeasureRow,
     cluster_cost,
     comparison_of,
+    replay_summaries,
     replays_compared,
 )
 from jobs.selectors.usage import accelerator_prices
@@ -218,8 +219,7 @@ def _page(request: HttpRequest, given: dict[str, str], errors: dict[str, str]) -
 
 def _past(prices: Mapping[str, float]) -> list[tuple[Replay, dict[str, str]]]:
     """Return the newest replays with their main figures; none before the result."""
-    rows = Replay.objects.select_related("requested_by").defer("result")
-    rows = rows.annotate(changed=F("result__changed"), num_jobs=F("result__num_jobs"))
+    rows = replay_summaries().annotate(changed=F("result__changed"), num_jobs=F("result__num_jobs"))
     found: list[tuple[Replay, dict[str, str]]] = []
     for row in rows[:_SHOWN_REPLAYS]:
         figures = {}

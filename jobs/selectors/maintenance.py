@@ -6,11 +6,13 @@ import datetime
 
 from django.db.models import Q
 
+from jobs.exceptions import NotFoundError
 from jobs.models import MaintenanceWindow, maintenance_lead
 from jobs.selectors.access import Person, text_for
 
 #: Most windows of a list.
 MAX_WINDOWS = 1000
+_ID_LIMIT = 2**63 - 1
 
 
 def in_maintenance(now: datetime.datetime, of: str = "") -> Q:
@@ -21,6 +23,19 @@ def in_maintenance(now: datetime.datetime, of: str = "") -> Q:
 def closed_by_window(now: datetime.datetime, of: str = "") -> Q:
     """Select nodes that take no new work for maintenance, or rows `of` such nodes."""
     return _between(now + maintenance_lead(), now, of)
+
+
+def window_or_404(window_id: int) -> MaintenanceWindow:
+    """Return a window of a present node.
+
+    Raises:
+        NotFoundError: there is no such window.
+    """
+    rows = MaintenanceWindow.objects.filter(node__removed_at=None).select_related("node")
+    found = rows.filter(pk=window_id).first() if window_id <= _ID_LIMIT else None
+    if found is None:
+        raise NotFoundError("There is no such maintenance window.")
+    return found
 
 
 def _between(start: datetime.datetime, end: datetime.datetime, of: str) -> Q:

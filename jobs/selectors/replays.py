@@ -103,6 +103,11 @@ class ComparedReplays:
         return any(replay.is_live for replay in self.replays)
 
 
+def replay_summaries() -> QuerySet[Replay]:
+    """Return all replays with those who asked for them, without results."""
+    return Replay.objects.select_related("requested_by").defer("result")
+
+
 def replays_compared(replay: Replay) -> QuerySet[Replay]:
     """Return the replays over the same history, this one included."""
     return Replay.objects.filter(start_at=replay.start_at, end_at=replay.end_at)

@@ -17,10 +17,10 @@ from jobs.api.cluster.cordon_preview import CordonPreviewSerializer, cordon_prev
 from jobs.api.jobs.serializers import ReasonSerializer
 from jobs.api.permissions import AdminPermission, AdminToWritePermission
 from jobs.api.requests import actor, body, flag_param, text_field
-from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError
+from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import MaintenanceWindow, Node
 from jobs.selectors.access import Person, is_admin
-from jobs.selectors.maintenance import windows_open
+from jobs.selectors.maintenance import window_or_404, windows_open
 from jobs.services.cluster.maintenance import NODES_LIMIT, window_cancel, windows_plan
 
 _ID_LIMIT = 2**31 - 1
@@ -118,10 +118,7 @@ class MaintenanceWindowCancel(APIView):
     @extend_schema(request=ReasonSerializer, responses=MaintenanceWindowSerializer)
     def post(self, request: Request, window_id: int) -> Response:
         reason = text_field(body(request, "reason"), "reason")
-        rows = MaintenanceWindow.objects.filter(node__removed_at=None).select_related("node")
-        window = rows.filter(pk=window_id).first() if window_id <= _ID_LIMIT else None
-        if window is None:
-            raise NotFoundError("There is no such maintenance window.")
+        window = window_or_404(window_id)
         is_changed = window_cancel(window, timezone.now(), actor=actor(request), reason=reason)
         window.refresh_from_db()
         if not is_changed and not window.is_cancelled:

@@ -23,7 +23,7 @@ from jobs.api.replays.serializers import (
 from jobs.api.requests import body, person, text_field
 from jobs.exceptions import InvalidInputError
 from jobs.models import Replay
-from jobs.selectors.replays import comparison_of
+from jobs.selectors.replays import comparison_of, replay_summaries
 from jobs.services.cluster.replays import Scenario, replay_cancel, replays_ask
 
 _DEFAULT_HOURS = 24
@@ -35,7 +35,7 @@ class ReplayList(generics.ListAPIView):
     """What-if replays, newest first."""
 
     permission_classes = (AdminPermission,)
-    queryset = Replay.objects.select_related("requested_by").defer("result")
+    queryset = replay_summaries()
     serializer_class = ReplaySummarySerializer
     filter_backends = ()
 
