@@ -116,16 +116,16 @@ def test_no_accelerator_is_given_away_before_it_is_free(
             holders.update(dict.fromkeys(resize.wanted, resize.job_id))
         original(self, plan)
 
-    ends = run_module.Holding.end
+    ends = run_module.JobAccelerators.end
 
-    def watched_end(holding: run_module.Holding, now: float) -> dict[int, float]:
+    def watched_end(holding: run_module.JobAccelerators, now: float) -> dict[int, float]:
         for one in holding.job.held:
             holders.pop(one, None)
             free_at[one] = now + COSTS.release_s
         return ends(holding, now)
 
     monkeypatch.setattr(run_module.EventRun, "_apply", watched)
-    monkeypatch.setattr(run_module.Holding, "end", watched_end)
+    monkeypatch.setattr(run_module.JobAccelerators, "end", watched_end)
     jobs = workload(*(job(f"j{n}", 25.0 * n, most=1 + n % 4) for n in range(12)), work=150.0)
     report = simulate(jobs, cluster_make(3, 2), policy, costs=COSTS)
     assert len(report.jobs) == 12

@@ -133,8 +133,8 @@ def test_a_part_that_ignores_sigterm_is_killed_with_its_children(tmp_path: Path)
 def test_parts_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     code = (
         "import pathlib, signal, sys\n"
-        "from jobs.demo.stack.supervisor import Part, Supervisor\n"
-        f"part = Part(name='part', command=[sys.executable, '-c', {WAIT_FOREVER!r}])\n"
+        "from jobs.demo.stack.supervisor import SitePart, Supervisor\n"
+        f"part = SitePart(name='part', command=[sys.executable, '-c', {WAIT_FOREVER!r}])\n"
         "supervisor = Supervisor([part], pathlib.Path(sys.argv[1]), announce=print)\n"
         "supervisor.start()\n"
         "print(supervisor.pids()['part'], flush=True)\n"
