@@ -15,7 +15,8 @@ class Trial(models.Model):
     """One trial: a branch of a job's state under tunables of its own.
 
     `losses` are means over tenths of the trial time, as far as they are known, and `start_loss` is
-    that of the state from which it started. `generation` and `step` are those of the report.
+    that of the state from which it started. `generation` is that of the newest report, `step` that
+    of the first one with the present values.
 
     A parallel trial is `child`, a job of its own, or if that is null the job itself with the values
     that it has. Its search is the number of its round, `step` that of the state where it started.

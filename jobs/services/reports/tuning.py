@@ -15,7 +15,8 @@ from jobs.services.lifecycle.report_context import ReportContext
 def trial_take(context: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
     """Keep a trial; a report of an older state of it changes nothing.
 
-    A new leader repeats reports; a job that restarts from an older checkpoint tries again.
+    A new leader repeats reports after its own first step: the step that is kept is that of the
+    first report of a state. A job that restarts from an older checkpoint tries again.
 
     Raises:
         ValueError: the job is not tuned, or has other tunables.
@@ -32,9 +33,11 @@ def trial_take(context: ReportContext, _allocation: Allocation, report: TrainerR
         "verdict": trial.verdict or "",
         "end": trial.end or "",
         "search_end": trial.search_end or "",
-        "generation": report.generation,
-        "at": context.now,
     }
+    step = fields.pop("step")
+    if known is not None and all(getattr(known, name) == fields[name] for name in fields):
+        step = known.step
+    fields |= {"step": step, "generation": report.generation, "at": context.now}
     Trial.objects.update_or_create(job=job, number=fields.pop("number"), defaults=fields)
     if trial.end is TrialEnd.KEPT and (known is None or known.end != trial.end):
         text = f"Search {trial.search} keeps trial {trial.number}: {values_text(trial.values)}"

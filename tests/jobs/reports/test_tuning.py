@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Event, Job, Trial
-from jobs.selectors.tuning import tuned_of
+from jobs.selectors.tuning import search_spans, tuned_of
 from jobs.services.reports.batches import batch_take
 from tests.jobs.losses import event, fresh, training
 from tests.jobs.world import World
@@ -69,6 +69,28 @@ def test_an_older_report_changes_nothing() -> None:
     world, job = tuned()
     say(world, job, KEPT, KEPT | {"end": None, "step": 15, "is_running": True})
     assert Trial.objects.get(job=job).end == "kept"
+
+
+@pytest.mark.parametrize("later", [21, 223])
+def test_a_repeat_by_another_leader_does_not_move_the_steps_of_a_search(later: int) -> None:
+    world, job = tuned()
+    ended = {"search_end": "trials"}
+    trials = [FIRST | ended | {"step": 20}, KEPT | ended]
+    say(world, job, *trials)
+    spans = search_spans(fresh(job))
+    assert [(span.first, span.last) for span in spans] == [(1, 20)]
+    Job.objects.update(generation=2)
+    say(world, job, *(trial | {"step": later} for trial in trials))
+    assert search_spans(fresh(job)) == spans
+
+
+def test_a_search_that_goes_on_after_a_resize_ends_where_it_ends() -> None:
+    world, job = tuned()
+    running = FIRST | {"end": None, "is_running": True}
+    say(world, job, running, running | {"step": 12, "steps": 12}, FIRST | {"step": 15, "steps": 15})
+    assert [(span.first, span.last) for span in search_spans(fresh(job))] == [(1, None)]
+    say(world, job, FIRST | {"step": 16, "steps": 15, "search_end": "trials"})
+    assert [(span.first, span.last) for span in search_spans(fresh(job))] == [(2, 16)]
 
 
 @pytest.mark.parametrize(
