@@ -12,6 +12,8 @@ from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, StepReport
 from jobs.selectors.cluster import remaining_work
 
+_EXACT = datetime.timedelta(minutes=2)
+
 
 @dataclass(frozen=True, slots=True)
 class ExpectedEnd:
@@ -23,6 +25,11 @@ class ExpectedEnd:
 
     earliest_at: datetime.datetime | None
     latest_at: datetime.datetime
+
+    @property
+    def is_exact(self) -> bool:
+        """True if minutes would not tell the two times apart."""
+        return self.earliest_at is not None and self.latest_at - self.earliest_at < _EXACT
 
 
 def expected_end_of(job: Job, now: datetime.datetime) -> ExpectedEnd | None:

@@ -136,6 +136,21 @@ def test_best_metric_and_expected_end_stand_in_the_first_view(world: World, ada:
     assert html.index("Expected end") < html.index("Best val_accuracy") < html.index('id="charts"')
 
 
+@pytest.mark.parametrize(("num_steps", "unit"), [(10, "clock"), (1000, "minute")])
+def test_an_expected_end_within_minutes_has_seconds(
+    num_steps: int, unit: str, world: World, ada: Client
+) -> None:
+    """In minutes the two times of a short range would be the same."""
+    job = world.jobs["running"]
+    job.update_columns(
+        stop_kind="steps", stop_limit=job.step + num_steps, throughput_by_count={"2": 16.0}
+    )
+    steps_add(job)
+    html = ada.get(f"/jobs/{job.pk}/").content.decode()
+    tile = html[html.index("Expected end") :].partition("</div>")[0]
+    assert tile.count(f'data-as="{unit}"') == tile.count("<time") == 2
+
+
 def test_an_ended_job_offers_its_model_first(world: World, ada: Client) -> None:
     job = world.jobs["running"]
     job.update_columns(status=JobStatus.FINISHED.value, ended_at=timezone.now())
