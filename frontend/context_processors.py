@@ -1,4 +1,4 @@
-"""What every template gets from the request."""
+"""Context processors of all templates."""
 
 from __future__ import annotations
 
