@@ -42,10 +42,15 @@ logger = logging.getLogger(__name__)
 
 @cache
 def client() -> redis.Redis:
-    """Return the connection of this process to Redis."""
-    return redis.Redis.from_url(
+    """Return the connections of this process to Redis.
+
+    Two threads at once may make two clients, of which one is dropped while it is in use: a pool of
+    its own stays open then.
+    """
+    pool = redis.ConnectionPool.from_url(
         settings.REDIS_URL, socket_connect_timeout=2, socket_timeout=5, max_connections=256
     )
+    return redis.Redis(connection_pool=pool)
 
 
 def jobs_changed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 import time
@@ -184,6 +185,22 @@ def test_messages_name_the_jobs(broker: redis.Redis, asked: list[str]) -> None:
     message = pubsub.get_message(timeout=DEADLINE_S)
     assert json.loads(message["data"]) == {"jobs": [1, 3], "cluster": True}
     pubsub.close()
+
+
+def test_a_client_that_is_dropped_leaves_connections_in_use_alone(broker: redis.Redis) -> None:
+    """Two threads may make two clients, of which one is dropped while a pipeline uses its pool."""
+    pool = nudges.client().pipeline().connection_pool
+    connection = pool.get_connection()
+
+    def number() -> int:
+        connection.send_command("CLIENT", "ID")
+        return connection.read_response()
+
+    before = number()
+    nudges.client.cache_clear()
+    gc.collect()
+    assert number() == before
+    pool.disconnect()
 
 
 def test_a_redis_that_is_away_stops_nothing(settings: Any) -> None:
