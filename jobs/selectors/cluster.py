@@ -397,11 +397,12 @@ def remaining_work(
         is_metric_missed: count up to the limit of epochs of a job that stops by a metric.
     """
     selection = job.run_selection
-    left = _remaining(job, in_epoch, selection, epoch_cost(job), is_metric_missed=is_metric_missed)
+    cost = epoch_cost(job)
+    left = _remaining(job, in_epoch, selection, cost, is_metric_missed=is_metric_missed)
     if left is None or selection is None or job.stop_kind != StopKind.STEPS:
         return left
     return left + _selecting_examples(job, selection, left) * (
-        epoch_cost(job) / selection.expected_share - 1.0
+        cost / selection.expected_share - 1.0
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet, Sum
 
-from controlplane.core.protocol.selection import EndReason, SelectionEnd
+from controlplane.core.protocol.selection import EndReason, SelectionEnd, SelectionSpec
 from controlplane.core.selection.cost import (
     ExampleTimes,
     SelectionTotals,
@@ -15,6 +15,10 @@ from controlplane.core.selection.cost import (
     predicted_speed_up,
 )
 from jobs.models import EpochReport, Job, StepReport, Trial
+
+#: Newest reports whose times are put together, and batches that they have at least.
+TIMES_REPORTS = 100
+TIMES_BATCHES = 8
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,10 @@ class SelectionCounts:
         analysed: candidates whose loss was computed.
         trained: examples of training steps.
         predicted_speed_up: how many times faster than a plain epoch, by the times that validation
-            has measured; None without them.
-        measured_speed_up: the same, from the reported times; None without any.
+            has measured with one accelerator; None without them.
+        expected_speed_up: the same, by the times of the newest steps, which depend on their number
+            of accelerators; as predicted before there are any.
+        measured_speed_up: the same, from all reported times; None without any.
         backward_per_forward: time of a backward pass, in forward passes, in the validation.
     """
 
@@ -35,6 +41,7 @@ class SelectionCounts:
     analysed: int
     trained: int
     predicted_speed_up: float | None
+    expected_speed_up: float | None
     measured_speed_up: float | None
     backward_per_forward: float | None
 
@@ -64,6 +71,7 @@ def selection_counts(job: Job) -> SelectionCounts | None:
     return SelectionCounts(
         **sums,
         predicted_speed_up=predicted_speed_up(spec, measured),
+        expected_speed_up=predicted_speed_up(spec, _newest_times(job, spec) or measured),
         measured_speed_up=measured_speed_up(_totals(reports.filter(selecting))),
         backward_per_forward=None if measured is None else measured.backward_per_forward,
     )
@@ -100,12 +108,37 @@ def examples_chosen(job: Job) -> list[ChosenExample]:
 def epoch_cost(job: Job) -> float:
     """Return the expected time of an epoch of a job that selects, over a plain one."""
     spec = job.run_selection
-    return 1.0 if spec is None else expected_cost(spec, _validated_times(job))
+    if spec is None:
+        return 1.0
+    return expected_cost(spec, _newest_times(job, spec) or _validated_times(job))
 
 
 def _validated_times(job: Job) -> ExampleTimes | None:
     times = job.facts.get("selection") or {}
     return ExampleTimes(**times) if times.keys() == {"loss_s", "step_s"} else None
+
+
+def _newest_times(job: Job, spec: SelectionSpec) -> ExampleTimes | None:
+    """Return the times of a job's newest reports that computed losses; None without enough.
+
+    With several accelerators a pass exchanges losses, and a step gradients; so only reports with
+    the same number of accelerators are put together.
+    """
+    if not spec.needs_losses:
+        return None
+    rows = StepReport.objects.filter(job=job, analysed__gt=0).order_by("-last_step")
+    by_count: dict[int, list[StepReport]] = {}
+    for row in rows[:TIMES_REPORTS]:
+        by_count.setdefault(row.num_accelerators, []).append(row)
+    for same in by_count.values():  # the count of the newest report first
+        analysed = sum(row.analysed for row in same)
+        trained = sum(row.examples for row in same)
+        if min(analysed, trained) >= TIMES_BATCHES * job.global_batch_size:
+            pass_s = sum(row.pass_s for row in same)
+            step_s = sum(row.seconds - row.pass_s for row in same)
+            if pass_s > 0.0 and step_s > 0.0:
+                return ExampleTimes(loss_s=pass_s / analysed, step_s=step_s / trained)
+    return None
 
 
 def _epochs_with_trials(job: Job, start: int) -> list[int]:

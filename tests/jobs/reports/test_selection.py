@@ -86,7 +86,7 @@ def steps(world: World, job: Job, epoch: int, first: int, **data: Any) -> None:
     played, trainer = world.leader_of(job)
     fixed = {"epoch": epoch, "first_step": first, "last_step": first + 9, "num_accelerators": 2}
     values = {"examples": 100, "seconds": 1.0, "loss": 0.5, "compute_s": {"0": 0.1}}
-    played.say(trainer, ReportKind.STEPS, **fixed, **values | data)
+    played.say(trainer, ReportKind.STEPS, **fixed | values | data)
     batch_take(played.node, played.batch(), world.now)
 
 
@@ -117,6 +117,40 @@ def test_the_expected_end_does_not_jump_when_a_job_begins_to_select() -> None:
         left.append(work / _measured_speeds(job)[2])
     assert left == pytest.approx([5 * 0.8, 4 * 0.8])
     assert job.examples_per_s == pytest.approx(50 / 0.8), "the page's has the passes"
+
+
+def test_what_is_left_is_expected_by_the_times_with_as_many_accelerators() -> None:
+    """A pass takes 0.3 of a step alone, and 0.5 with the exchange between two accelerators."""
+    world, job = selecting(start=4)
+    times = {"loss_s": 0.003, "step_s": 0.01}
+    Job.objects.update(facts={"num_examples": 100, "selection": times}, global_batch_size=20)
+
+    def reported(number: int, count: int, pass_s: float) -> float | None:
+        """Report an epoch of 160 analysed and 160 trained examples, 0.01 s for each of these."""
+        values = {"examples": 160, "candidates": 160, "analysed": 160, "num_accelerators": count}
+        seconds = {"seconds": 1.6 + pass_s, "pass_s": pass_s}
+        steps(world, fresh(job), 4, 101 + 10 * number, **values, **seconds)
+        counts = selection_counts(fresh(job))
+        assert counts is not None
+        assert counts.predicted_speed_up == pytest.approx(1 / 0.8)
+        work = remaining_work(fresh(job), in_epoch=0)
+        assert counts.expected_speed_up is not None
+        assert work == pytest.approx(600 / counts.expected_speed_up)
+        return counts.expected_speed_up
+
+    assert reported(0, 2, 0.8) == pytest.approx(1 / (0.5 + 0.5))
+    assert reported(1, 1, 0.48) == pytest.approx(1 / (0.3 + 0.5)), "of one accelerator now"
+    assert reported(2, 2, 1.12) == pytest.approx(1 / (0.6 + 0.5)), "the mean of both"
+
+
+def test_few_examples_change_no_expectation() -> None:
+    world, job = selecting(start=4)
+    times = {"loss_s": 0.003, "step_s": 0.01}
+    Job.objects.update(facts={"num_examples": 100, "selection": times}, global_batch_size=20)
+    steps(world, fresh(job), 4, 101, examples=159, candidates=160, analysed=160, pass_s=0.5)
+    counts = selection_counts(fresh(job))
+    assert counts is not None
+    assert counts.expected_speed_up == counts.predicted_speed_up
 
 
 def test_a_stop_by_steps_counts_passes_where_the_job_selects() -> None:
