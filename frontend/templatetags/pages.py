@@ -161,7 +161,11 @@ def job_link(job: Job) -> SafeString:
 
 @register.simple_tag
 def when(at: Any, as_: str = "clock") -> SafeString:
-    """Render a time in UTC; the page's script converts it to the reader's time zone."""
+    """Render a time in UTC; the page's script converts it to the reader's time zone.
+
+    Args:
+        as_: "clock"; "minute", without seconds; "dated", with the day today too; "age".
+    """
     if at is None:
         return format_html('<span class="muted">{}</span>', "not yet")
     return format_html(

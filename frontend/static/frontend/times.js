@@ -15,7 +15,7 @@ function now() {
 }
 
 function formats(timeZone) {
-  const format = (options) => new Intl.DateTimeFormat(undefined, { ...options, timeZone });
+  const format = (options) => new Intl.DateTimeFormat(undefined, { ...options, hourCycle: "h23", timeZone });
   return {
     full: format({ dateStyle: "medium", timeStyle: "long" }),
     date: format({ dateStyle: "short" }),
@@ -33,10 +33,11 @@ function chosen() {
   return isUtc() ? FORMATS.utc : FORMATS.browser;
 }
 
-function clock(at, unit = "clock") {
-  const { date, day, [unit]: time } = chosen();
+function clock(at, as) {
+  const { date, day, clock, minute } = chosen();
+  const time = (as === "minute" ? minute : clock).format(at);
   const isToday = date.format(at) === date.format(new Date(now()));
-  return isToday ? time.format(at) : `${day.format(at)} ${time.format(at)}`;
+  return isToday && as !== "dated" ? time : `${day.format(at)} ${time}`;
 }
 
 function age(date) {
@@ -57,7 +58,7 @@ export function localise(root = document) {
     const date = new Date(element.dateTime);
     if (Number.isNaN(date.getTime())) continue;
     const as = element.dataset.as;
-    const text = as === "age" ? age(date) : clock(date, as === "minute" ? "minute" : "clock");
+    const text = as === "age" ? age(date) : clock(date, as);
     if (element.textContent !== text) element.textContent = text;
     const title = chosen().full.format(date);
     if (element.title !== title) element.title = title;
