@@ -21,6 +21,7 @@ from agents.trainer.engine.session import MembershipSession
 from agents.trainer.engine.workload import BuiltJob, workload_build
 from agents.trainer.model.progress import Progress
 from agents.trainer.step.stepper import Stepper
+from controlplane.core.protocol.selection import PASS_BATCHES
 from controlplane.core.protocol.wire import (
     AcceleratorInfo,
     Member,
@@ -83,6 +84,6 @@ def lone_engine(spec: TrainingSpec, code: Path) -> Iterator[LoneEngine]:
             CollectiveRuntime(0, ACCELERATOR),
             lone_group(0),
             stops_at_nonfinite=spec.on_nonfinite is OnNonfinite.STOP,
-            pass_size=spec.global_batch_size,
+            pass_size=PASS_BATCHES * spec.global_batch_size,
         )
         yield LoneEngine(spec, work, stepper, reports, folder)

@@ -20,6 +20,7 @@ from agents.trainer.predict.part_files import PartWriter, summary_save
 from agents.trainer.predict.stepper import PredictOutcome, PredictStepper
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.stepper import StepOutcome, Stepper, step_failures
+from controlplane.core.protocol.selection import PASS_BATCHES
 from controlplane.core.protocol.wire import OnNonfinite, Task, TrainingSpec
 
 
@@ -77,7 +78,7 @@ class Training:
             runtime,
             group,
             stops_at_nonfinite=is_stopped,
-            pass_size=spec.global_batch_size,
+            pass_size=PASS_BATCHES * spec.global_batch_size,
         )
 
     def warm_up(self, planner: Planner, is_wanted: Callable[[], bool]) -> None:

@@ -14,7 +14,7 @@ from agents.trainer.model.recent_steps import StepsDone
 from agents.trainer.selection.loss_sums import LossSums
 from controlplane.core.protocol.codec import decode, encode
 from controlplane.core.protocol.nonfinite import Nonfinite
-from controlplane.core.protocol.selection import SelectionEnd, SelectionSpec
+from controlplane.core.protocol.selection import PASS_BATCHES, SelectionEnd, SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind
 from controlplane.core.selection.guard import BreakEvenGuard
 from controlplane.core.tuning.course import TuningCourse
@@ -226,7 +226,13 @@ class TrainingSchedule:
         return math.ceil(self._num_examples(activity) / self.batch_size_of(activity))
 
     def batch_size_of(self, activity: Activity) -> int:
-        """Return the number of examples of a full batch, unless the job tunes it."""
+        """Return the number of examples of a full batch, unless the job tunes it.
+
+        A selection pass takes several batches, unless its mean loss tells trials apart: that is
+        wanted after each batch.
+        """
+        if activity is Activity.SELECT:
+            return self.batch_size * (1 if self.tunes_selection else PASS_BATCHES)
         is_train = activity is Activity.TRAIN
         return (self.train_batch_size if is_train else None) or self.batch_size
 

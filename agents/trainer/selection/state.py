@@ -21,7 +21,7 @@ from agents.trainer.selection.rule import (
     is_chosen,
     ranked_losses,
 )
-from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
+from controlplane.core.protocol.selection import PASS_BATCHES, SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import TrainingSpec
 
 #: A free place of the queue.
@@ -178,7 +178,8 @@ def selection_of(spec: TrainingSpec, num_examples: int) -> Selection | None:
     if spec.selection is None or spec.selection.method is SelectionMethod.NONE:
         return None
     largest = max(spec.global_batch_size, spec.batch_size_max or 0)
-    return Selection(spec.selection, spec.seed, num_examples, spec.global_batch_size, largest)
+    pass_size = PASS_BATCHES * spec.global_batch_size
+    return Selection(spec.selection, spec.seed, num_examples, pass_size, largest)
 
 
 def _variable(name: str, value: np.ndarray) -> Any:

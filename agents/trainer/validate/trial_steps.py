@@ -35,6 +35,7 @@ from agents.trainer.validate.selection_trial import (
     example_losses_needed,
 )
 from controlplane.core.estimates.memory import line_fit
+from controlplane.core.protocol.selection import PASS_BATCHES
 from controlplane.core.protocol.wire import ReductionMode, TrainingSpec
 
 #: Steps per size, at least; the fastest time and the highest peak count.
@@ -133,7 +134,7 @@ def steps_try(
                 trace_s = time.perf_counter() - started_at
             trials.append(_measure(functions, arguments, examples, process_bytes, losses))
         merging = _merging_facts(spec, job, functions, order, trials)
-        times = _selection_facts(job, functions, order, trials[-1], len(sizes))
+        times = _selection_facts(job, functions, order, trials[-1], sizes)
     finally:  # also for what is checked after a step that failed
         state.put(before)
     warnings = []
@@ -178,7 +179,7 @@ def _selection_facts(
     functions: StepFunctions,
     order: np.ndarray,
     trial: SliceMeasurements,
-    num_slices: int,
+    sizes: Sequence[int],
 ) -> dict[str, Any]:
     """Return, if the job selects by losses, the seconds per example of a pass and of a step.
 
@@ -188,21 +189,24 @@ def _selection_facts(
     if functions.losses is None:
         return {}
     affordable = int(SIZE_LIMIT_S / (2 * COMPARED_REPEATS * max(trial.seconds, 1e-9)))
-    num_slices = max(2, min(num_slices, COMPARED_SLICES, affordable))
+    num_slices = max(2, min(len(sizes), COMPARED_SLICES, affordable))
+    pass_slices = max(1, min(num_slices, sum(sizes) // trial.examples))
+    pass_examples = min(PASS_BATCHES * trial.examples, len(order))
+    num_seeds = len(functions.seeds)
     pass_s, step_s = [], []
     for _ in range(1 + COMPARED_REPEATS):
         started_at = time.perf_counter()
-        arguments = _arguments(job, order, trial.examples, len(functions.seeds), num_slices)
+        arguments = _arguments(job, order, pass_examples, num_seeds, pass_slices)
         num_examples = int(arguments[-1].shape[0])
         read_at = time.perf_counter()
         with example_losses_needed():
             num_chosen = candidates_choose(functions, order[:num_examples], arguments)
         passed_at = time.perf_counter()
+        pass_s.append(max(passed_at - read_at, read_at - started_at) / num_examples)
+        arguments = _arguments(job, order, trial.examples, num_seeds, num_slices)
         _step(functions, arguments)
         chosen_dequeue(functions, num_chosen)
-        read_s = read_at - started_at
-        pass_s.append(max(passed_at - read_at, read_s) / num_examples)
-        step_s.append((time.perf_counter() - passed_at + read_s) / num_examples)
+        step_s.append((time.perf_counter() - passed_at) / int(arguments[-1].shape[0]))
     times = {"loss_s": statistics.median(pass_s[1:]), "step_s": statistics.median(step_s[1:])}
     return {"selection": times}
 

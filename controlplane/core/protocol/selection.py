@@ -12,6 +12,9 @@ STALE_RANGE = (2, 100)
 LOSS_CAP_RANGE = (0.0, 90.0)
 CONTROL_RANGE = (3, 1000)
 EPOCH_LIMIT = 100_000_000
+#: Batches of candidates in a selection pass. Without a backward pass two need no more memory than
+#: a training step of one.
+PASS_BATCHES = 2
 #: Examples that are reported as chosen most often.
 MOST_CHOSEN_LIMIT = 20
 #: Longest label and side of the picture, in pixels, of their previews.

@@ -15,7 +15,7 @@ from controlplane.core.protocol.selection import EndReason, SelectionSpec
 from controlplane.core.selection.cost import ExampleTimes, relative_cost
 
 #: Passes that compute losses from which a cost is estimated.
-WINDOW_PASSES = 32
+WINDOW_PASSES = 16
 #: Measured times of such passes, and of training steps, at least.
 WINDOW_TIMES = 8
 #: Windows in a row that must find the cost too high, unless one finds it clearly too high.

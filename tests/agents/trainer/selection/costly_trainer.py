@@ -48,7 +48,7 @@ def costs_install() -> None:
         times = ExampleTimes(each * (sent.loss_s > 0.0), each * (sent.step_s > 0.0))
         return after_batch(guard, spec, generation, times, **counts)
 
-    selection_guard.WINDOW_PASSES, selection_guard.WINDOW_TIMES = 12, 2
+    selection_guard.WINDOW_PASSES, selection_guard.WINDOW_TIMES = 6, 2
     selection_guard.CLEAR_COST = math.inf  # one window does not suffice
     BreakEvenGuard.after_batch = timed  # type: ignore[method-assign]
 

@@ -21,7 +21,7 @@ from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind
 from tests.agents.trainer.local_jobs import membership_of, training_spec
 
-NUM, SIZE, WAIT_S = 50, 20, 60.0
+NUM, SIZE, WAIT_S = 50, 10, 60.0
 SPEC = SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP, history=64)
 
 
@@ -69,7 +69,7 @@ def _feeder(source: WatchedSource) -> SelectingFeeder:
         validation=None,
         example_specs=tuple(example_specs(source.fetch(np.arange(2)))),
         num_seeds=0,
-        selection=Selection(SPEC, spec.seed, NUM, SIZE, SIZE),
+        selection=Selection(SPEC, spec.seed, NUM, 2 * SIZE, SIZE),
     )
     source.reads.clear()
     return SelectingFeeder(data, Planner(spec, membership_of({0: (0, 1, 2, 3, 4)}), (0,), 0))
@@ -98,7 +98,7 @@ def test_the_next_candidates_are_fetched_while_steps_run(
     assert feeder._data.selection is not None
     feeder._data.selection.choose(1, np.arange(20), np.zeros(20))  # all of them
     step = replace(first, activity=Activity.TRAIN, batch=1, examples=20, queued=20)
-    assert _examples(feeder.next(step)) == list(range(20))
+    assert _examples(feeder.next(step)) == list(range(10))
     second = replace(first, step=4, batch=2, examples=20)
     batch = feeder.next(second)
     assert batch.place == second.place

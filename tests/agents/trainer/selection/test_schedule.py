@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agents.trainer.model.progress import Activity, Progress, SelectionPasses, TrainingSchedule
 from agents.trainer.model.recent_steps import StepsDone
 from agents.trainer.selection.loss_sums import LossSums
-from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
+from controlplane.core.protocol.selection import PASS_BATCHES, SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind
 from controlplane.core.tuning.course import TuningCourse
 
@@ -28,11 +28,11 @@ def _course(num_train: int, batch_size: int, stop: StopCondition, **more: Any) -
 
 
 def test_an_epoch_that_selects_by_hand() -> None:
-    """Of 7 examples in passes of 3 the passes choose 2, 2 and 1; a step takes 3 of them."""
-    course = _course(7, 3, StopCondition(kind=StopKind.EPOCHS, limit=2))
+    """Of 14 examples in passes of 6 the passes choose 4, 2 and 2; a step takes 3 of them."""
+    course = _course(14, 3, StopCondition(kind=StopKind.EPOCHS, limit=2))
     progress = Progress(step=3, epoch=1, activity=Activity.SELECT, queued=1)
     places = []
-    chosen = iter((2, 2, 1))
+    chosen = iter((4, 2, 2))
     while progress.epoch == 1 and progress.activity is not Activity.VALIDATE:
         place = (progress.activity.value, course.bounds(progress), progress.batch)
         places.append(place)
@@ -44,15 +44,16 @@ def test_an_epoch_that_selects_by_hand() -> None:
             done = progress
             progress = course.after_activity(progress, {})
     assert places == [
-        ("select", (0, 3), 0),
+        ("select", (0, 6), 0),
         ("train", (0, 3), 1),
-        ("select", (3, 6), 2),
-        ("select", (6, 7), 3),
-        ("train", (0, 3), 4),
+        ("select", (6, 12), 2),
+        ("train", (0, 3), 3),
+        ("select", (12, 14), 4),
+        ("train", (0, 3), 5),
     ]
-    assert (done.step, done.queued, done.chosen, done.trained) == (5, 0, 5, 6)
+    assert (done.step, done.queued, done.chosen, done.trained) == (6, 0, 8, 9)
     assert done.passed == SelectionPasses()
-    assert progress.train_examples_per_s == 6 / 7.0
+    assert progress.train_examples_per_s == 9 / 9.0
 
 
 def test_epochs_with_trials_train_on_everything() -> None:
@@ -65,7 +66,7 @@ def test_epochs_with_trials_train_on_everything() -> None:
         progress = course.with_tuning(Progress(step=9, epoch=3, queued=2), tuning)
         assert progress.activity is (Activity.SELECT if selects else Activity.TRAIN)
         assert (course.selects(progress), course.takes_queued(progress)) == (selects, False)
-        assert course.bounds(progress) == (0, 3), "candidates, or a batch of the epoch's order"
+        assert course.bounds(progress) == (0, 6 if selects else 3)
     first = course.with_tuning(Progress(), None)
     assert first.activity is Activity.TRAIN
 
@@ -113,7 +114,7 @@ def test_steps_are_planned_with_the_expected_share() -> None:
 
 
 def test_a_pass_counts_until_the_next_step() -> None:
-    course = _course(9, 4, StopCondition(kind=StopKind.EPOCHS, limit=2))
+    course = _course(9, 2, StopCondition(kind=StopKind.EPOCHS, limit=2))
     progress = Progress(epoch=1, activity=Activity.SELECT)
     progress = course.after_pass(progress, 1, seconds=1.5)
     progress = course.after_pass(progress, 3, seconds=0.5, losses=LossSums(4.0, 3, 1.0, 1))
@@ -154,7 +155,7 @@ def test_every_example_is_a_candidate_once_and_no_chosen_one_is_lost(
             num_trained += (high - low) * changed.takes_queued(progress)
             progress = changed.after_batch(progress, seconds=1.0)
         assert progress.queued == num_chosen - num_trained
-        assert progress.queued < max(sizes) + batch_size
+        assert progress.queued < max(sizes) + PASS_BATCHES * batch_size
         if changed.is_activity_over(progress):
             progress = changed.after_activity(progress, {})
         if progress.epoch > 30:

@@ -19,7 +19,7 @@ from agents.trainer.data.sources import source_open
 from agents.trainer.model.keras_private import model_build
 from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
 from agents.trainer.model.state import ModelState, state_digest
-from agents.trainer.selection.state import Selection
+from agents.trainer.selection.state import selection_of
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.prefetch import JobData, SelectingFeeder
@@ -125,10 +125,10 @@ def rig(request: pytest.FixtureRequest) -> Rig:
     model = build()
     sample = source_open(parts, "data.train", Path(__file__).parent).fetch(np.arange(2))
     model_build(model, sample)
-    state = ModelState(model, selection=Selection(SELECTION, SPEC.seed, NUM, BATCH, BATCH))
+    state = ModelState(model, selection=selection_of(SPEC, NUM))
     functions = StepFunctions(model, state, sample)
     alone = cast(CollectiveRuntime, SimpleNamespace(hint="auto", slot=0))
-    stepper = Stepper(functions, ReductionMode.EXACT, alone, lone_group(0), pass_size=BATCH)
+    stepper = Stepper(functions, ReductionMode.EXACT, alone, lone_group(0), pass_size=2 * BATCH)
     return Rig(parts, functions, stepper, state.capture())
 
 
