@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet, Sum
 
+from controlplane.core.protocol.reported_values import SECONDS_LEAST
 from controlplane.core.protocol.selection import EndReason, SelectionEnd, SelectionSpec
 from controlplane.core.selection.cost import (
     ExampleTimes,
@@ -135,9 +136,9 @@ def _newest_times(job: Job, spec: SelectionSpec) -> ExampleTimes | None:
         trained = sum(row.examples for row in same)
         if min(analysed, trained) >= TIMES_BATCHES * job.global_batch_size:
             pass_s = sum(row.pass_s for row in same)
-            step_s = sum(row.seconds - row.pass_s for row in same)
-            if pass_s > 0.0 and step_s > 0.0:
-                return ExampleTimes(loss_s=pass_s / analysed, step_s=step_s / trained)
+            step_s = sum(row.seconds for row in same) - pass_s
+            times = ExampleTimes(loss_s=pass_s / analysed, step_s=step_s / trained)
+            return times if min(times.loss_s, times.step_s) >= SECONDS_LEAST else None
     return None
 
 
