@@ -50,6 +50,8 @@ SIZE_LIMIT_S = 15.0
 COMPARED_SLICES = 16
 #: Passes and steps that are compared, in turns.
 COMPARED_REPEATS = 9
+#: Usual time from the order of a trainer to its first step.
+TRAINER_START_S = 10.0
 #: Share of the free memory that a trial may take, because other processes run on this node.
 FREE_SHARE = 0.5
 #: Ratio of successive sizes; the largest follows its half, for the line through both.
@@ -147,6 +149,7 @@ def steps_try(
             "step)"
         )
     last = trials[-1]
+    warnings += _parallel_warnings(spec, last.seconds / last.examples)
     facts: dict[str, Any] = {
         "trace_s": round(trace_s, 3),
         "slice_s": round(last.seconds * largest / last.examples, 5),
@@ -172,6 +175,20 @@ def _merging_facts(
     if reason or several is None:
         return {"is_merged": not reason, "not_merged_because": reason}
     return merging_try(functions, _arguments(job, order, several, len(functions.seeds)))
+
+
+def _parallel_warnings(spec: TrainingSpec, example_s: float) -> list[str]:
+    """Warn if parallel trials take longer to start than to run with one accelerator."""
+    if spec.tuning is None or not spec.tuning.parallel:
+        return []
+    trial_s = spec.tuning.trial_steps * spec.global_batch_size * example_s
+    if trial_s >= TRAINER_START_S:
+        return []
+    return [
+        f"the {spec.tuning.trial_steps:,} steps of a trial take about {trial_s:.1f} s with one "
+        f"accelerator, and each parallel trial has to start first, in {TRAINER_START_S:.0f} s or "
+        "more; without tuning.parallel, or with more trial_steps, tuning would end sooner"
+    ]
 
 
 def _selection_facts(

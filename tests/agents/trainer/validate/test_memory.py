@@ -14,9 +14,11 @@ import pytest
 
 from agents.supervision.devices import VALIDATION_ENVIRONMENT
 from agents.trainer.model.keras_private import model_build
+from agents.trainer.validate import trial_steps
 from agents.trainer.validate.job_file import job_load
 from agents.trainer.validate.trial_steps import free_bytes, memory_read, slice_ladder, steps_try
 from controlplane.core.estimates.memory import memory_need_read
+from controlplane.core.protocol.tuning import TunableRange, TuningSpec
 from controlplane.core.protocol.wire import ValidationReport, decode, encode
 from tests.agents.trainer.trial_jobs import HEAD, returning, spec_of
 
@@ -95,6 +97,22 @@ def test_a_slice_that_would_not_fit_is_foretold_and_not_tried(tmp_path: Path) ->
     (warning,) = tried.warnings
     assert "a slice of 16 examples was not tried" in warning
     assert tried.facts["slice_examples"] == 16
+
+
+def test_parallel_trials_shorter_than_their_start_are_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job.py").write_text(HEAD + returning("compiled(net())", "(X, Y)"))
+    job = job_load(tmp_path, "job.py", {})
+    model_build(job.model, job.train.fetch(np.arange(2)))
+    space = {"learning_rate": TunableRange(low=1e-4, high=1.0, log=True)}
+    serial = spec_of(global_batch_size=8, tuning=TuningSpec(space=space))
+    parallel = spec_of(global_batch_size=8, tuning=TuningSpec(space=space, parallel=True))
+    (warning,) = steps_try(parallel, job, [4, 4]).warnings
+    assert "the 100 steps of a trial take about" in warning
+    assert steps_try(serial, job, [4, 4]).warnings == []
+    monkeypatch.setattr(trial_steps, "TRAINER_START_S", 1e-6)
+    assert steps_try(parallel, job, [4, 4]).warnings == []
 
 
 def test_one_example_makes_one_size(tmp_path: Path) -> None:
