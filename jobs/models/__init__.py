@@ -11,6 +11,7 @@ from jobs.models.access import (
 )
 from jobs.models.audit import AuditAction, AuditEntry
 from jobs.models.estimates import JobEstimates
+from jobs.models.forecasts import JobForecast
 from jobs.models.history import EpochReport, Event, LogChunk, StepReport
 from jobs.models.jobs import Artifact, Job
 from jobs.models.nodes import (

@@ -48,6 +48,11 @@ class StepReport(models.Model):
         indexes = (
             models.Index(name="steps_by_job", fields=("job", "last_step")),
             models.Index(name="steps_by_time", fields=("at",)),
+            models.Index(
+                name="analysed_steps_by_job",
+                fields=("job", "last_step"),
+                condition=Q(analysed__gt=0),
+            ),
         )
 
     def __str__(self) -> str:

@@ -137,15 +137,6 @@ class Job(models.Model):
     status_code = models.CharField(max_length=40, blank=True)
     status_reason = models.TextField(blank=True)
     policy_reason = models.TextField(blank=True)
-    # Range of the expected start of a waiting job; both or neither.
-    expected_start_earliest_at = models.DateTimeField(null=True, blank=True)
-    expected_start_latest_at = models.DateTimeField(null=True, blank=True)
-    # Changes of that range since the job began to wait, and the time of the last one.
-    expected_start_changes = models.PositiveIntegerField(default=0)
-    expected_start_changed_at = models.DateTimeField(null=True, blank=True)
-    # Range of the end of a running job that is forecast to be resized before; both or neither.
-    resized_end_earliest_at = models.DateTimeField(null=True, blank=True)
-    resized_end_latest_at = models.DateTimeField(null=True, blank=True)
     error_field = models.CharField(max_length=60, blank=True)
     error_traceback = models.TextField(blank=True)
     version = models.PositiveIntegerField(default=1)

@@ -183,7 +183,7 @@ def seen_parts(person: Person) -> list[Q]:
 
 def jobs_visible_to(person: Person) -> QuerySet[Job]:
     """Return the jobs that a person may see, with their owners, without the heavy columns."""
-    jobs = Job.objects.select_related("owner", "project").defer(*HEAVY_COLUMNS)
+    jobs = Job.objects.select_related("owner", "project", "forecast").defer(*HEAVY_COLUMNS)
     return jobs.filter(is_seen(person))
 
 
@@ -195,7 +195,11 @@ def jobs_seen_among(person: Person, job_ids: Collection[int]) -> set[int]:
 
 def job_rows_visible_to(person: Person, job_id: int) -> QuerySet[Job]:
     """Return one job, or none, like `jobs_visible_to` but in a single query."""
-    jobs = Job.objects.select_related("owner", "project").defer(*HEAVY_COLUMNS).filter(pk=job_id)
+    jobs = (
+        Job.objects.select_related("owner", "project", "forecast")
+        .defer(*HEAVY_COLUMNS)
+        .filter(pk=job_id)
+    )
     return jobs.filter(_is_seen_at_once(person))
 
 

@@ -9,7 +9,7 @@ from controlplane.core.expected_ends import LATEST_S
 from controlplane.core.play import UNCERTAINTY
 from controlplane.core.protocol.wire import StopKind
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import Job, StepReport
+from jobs.models import Job, JobForecast, StepReport
 from jobs.selectors.cluster import remaining_work
 
 _EXACT = datetime.timedelta(minutes=2)
@@ -54,7 +54,8 @@ def expected_end_of(job: Job, now: datetime.datetime) -> ExpectedEnd | None:
     left_s = left / speed
     earliest_at = at + datetime.timedelta(seconds=left_s / UNCERTAINTY)
     latest_at = at + datetime.timedelta(seconds=left_s * UNCERTAINTY)
-    resized = (job.resized_end_earliest_at, job.resized_end_latest_at)
+    forecast = JobForecast.of(job)
+    resized = (forecast.resized_end_earliest_at, forecast.resized_end_latest_at)
     is_metric = job.stop_kind == StopKind.METRIC
     if resized[0] is not None and resized[1] is not None and not is_metric:
         earliest_at, latest_at = min(earliest_at, resized[0]), max(latest_at, resized[1])

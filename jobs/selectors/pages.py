@@ -60,8 +60,7 @@ _LEAVING = ("stop_requested_at", "release_requested_at", "left_at", "finished_at
 QUEUE_JOBS_AT_ONCE = 50
 _QUEUE_COLUMNS = (
     *SHOWN_COLUMNS, "tier", "priority", "min_accelerators", "max_accelerators", "owner__username",
-    "status_reason", "policy_reason", "expected_start_earliest_at", "expected_start_latest_at",
-    "expected_start_changes", "expected_start_changed_at",
+    "status_reason", "policy_reason", "forecast",
 )  # fmt: skip
 #: Order of the queue: by tier (in alphabetical order, as it happens), priority and age.
 QUEUE_ORDER = ("-tier", "-priority", "pk")
@@ -172,7 +171,7 @@ def queue_page(number: int) -> list[tuple[Job, int]]:
     """
     first = (number - 1) * QUEUE_JOBS_AT_ONCE
     jobs = Job.objects.filter(status__in=LIVE_JOB_STATUSES)
-    rows = jobs.select_related("owner").only(*_QUEUE_COLUMNS).order_by(*QUEUE_ORDER)
+    rows = jobs.select_related("owner", "forecast").only(*_QUEUE_COLUMNS).order_by(*QUEUE_ORDER)
     shown = list(rows[first : first + QUEUE_JOBS_AT_ONCE + 1])
     kept = Allocation.objects.filter(
         job__in=[job.pk for job in shown],

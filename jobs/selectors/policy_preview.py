@@ -120,7 +120,9 @@ def _starts(
     assert plan.allocation is not None
     waiting = {job.id for job in snapshot.jobs} - plan.allocation.accelerators.keys()
     pending = visible.filter(status=JobStatus.PENDING).order_by("pk")
-    columns = ("pk", "expected_start_earliest_at", "expected_start_latest_at")
+    columns = (
+        "pk", "forecast__expected_start_earliest_at", "forecast__expected_start_latest_at"
+    )  # fmt: skip
     changed = {}
     for job_id, earliest_at, latest_at in pending.values_list(*columns):
         before = None

@@ -21,6 +21,7 @@ from jobs.models import (
     ClusterSetting,
     EpochReport,
     Job,
+    JobForecast,
     LogChunk,
     Project,
     ProjectMembership,
@@ -257,15 +258,18 @@ def test_a_pending_job_shows_the_range_of_its_expected_start(
     world: World, admin: Client, page: str
 ) -> None:
     job = world.jobs["pending"]
-    job.expected_start_earliest_at = datetime.datetime(2026, 3, 2, 9, 5, tzinfo=datetime.UTC)
-    job.expected_start_latest_at = datetime.datetime(2026, 3, 2, 9, 12, tzinfo=datetime.UTC)
-    job.save()
+    forecast = JobForecast.objects.create(
+        job=job,
+        expected_start_earliest_at=datetime.datetime(2026, 3, 2, 9, 5, tzinfo=datetime.UTC),
+        expected_start_latest_at=datetime.datetime(2026, 3, 2, 9, 12, tzinfo=datetime.UTC),
+    )
     text = page_text(admin.get(page.format(job.pk)))
     assert "Expected start: 2026-03-02 09:05:00 UTC to 2026-03-02 09:12:00 UTC" in text
     assert "estimate changed" not in text
-    job.expected_start_latest_at = job.expected_start_earliest_at
-    job.expected_start_changes, job.expected_start_changed_at = 2, job.expected_start_earliest_at
-    job.save()
+    forecast.expected_start_latest_at = forecast.expected_start_earliest_at
+    forecast.expected_start_changes = 2
+    forecast.expected_start_changed_at = forecast.expected_start_earliest_at
+    forecast.save()
     text = page_text(admin.get(page.format(job.pk)))
     assert "Expected start: 2026-03-02 09:05:00 UTC" in text
     assert "UTC to 2026" not in text

@@ -21,6 +21,7 @@ from jobs.api.readable import ReadableText, reader_of
 from jobs.models import (
     Artifact,
     Job,
+    JobForecast,
 )
 from jobs.selectors.access import Person, is_admin
 from jobs.selectors.best_metrics import best_metric_of
@@ -72,6 +73,16 @@ class JobSummarySerializer(ChosenFieldsSerializer):
         source="batch_size_now", help_text="Examples of a step as it trains now."
     )
 
+    expected_start_earliest_at = serializers.DateTimeField(
+        source="forecast.expected_start_earliest_at", allow_null=True, read_only=True
+    )
+    expected_start_latest_at = serializers.DateTimeField(
+        source="forecast.expected_start_latest_at", allow_null=True, read_only=True
+    )
+    expected_start_changes = serializers.SerializerMethodField()
+    expected_start_changed_at = serializers.DateTimeField(
+        source="forecast.expected_start_changed_at", allow_null=True, read_only=True
+    )
     status_reason = ReadableText()
     policy_reason = ReadableText(
         help_text="Why it holds what it holds; other users' jobs are named for admins alone."
@@ -125,6 +136,9 @@ class JobSummarySerializer(ChosenFieldsSerializer):
             "version",
             "revision",
         )
+
+    def get_expected_start_changes(self, job: Job) -> int:
+        return JobForecast.of(job).expected_start_changes
 
     def get_warning(self, job: Job) -> str:
         return nonfinite_warning(job)

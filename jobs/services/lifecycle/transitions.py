@@ -7,7 +7,7 @@ generations and allocations do not change between a read and the write that depe
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -20,7 +20,7 @@ from controlplane.core.values.lifecycle import (
     JobStatus,
     is_legal_job_transition,
 )
-from jobs.models import Allocation, Generation, Job
+from jobs.models import Allocation, Generation, Job, JobForecast
 from jobs.models.jobs import PREEMPTED
 from jobs.selectors.access import HEAVY_COLUMNS
 from jobs.services.lifecycle.attempts import attempt_count
@@ -172,14 +172,13 @@ def jobs_end(
         "status_code": code,
         "status_reason": reason,
         "policy_reason": "",
-        "expected_start_earliest_at": None,
-        "expected_start_latest_at": None,
         "pause_requested": False,
         **fields,
     }
     rows = Job.objects.filter(id__in=ids).exclude(status__in=ENDED_JOB_STATUSES)
     changed = rows.update(revision=F("revision") + 1, **fields)
     assert changed == len(jobs), "jobs have ended although their rows are locked"
+    start_forget(jobs)
     for job in jobs:
         job.revision += 1
         for name, value in fields.items():
@@ -236,6 +235,12 @@ def job_restart(
         job_pause_now(job, now)
 
 
+def start_forget(jobs: Iterable[Job]) -> None:
+    """Forget the expected starts of locked jobs, which no longer wait."""
+    rows = JobForecast.objects.filter(job__in=[job.pk for job in jobs])
+    rows.update(expected_start_earliest_at=None, expected_start_latest_at=None)
+
+
 def job_pause_now(job: Job, now: datetime.datetime) -> None:
     """Pause a pending job."""
     status_change(
@@ -245,9 +250,8 @@ def job_pause_now(job: Job, now: datetime.datetime) -> None:
         status_code="paused",
         status_reason="Paused; resume it to let it wait for accelerators again.",
         policy_reason="",
-        expected_start_earliest_at=None,
-        expected_start_latest_at=None,
     )
+    start_forget([job])
     event_add("paused", "Paused", now=now, job=job)
 
 

@@ -24,6 +24,7 @@ from jobs.services.lifecycle.transitions import (
     generation_end,
     job_end,
     job_restart,
+    start_forget,
     status_change,
     trainers_stop,
 )
@@ -191,14 +192,13 @@ def _finished(context: ReportContext, allocation: Allocation, report: TrainerRep
         status_code="finished",
         status_reason=f"Finished at step {data['step']}: {text}. {odd}".strip(),
         policy_reason="",
-        expected_start_earliest_at=None,
-        expected_start_latest_at=None,
         pause_requested=False,
         metrics=metrics,
         digest=data.get("digest") or "",
         error_traceback="",
         step=data["step"],
     )
+    start_forget([job])
     event_add(
         "finished",
         job.status_reason,

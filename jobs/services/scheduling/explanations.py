@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from django.db.models import F
+from django.db import transaction
+from django.db.models import F, QuerySet
 
 from controlplane.core.expected_starts import ExpectedStart
 from controlplane.core.play import TimeRange
 from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES, JobStatus
 from controlplane.core.values.types import JobId
-from jobs.models import Job
+from jobs.models import Job, JobForecast
 from jobs.services.lifecycle.events import event_add
 
 #: Rows per UPDATE statement.
@@ -19,8 +20,8 @@ _BATCH = 500
 
 _START = ("expected_start_earliest_at", "expected_start_latest_at")
 _END = ("resized_end_earliest_at", "resized_end_latest_at")
-_FIELDS = ("policy_reason", *_START, *_END)
 _CHANGES = ("expected_start_changes", "expected_start_changed_at")
+_FORECAST = (*_START, *_END, *_CHANGES)
 
 
 def reasons_save(
@@ -36,25 +37,31 @@ def reasons_save(
     """
     live = Job.objects.filter(status__in=[*SCHEDULABLE_JOB_STATUSES])
     changed = []
-    for job in live.filter(id__in=list(reasons)).only("id", "status", *_FIELDS, *_CHANGES):
-        before = (job.expected_start_earliest_at, job.expected_start_latest_at)
+    forecasts = []
+    known = live.filter(id__in=list(reasons)).select_related("forecast")
+    for job in known.only("id", "status", "policy_reason", "forecast"):
+        forecast = JobForecast.of(job)
+        before = (forecast.expected_start_earliest_at, forecast.expected_start_latest_at)
         bounds = _bounds(starts.get(job.pk), before, now)
-        resized = (job.resized_end_earliest_at, job.resized_end_latest_at)
+        resized = (forecast.resized_end_earliest_at, forecast.resized_end_latest_at)
         resized = _bounds(ends.get(job.pk), resized, now)
-        changes = (job.expected_start_changes, job.expected_start_changed_at)
+        changes = (forecast.expected_start_changes, forecast.expected_start_changed_at)
         if job.status != JobStatus.PENDING:
             changes = (0, None)
         elif None not in before and None not in bounds and bounds != before:
-            changes = (job.expected_start_changes + 1, now)
-        found = (reasons[job.pk], *bounds, *resized, *changes)
-        values = dict(zip((*_FIELDS, *_CHANGES), found, strict=True))
-        if any(getattr(job, name) != value for name, value in values.items()):
-            for name, value in values.items():
-                setattr(job, name, value)
+            changes = (forecast.expected_start_changes + 1, now)
+        values = dict(zip(_FORECAST, (*bounds, *resized, *changes), strict=True))
+        is_new = any(getattr(forecast, name) != value for name, value in values.items())
+        if is_new:
+            forecasts.append(JobForecast(job_id=job.pk, **values))
+        if is_new or job.policy_reason != reasons[job.pk]:
+            job.policy_reason = reasons[job.pk]
             job.version = F("version") + 1
             changed.append(job)
     # `live` leaves out jobs that have ended meanwhile: these keep the explanation of their end.
-    live.bulk_update(changed, [*_FIELDS, *_CHANGES, "version"], batch_size=_BATCH)
+    with transaction.atomic():
+        live.bulk_update(changed, ["policy_reason", "version"], batch_size=_BATCH)
+        _forecasts_save(forecasts, live)
     return {job.pk for job in changed}
 
 
@@ -67,12 +74,26 @@ def unreadable_note(errors: Mapping[JobId, str], now: datetime.datetime) -> set[
             "holds and gets no others; cancel it and submit it again."
         )
         live = Job.objects.filter(id=job_id, status__in=[*SCHEDULABLE_JOB_STATUSES])
-        if live.exclude(policy_reason=text).update(
-            **dict.fromkeys(_FIELDS) | {"policy_reason": text}, version=F("version") + 1
-        ):
+        if live.exclude(policy_reason=text).update(policy_reason=text, version=F("version") + 1):
+            JobForecast.objects.filter(job=job_id).update(**dict.fromkeys((*_START, *_END)))
             event_add("unreadable", text, now=now, job=Job.objects.get(id=job_id))
             changed.add(job_id)
     return changed
+
+
+def _forecasts_save(forecasts: Sequence[JobForecast], live: QuerySet[Job]) -> None:
+    """Store forecasts of jobs that are live; their rows are locked."""
+    if forecasts:
+        ids = set(
+            live.filter(id__in=[row.job_id for row in forecasts]).values_list("id", flat=True)
+        )
+        JobForecast.objects.bulk_create(
+            [row for row in forecasts if row.job_id in ids],
+            batch_size=_BATCH,
+            update_conflicts=True,
+            update_fields=_FORECAST,
+            unique_fields=["job"],
+        )
 
 
 def _bounds(

@@ -12,7 +12,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import EpochReport, Job
+from jobs.models import EpochReport, Job, JobForecast
 from jobs.selectors.best_metrics import usual_metric
 from jobs.selectors.expected_ends import expected_end_of
 from jobs.services.lifecycle.search_rows import metric_values_write
@@ -119,10 +119,11 @@ def test_the_range_contains_an_end_with_resizes_to_come(ada: User, client_of: Cl
     job = running(ada)
     told_at = steps_add(job)
     for resized, expected in (((60, 120), (60, 144)), ((110, 300), (100, 300))):
-        job.resized_end_earliest_at, job.resized_end_latest_at = (
-            told_at + timedelta(seconds=seconds) for seconds in resized
-        )
-        job.save()
+        earliest_at, latest_at = (told_at + timedelta(seconds=seconds) for seconds in resized)
+        job.forecast = JobForecast.objects.update_or_create(
+            job=job,
+            defaults={"resized_end_earliest_at": earliest_at, "resized_end_latest_at": latest_at},
+        )[0]
         end = expected_end_of(job, told_at)
         assert end is not None
         bounds = (end.earliest_at, end.latest_at)
@@ -138,8 +139,11 @@ def test_a_job_that_stops_by_a_metric_has_a_latest_end_alone(ada: User) -> None:
         facts={"num_examples": 800},
     )  # fmt: skip
     told_at = steps_add(job)
-    job.resized_end_earliest_at = told_at
-    job.resized_end_latest_at = told_at + timedelta(seconds=500)
+    JobForecast.objects.create(
+        job=job,
+        resized_end_earliest_at=told_at,
+        resized_end_latest_at=told_at + timedelta(seconds=500),
+    )
     end = expected_end_of(job, timezone.now())
     assert end is not None
     assert (end.earliest_at, end.latest_at) == (None, told_at + timedelta(seconds=144))

@@ -16,6 +16,7 @@ from jobs.models import (
     Event,
     Generation,
     Job,
+    JobForecast,
     Node,
 )
 from jobs.selectors.expected_ends import expected_end_of
@@ -343,15 +344,14 @@ def test_a_waiting_job_has_a_range_of_its_expected_start() -> None:
     world.train(first)
     second = job_make(max_accelerators=4)
     world.settle(1)  # its code is tried
-    Job.objects.filter(id=second.pk).update(
-        policy_reason="", expected_start_earliest_at=None, expected_start_latest_at=None
-    )
+    Job.objects.filter(id=second.pk).update(policy_reason="")
+    JobForecast.objects.filter(job=second).delete()
     told: list[str] = []
     changed = cycle_run(world.now, lambda _: told.append(fresh(second).policy_reason))
     assert (changed, told) == ({second.pk}, [""])  # the plan is applied before starts are forecast
     waiting = fresh(second)
-    assert waiting.expected_start_earliest_at == at(world.now_s + 7.5)
-    assert waiting.expected_start_latest_at == at(world.now_s + 10.8)
+    assert JobForecast.of(waiting).expected_start_earliest_at == at(world.now_s + 7.5)
+    assert JobForecast.of(waiting).expected_start_latest_at == at(world.now_s + 10.8)
 
 
 def test_a_job_that_will_grow_has_a_range_with_its_later_accelerators() -> None:
@@ -366,10 +366,12 @@ def test_a_job_that_will_grow_has_a_range_with_its_later_accelerators() -> None:
         world.train(job)
     cycle_run(world.now)
     growing = fresh(second)
-    assert growing.resized_end_earliest_at == at(world.now_s + 14.0 / 1.2)
-    assert growing.resized_end_latest_at == at(world.now_s + 14.0 * 1.2)
-    assert fresh(first).resized_end_latest_at is None
+    assert JobForecast.of(growing).resized_end_earliest_at == at(world.now_s + 14.0 / 1.2)
+    assert JobForecast.of(growing).resized_end_latest_at == at(world.now_s + 14.0 * 1.2)
+    assert JobForecast.of(fresh(first)).resized_end_latest_at is None
     end = expected_end_of(growing, world.now)
     assert end is not None
-    assert end.earliest_at == growing.resized_end_earliest_at
-    assert end.latest_at > growing.resized_end_latest_at  # if another job takes what job 1 leaves
+    assert end.earliest_at == JobForecast.of(growing).resized_end_earliest_at
+    assert (
+        end.latest_at > JobForecast.of(growing).resized_end_latest_at
+    )  # if another job takes what job 1 leaves

@@ -13,7 +13,7 @@ from controlplane.core.expected_starts import ExpectedStart
 from controlplane.core.play import TimeRange
 from controlplane.core.values.lifecycle import JobStatus
 from controlplane.core.values.types import Snapshot
-from jobs.models import Job
+from jobs.models import Job, JobForecast
 from jobs.selectors.expected_starts import decide_timed
 from jobs.services.scheduling.explanations import reasons_save
 from tests.support.builders import START, job_make, user_make
@@ -46,7 +46,9 @@ def test_an_expected_start_is_told_anew_only_when_it_moves() -> None:
         starts = {} if earliest_s is None else {job.pk: ExpectedStart(earliest_s, latest_s)}
         reasons_save({job.pk: "Waits."}, starts, {}, later(at_s))
         job.refresh_from_db()
-        return job.expected_start_earliest_at, job.expected_start_latest_at
+        return JobForecast.of(job).expected_start_earliest_at, JobForecast.of(
+            job
+        ).expected_start_latest_at
 
     assert told(0.0, 300.0, 600.0) == (later(300.0), later(600.0))
     assert job.policy_reason == "Waits.", "a duration in a stored sentence would grow old"
@@ -55,15 +57,24 @@ def test_an_expected_start_is_told_anew_only_when_it_moves() -> None:
     # The latest is 70 s later, more than a tenth of 660: both change.
     assert told(10.0, 320.0, 660.0) == (later(330.0), later(670.0))
     assert told(320.0, 20.0, 360.0) == (later(330.0), later(670.0))  # 10 s later: less than 15
-    assert (job.expected_start_changes, job.expected_start_changed_at) == (1, later(10.0))
+    assert (
+        JobForecast.of(job).expected_start_changes,
+        JobForecast.of(job).expected_start_changed_at,
+    ) == (1, later(10.0))
     assert told(330.0, None) == (None, None)
     assert job.policy_reason == "Waits."
     assert told(340.0, 60.0, 90.0) == (later(400.0), later(430.0))
     assert told(350.0, 120.0, 150.0) == (later(470.0), later(500.0))
-    assert (job.expected_start_changes, job.expected_start_changed_at) == (2, later(350.0))
+    assert (
+        JobForecast.of(job).expected_start_changes,
+        JobForecast.of(job).expected_start_changed_at,
+    ) == (2, later(350.0))
     Job.objects.filter(pk=job.pk).update(status=JobStatus.STARTING)
     assert told(360.0, None) == (None, None)
-    assert (job.expected_start_changes, job.expected_start_changed_at) == (0, None)
+    assert (
+        JobForecast.of(job).expected_start_changes,
+        JobForecast.of(job).expected_start_changed_at,
+    ) == (0, None)
 
 
 def test_an_end_with_resizes_is_told_anew_only_when_it_moves() -> None:
@@ -75,8 +86,13 @@ def test_an_end_with_resizes_is_told_anew_only_when_it_moves() -> None:
         ends = {} if earliest_s is None else {job.pk: TimeRange(earliest_s, latest_s)}
         reasons_save({job.pk: "Has 2."}, {}, ends, later(at_s))
         job.refresh_from_db()
-        assert (job.expected_start_earliest_at, job.expected_start_changes) == (None, 0)
-        return job.resized_end_earliest_at, job.resized_end_latest_at
+        assert (
+            JobForecast.of(job).expected_start_earliest_at,
+            JobForecast.of(job).expected_start_changes,
+        ) == (None, 0)
+        return JobForecast.of(job).resized_end_earliest_at, JobForecast.of(
+            job
+        ).resized_end_latest_at
 
     assert told(0.0, 300.0, 600.0) == (later(300.0), later(600.0))
     version = job.version
@@ -90,7 +106,7 @@ def test_who_has_ended_keeps_the_last_word() -> None:
     job = job_make(user_make(), status=JobStatus.CANCELLED)
     assert reasons_save({job.pk: "Waits."}, {job.pk: ExpectedStart(5.0, 9.0)}, {}, START) == set()
     job.refresh_from_db()
-    assert (job.policy_reason, job.expected_start_latest_at) == ("", None)
+    assert (job.policy_reason, JobForecast.of(job).expected_start_latest_at) == ("", None)
 
 
 def test_many_jobs_take_few_statements() -> None:

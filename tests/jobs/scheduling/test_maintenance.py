@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
 from jobs.exceptions import InvalidInputError
-from jobs.models import Allocation, Event, Job, MaintenanceWindow, Node, NotificationChannel
+from jobs.models import (
+    Allocation,
+    Event,
+    Job,
+    JobForecast,
+    MaintenanceWindow,
+    Node,
+    NotificationChannel,
+)
 from jobs.selectors.cluster import accelerators_open, cluster_snapshot
 from jobs.selectors.drains import drain_outcome
 from jobs.services.cluster.cordons import Cordon, node_cordon
@@ -94,8 +102,8 @@ def test_a_job_without_another_place_waits_and_is_told_until_when() -> None:
     waiting = Job.objects.get(pk=job.pk)
     until = at(2 * HOUR).strftime("%Y-%m-%d %H:%M UTC")
     assert f"nodes that take work have 2 until {until}" in waiting.policy_reason
-    assert waiting.expected_start_earliest_at is not None
-    assert waiting.expected_start_earliest_at >= at(2 * HOUR - 60.0)
+    assert JobForecast.of(waiting).expected_start_earliest_at is not None
+    assert JobForecast.of(waiting).expected_start_earliest_at >= at(2 * HOUR - 60.0)
     assert not on(world.nodes[1].node)
     advance(world, 2 * HOUR)
     assert on(world.nodes[0].node) == {job.pk}

@@ -14,7 +14,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from controlplane.core.values.tiers import Tier
-from jobs.models import Job
+from jobs.models import Job, JobForecast
 from jobs.selectors.policy_preview import Preview, policy_preview, reprioritise_preview
 from jobs.services.scheduling.cycle import cycle_run
 from tests.jobs.timed_world import TimedWorld, timed_job
@@ -71,7 +71,8 @@ def test_a_job_that_is_moved_to_the_top_starts_next(world: TimedWorld, ada: User
     assert (after.earliest_s, after.latest_s) == pytest.approx((52.8 / 1.2, 52.8 * 1.2), rel=1e-3)
     assert reprioritise_preview({jobs[2].pk: 450}, {}, world.now, everything).starts == []
     # Of other code nobody knows how long it will train.
-    Job.objects.filter(pk=jobs[0].pk).update(code_sha256="0" * 64, expected_start_latest_at=None)
+    Job.objects.filter(pk=jobs[0].pk).update(code_sha256="0" * 64)
+    JobForecast.objects.filter(job=jobs[0]).delete()
     found = reprioritise_preview({}, {}, world.now, everything)
     assert changes_of(found) == {
         jobs[0].pk: "no estimate → 40 to 60 s",
