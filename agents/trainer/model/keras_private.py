@@ -124,8 +124,8 @@ def _loss_collected(entry: Any, collected: list[tuple[Tensor, Tensor]]) -> Any:
         if not value.shape.rank or value.shape[0] != num_examples:
             raise NoExampleLossError(
                 f"the loss {entry.name!r} ({type(entry.loss).__name__}) gives the shape "
-                f"{tuple(value.shape)} with reduction='none' for {num_examples} examples; let its "
-                "call() return a value for each example, without a mean over the batch"
+                f"{tuple(value.shape)} with reduction='none', and not a value for each example; "
+                "let its call() return one, without a mean over the batch"
             )
         reduce = tf.reduce_sum if entry.loss.reduction == SUM_REDUCTION else tf.reduce_mean
         reduced = reduce(value, axis=list(range(1, value.shape.rank)))

@@ -182,7 +182,20 @@ REFUSED = {
                     return ops.mean(ops.square(y_true - y_pred))
             """,
         ),
-        "(Whole) gives the shape () with reduction='none'",
+        "(Whole) gives the shape () with reduction='none', and not a value for each example",
+    ),
+    "a mean over the examples for each output": (
+        returning(
+            "compiled(net(layers.Dense(4)), loss=Columns())",
+            "(X, X)",
+            before="""
+            @keras.saving.register_keras_serializable("test")
+            class Columns(keras.losses.Loss):
+                def call(self, y_true, y_pred):
+                    return ops.mean(ops.square(y_true - y_pred), axis=0)
+            """,
+        ),
+        "(Columns) gives the shape (4,) with reduction='none', and not a value for each example",
     ),
     "one row of all examples": (
         returning(
