@@ -266,6 +266,14 @@ def _identifier(found: Match, _shapes: DataShapes) -> str:
     return f"Keras knows no {found['kind']} named {found['name'].strip()!r}"
 
 
+def _no_optimizer(found: Match, _shapes: DataShapes) -> str:
+    return (
+        f"{found['model']} reads its optimizer and has none: compile the model in build; for the "
+        "model of another job, let this job's code define and register the classes of its "
+        "optimizer, losses and metrics (@keras.saving.register_keras_serializable())"
+    )
+
+
 def _shape(text: str) -> Shape:
     """Parse "(None, 4)" or "[5,4]"."""
     parts = [part.strip() for part in text.strip("()[] ").split(",")]
@@ -375,6 +383,7 @@ _FAMILIES: tuple[tuple[re.Pattern[str], Callable[[Match, DataShapes], str]], ...
             r"(?P<first>\w+) tensor but is an? (?P<second>\w+) tensor",
             _types,
         ),
+        (r"'(?P<model>\w+)' object has no attribute '_?optimizer'", _no_optimizer),
         (
             r"Could not interpret (?P<kind>\w+)(?: function)? identifier: (?P<name>[^\n]{1,100})",
             _identifier,
