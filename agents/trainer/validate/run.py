@@ -42,6 +42,7 @@ from agents.trainer.validate.model_summary import model_facts, model_summary
 from agents.trainer.validate.split_checks import splitting_check
 from agents.trainer.validate.trial_prediction import prediction_try
 from agents.trainer.validate.trial_steps import free_bytes, memory_read, steps_try
+from controlplane.core.protocol.selection import SelectionMethod
 from controlplane.core.protocol.tuning import TuningSpec
 from controlplane.core.protocol.wire import (
     StopKind,
@@ -162,7 +163,7 @@ def loaded_job_check(
     findings.facts |= model_facts(job.model)
     findings.warnings += built_model_check(job.model, min(sizes))
     _check_stop(spec, job)
-    _check_control(spec, job)
+    findings.warnings += _check_selection(spec, job)
     findings.warnings += _check_tuning(spec, job)
 
     examples = job.train.fetch(order[: min(SPLIT_LIMIT, max(2, min(sizes) + max(sizes)))])
@@ -231,16 +232,28 @@ def _check_stop(spec: TrainingSpec, job: LoadedJob) -> None:
         )
 
 
-def _check_control(spec: TrainingSpec, job: LoadedJob) -> None:
-    """Raise if control epochs of a selection have no validation loss to compare."""
-    is_compared = spec.selection is not None and spec.selection.control_every is not None
-    if is_compared and job.validation is None:
+def _check_selection(spec: TrainingSpec, job: LoadedJob) -> list[str]:
+    """Raise if control epochs have no validation loss to compare; returns warnings."""
+    selection = spec.selection
+    if selection is None or selection.method is SelectionMethod.NONE:
+        return []
+    if selection.control_every is not None and job.validation is None:
         raise JobCodeError(
             "no_validation_data",
             "selection.control_every",
             "control epochs are compared by their validation loss, but build() returns no "
             "validation data; return some as the third value, or leave control_every out",
         )
+    num_epochs = spec.stop.limit
+    if spec.stop.kind is StopKind.STEPS:
+        num_epochs = math.ceil(num_epochs / math.ceil(len(job.train) / spec.global_batch_size))
+    if selection.num_selecting(range(num_epochs)):
+        return []
+    return [
+        f"no epoch selects: selection.start is {selection.start}, counted from 0, and the job has "
+        f"{num_epochs} epoch{'s' * (num_epochs > 1)}; train longer"
+        + (", or give a smaller selection.start" if selection.start > 1 else "")
+    ]
 
 
 def _check_tuning(spec: TrainingSpec, job: LoadedJob) -> list[str]:

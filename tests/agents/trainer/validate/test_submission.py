@@ -131,6 +131,25 @@ def test_too_few_steps_for_two_trials_are_warned_about(
         assert len(found) == (limit < enough), limit
 
 
+@pytest.mark.parametrize(
+    ("stop", "enough"),
+    [(StopKind.STEPS, 13), (StopKind.EPOCHS, 5)],  # of 3 steps
+)
+def test_a_selection_that_begins_after_the_end_is_warned_about(
+    stop: StopKind, enough: int, tmp_path: Path
+) -> None:
+    for limit in (enough - 1, enough):
+        report = validated(
+            tmp_path,
+            returning("compiled(net(), 'adam')"),
+            selection=SELECTIVE,
+            stop=StopCondition(kind=stop, limit=limit),
+        )
+        assert report.ok, report
+        found = [warning for warning in warnings_of(report) if "selection.start" in warning]
+        assert len(found) == (limit < enough), limit
+
+
 @pytest.mark.parametrize("method", SelectionMethod)
 def test_a_tuned_exponent_needs_a_selection_by_losses(
     method: SelectionMethod, tmp_path: Path
