@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,26 @@ def test_passes_after_the_last_step_are_reported_with_the_end(tmp_path: Path) ->
     assert passed["candidates"] > 0, "nobody would see a lost count"
     assert passed["analysed"] == 0
     assert stepped + passed["candidates"] == 2 * NUM_EXAMPLES
+
+
+def test_an_epoch_without_a_step_repeats_the_metrics_of_the_one_before(tmp_path: Path) -> None:
+    """A tenth is chosen, half a batch in an epoch: a loss of 0 would end the job."""
+    stop = StopCondition(
+        kind=StopKind.METRIC, limit=4, metric="loss", target=0.01, higher_is_better=False
+    )
+    selection = SelectionSpec(method=SelectionMethod.RANDOM, beta=9.0)
+    with local_job(tmp_path, training_spec(selection=selection, stop=stop)) as job:
+        job.resize(1)
+        job.wait_finished()
+        (trainer,) = job.trainers.values()
+        rows = [report.data for report in trainer.reports if report.kind is ReportKind.EPOCH]
+    assert [row["epoch"] for row in rows] == [0, 1, 2, 3]
+    same = [(old["logs"], new["logs"]) for old, new in pairwise(rows) if old["step"] == new["step"]]
+    assert same, "each epoch has a step"
+    for old, new in same:
+        names = {"loss", "accuracy", "learning_rate", "val_loss", "val_accuracy"}
+        assert {name: new[name] for name in names} == {name: old[name] for name in names}
+        assert new["selected_share"] != old.get("selected_share")
 
 
 def test_the_method_none_is_no_selection(tmp_path: Path) -> None:
