@@ -31,6 +31,8 @@ _WRAPPERS = (
     re.compile(rf"\AGraph execution error:\n\n{_DETECTED}(.*)", re.DOTALL),
 )
 _WRAPPED_LIMIT = 10
+#: The product of a loss with its sample weights, which are an input of the function.
+_WEIGHTING = re.compile(r"Mul\[[^\]]*\]\(compile_loss/[^,]+, (Placeholder|[^,]*/Cast)")
 _NODE = re.compile(r"\{\{node ([^}\s]+)\}\}")
 
 
@@ -165,6 +167,8 @@ def _sparse_rank(found: Match, _shapes: DataShapes) -> str:
 
 def _sizes(found: Match, shapes: DataShapes) -> str:
     operation, first, second = found["operation"], found["first"], found["second"]
+    if _WEIGHTING.match(found["operation_text"]) and len(_shape(second)) == 1:
+        return _weights_sentence(first)
     if "compile_loss" in found["node"]:
         return _labels_sentence(second, first)
     if operation.startswith(("MatMul", "BatchMatMul", "Einsum")):
@@ -186,6 +190,14 @@ def _labels_sentence(outputs: str, labels: str) -> str:
     return (
         f"{_LABELS}: the labels have the shape {_text(_example(labels))}, the output "
         f"{_text(_example(outputs))}"
+    )
+
+
+def _weights_sentence(losses: str) -> str:
+    return (
+        "The sample weights do not fit the loss: there is one for each example, and an example's "
+        f"loss has the shape {_text(_example(losses))}; give weights with as many dimensions, as "
+        f"by weights.reshape({', '.join(['-1'] + ['1'] * len(_example(losses)))})"
     )
 
 
@@ -252,6 +264,14 @@ def _types(found: Match, _shapes: DataShapes) -> str:
 
 def _identifier(found: Match, _shapes: DataShapes) -> str:
     return f"Keras knows no {found['kind']} named {found['name'].strip()!r}"
+
+
+def _no_optimizer(found: Match, _shapes: DataShapes) -> str:
+    return (
+        f"{found['model']} reads its optimizer and has none: compile the model in build; for the "
+        "model of another job, let this job's code define and register the classes of its "
+        "optimizer, losses and metrics (@keras.saving.register_keras_serializable())"
+    )
 
 
 def _shape(text: str) -> Shape:
@@ -332,7 +352,8 @@ _FAMILIES: tuple[tuple[re.Pattern[str], Callable[[Match, DataShapes], str]], ...
         ),
         (
             r"Dimensions must be equal, but are \d+ and \d+ for '\{\{node (?P<node>[^}]+)\}\} = "
-            rf"(?P<operation>\w+).*?with input shapes: (?P<first>{_SHAPE}), (?P<second>{_SHAPE})",
+            r"(?P<operation_text>(?P<operation>\w+).*?)with input shapes: "
+            rf"(?P<first>{_SHAPE}), (?P<second>{_SHAPE})",
             _sizes,
         ),
         (
@@ -362,6 +383,7 @@ _FAMILIES: tuple[tuple[re.Pattern[str], Callable[[Match, DataShapes], str]], ...
             r"(?P<first>\w+) tensor but is an? (?P<second>\w+) tensor",
             _types,
         ),
+        (r"'(?P<model>\w+)' object has no attribute '_?optimizer'", _no_optimizer),
         (
             r"Could not interpret (?P<kind>\w+)(?: function)? identifier: (?P<name>[^\n]{1,100})",
             _identifier,

@@ -228,6 +228,8 @@ class MembershipSession:
         if not course.is_activity_over(progress):
             return self.judged(progress)
         logs = self._work.logs(with_learning_rate=is_train)
+        if is_train:
+            logs = course.training_logs(progress, logs)
         if is_train and course.selects(progress) and progress.examples:
             logs["selected_share"] = progress.chosen / progress.examples
             logs |= progress.pass_losses.logs()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -68,7 +69,9 @@ def example_losses(model: keras.Model, batch: tuple[Any, Any, Any], predictions:
 
     These are the compiled losses, called with reduction "none": times sample weights and loss
     weights, averaged over all axes but the first (summed for a loss with reduction "sum"), and
-    added over the outputs. Regularisers and `add_loss` are left out.
+    added over the outputs. Regularisers and `add_loss` are left out. Losses that are not finite
+    are infinite; minus infinite are those of examples whose weights are all 0, which would rank
+    high among negative losses.
 
     Raises:
         NoExampleLossError: a loss does not give values per example; the message has the fix.
@@ -83,14 +86,18 @@ def example_losses(model: keras.Model, batch: tuple[Any, Any, Any], predictions:
     if compiled is None or not compiled.built:
         raise NoExampleLossError("the model is compiled without a loss; give compile(loss=...)")
     original = compiled._flat_losses  # noqa: SLF001
-    collected: list[Tensor] = []
+    collected: list[tuple[Tensor, Tensor]] = []
     substitutes = [_loss_collected(entry, collected) for entry in original]
     compiled._flat_losses = substitutes  # noqa: SLF001
     try:
         compiled(targets, predictions, sample_weight)
     finally:
         compiled._flat_losses = original  # noqa: SLF001
-    return tf.add_n(collected)
+    losses, weighted = zip(*collected, strict=True)
+    total = tf.add_n(losses)
+    is_unweighted = ~tf.reduce_any(tf.stack(weighted), axis=0)
+    found = tf.where(is_unweighted, -math.inf, total)
+    return tf.where(tf.math.is_finite(total), found, math.inf)
 
 
 @contextmanager
@@ -104,8 +111,11 @@ def _unreduced(loss: keras.losses.Loss) -> Iterator[None]:
         loss.reduction = reduction
 
 
-def _loss_collected(entry: Any, collected: list[Tensor]) -> Any:
-    """Substitute a loss by a function that appends the values per example and returns 0."""
+def _loss_collected(entry: Any, collected: list[tuple[Tensor, Tensor]]) -> Any:
+    """Substitute a loss by a function that appends its values per example and returns 0.
+
+    With each value comes whether the example has a weight other than 0.
+    """
 
     def collect(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
         num_examples = keras.tree.flatten(y_pred)[0].shape[0]
@@ -114,13 +124,18 @@ def _loss_collected(entry: Any, collected: list[Tensor]) -> Any:
         if not value.shape.rank or value.shape[0] != num_examples:
             raise NoExampleLossError(
                 f"the loss {entry.name!r} ({type(entry.loss).__name__}) gives the shape "
-                f"{tuple(value.shape)} with reduction='none' for {num_examples} examples; let its "
-                "call() return a value for each example, without a mean over the batch"
+                f"{tuple(value.shape)} with reduction='none', and not a value for each example; "
+                "let its call() return one, without a mean over the batch"
             )
         reduce = tf.reduce_sum if entry.loss.reduction == SUM_REDUCTION else tf.reduce_mean
         reduced = reduce(value, axis=list(range(1, value.shape.rank)))
         weight = 1.0 if entry.loss_weights is None else entry.loss_weights
-        collected.append(tf.cast(reduced, tf.float32) * tf.cast(weight, tf.float32))
+        loss = tf.cast(reduced, tf.float32) * tf.cast(weight, tf.float32)
+        is_weighted = tf.fill(tf.shape(loss), tf.cast(weight, tf.bool))
+        if sample_weight is not None:
+            given = tf.cast(sample_weight, tf.bool)
+            is_weighted &= tf.reduce_any(given, axis=list(range(1, given.shape.rank)))
+        collected.append((loss, is_weighted))
         return tf.zeros([])
 
     return entry._replace(loss=collect)

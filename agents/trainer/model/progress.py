@@ -383,6 +383,13 @@ class TrainingSchedule:
             )
         return self._after_epoch(trained, logs)
 
+    def training_logs(self, progress: Progress, logs: dict[str, float]) -> dict[str, float]:
+        """Return an epoch's training metrics: without a step, which says nothing, the last ones."""
+        if self._num_trained(progress) or not progress.history:
+            return logs
+        last = progress.history[-1].logs
+        return {name: last.get(name, value) for name, value in logs.items()}
+
     def _num_trained(self, progress: Progress) -> int:
         """Return the number of examples of the epoch's training steps so far."""
         return progress.trained if self.selects(progress) else progress.examples

@@ -113,7 +113,11 @@ class Tunables:
                 if name == TunableName.LEARNING_RATE_SCALE:
                     stack.enter_context(learning_rates_scaled(self._optimizer, value))
                 elif name == TunableName.WEIGHT_DECAY:
-                    settings = [(each, "weight_decay", value) for each in self._plain]
+                    settings = [
+                        (each, attribute, value)
+                        for each in self._plain
+                        for attribute in _decay_attributes(each)
+                    ]
                     stack.enter_context(attributes_set(settings))
                 elif name == TunableName.MOMENTUM:
                     stack.enter_context(attributes_set(self._momenta(value)))
@@ -131,11 +135,13 @@ class Tunables:
         """Return the submitted value, or that of the compiled optimizers; the first of several."""
         if name in self._submitted:
             return self._submitted[name]
-        found = [_READERS[name](each) for each in self._plain if name in _READERS]
+        found = [
+            value for each in self._plain if name in _READERS for value in _READERS[name](each)
+        ]
         if len(set(found)) > 1:
             raise ValueError(
                 f"tuning.space.{name} stands for one value, but the model's optimizers have "
-                f"{', '.join(f'{value:g}' for value in found)}"
+                f"{', '.join(f'{value:g}' for value in sorted(set(found)))}"
                 + (
                     "; use learning_rate_scale instead"
                     if name is TunableName.LEARNING_RATE
@@ -191,21 +197,21 @@ def _check_selection_beta(spec: TrainingSpec, tuning: TuningSpec) -> None:
         raise ValueError(conflict)
 
 
-def _learning_rate(optimizer: keras.optimizers.Optimizer) -> float:
+def _learning_rate(optimizer: keras.optimizers.Optimizer) -> list[float]:
     if not isinstance(optimizer.learning_rate, keras.Variable):
         raise ValueError(
             "tuning.space.learning_rate stands for one value, but the model's optimizer follows a "
             "schedule; use learning_rate_scale instead"
         )
-    return float(optimizer.learning_rate.numpy())
+    return [float(optimizer.learning_rate.numpy())]
 
 
-def _momentum(optimizer: keras.optimizers.Optimizer) -> float:
+def _momentum(optimizer: keras.optimizers.Optimizer) -> list[float]:
     if isinstance(optimizer, _ADAM_FAMILY):
-        return float(optimizer.beta_1)
+        return [_number(optimizer, "beta_1", TunableName.MOMENTUM)]
     if isinstance(optimizer, keras.optimizers.SGD):
         if optimizer.momentum != 0.0:
-            return float(optimizer.momentum)
+            return [_number(optimizer, "momentum", TunableName.MOMENTUM)]
         raise ValueError(
             "tuning.space.momentum needs an SGD that was compiled with a momentum; give one above "
             "0, where the search starts"
@@ -216,8 +222,27 @@ def _momentum(optimizer: keras.optimizers.Optimizer) -> float:
     )
 
 
-def _weight_decay(optimizer: keras.optimizers.Optimizer) -> float:
-    return float(optimizer.weight_decay or 0.0)
+def _weight_decay(optimizer: keras.optimizers.Optimizer) -> list[float]:
+    names = _decay_attributes(optimizer)
+    return [_number(optimizer, name, TunableName.WEIGHT_DECAY) for name in names]
+
+
+def _decay_attributes(optimizer: keras.optimizers.Optimizer) -> tuple[str, ...]:
+    """Name the attributes with a decay: Muon has another one for weights that are no matrices."""
+    if isinstance(optimizer, keras.optimizers.Muon):
+        return ("weight_decay", "adam_weight_decay")
+    return ("weight_decay",)
+
+
+def _number(optimizer: keras.optimizers.Optimizer, attribute: str, tunable: TunableName) -> float:
+    value = getattr(optimizer, attribute)
+    try:
+        return float(value or 0.0)
+    except TypeError as error:
+        raise ValueError(
+            f"tuning.space.{tunable} begins with the {attribute} of {type(optimizer).__name__}, "
+            f"which is a {type(value).__name__}; compile with a number, or leave {tunable} out"
+        ) from error
 
 
 _READERS = {

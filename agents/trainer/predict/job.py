@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,13 @@ def prediction_job(
 
 
 def _source_load(source: Path, code_dir: Path) -> keras.Model:
-    """Load another job's model; the job's own code, already imported, may define its classes."""
+    """Load another job's model; the job's own code, already imported, may define its classes.
+
+    A model of a class of its own may read its optimizer, as Keras's `predict` lets it, so it gets
+    one if optimizer, losses and metrics can be made again.
+    """
     try:
-        return keras.saving.load_model(source, compile=False)
+        model = keras.saving.load_model(source, compile=False)
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         hint = (
@@ -79,3 +84,7 @@ def _source_load(source: Path, code_dir: Path) -> keras.Model:
             f"the source job's model cannot be loaded ({reason[:300]}); {hint}",
             user_traceback(error, code_dir),
         ) from error
+    if type(model).__module__.partition(".")[0] != "keras":
+        with suppress(Exception):
+            model = keras.saving.load_model(source)
+    return model

@@ -43,9 +43,11 @@ def ranked_losses(losses: np.ndarray) -> np.ndarray:
 def mean_loss(losses: np.ndarray) -> float:
     """Return the mean of losses, whether chosen or not; infinite if one of them is not finite.
 
-    The sum is rounded once, so the mean does not depend on the processor.
+    The sum is rounded once, so the mean does not depend on the processor. Examples of weight 0,
+    whose losses are minus infinite, count as 0, as in training.
     """
     values = ranked_losses(losses)
+    values[np.isneginf(values)] = 0.0
     return math.fsum(values) / len(values) if np.isfinite(values).all() else math.inf
 
 

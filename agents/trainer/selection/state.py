@@ -142,11 +142,15 @@ class Selection:
         return values
 
     def _chances(self, values: np.ndarray, beta: float) -> np.ndarray:
-        """Rank the candidates among the newest losses, their own included."""
-        known = ~np.isnan(values)
+        """Rank the candidates among the newest losses, their own included.
+
+        Examples of weight 0, whose losses are minus infinite, have no chance and rank nothing.
+        """
+        unweighted = np.isneginf(values)
+        known = ~np.isnan(values) & ~unweighted
         history = history_with(_read(self._history), values[known])
         _write(self._history, history)
-        found = np.ones(len(values))  # an example without a loss is chosen
+        found = np.where(unweighted, 0.0, 1.0)  # an example without a loss is chosen
         if known.any():
             found[known] = chances(history, values[known], beta, self.spec.loss_cap)
         return found

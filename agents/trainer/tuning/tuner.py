@@ -69,7 +69,9 @@ class Tuner:
         first = Activity.SELECT if self.spec.tunes_selection else Activity.TRAIN
         if not tuning.is_due or progress.activity is not first or progress.is_over:
             return progress
-        tuning = course_begin(tuning, self.spec, self._tunables.values, self._plan(progress))
+        tuning = course_begin(
+            tuning, self.spec, self._tunables.values, job_steps(self._course, progress)
+        )
         if tuning.active is not None:
             self._state.branches.fork(ROOT)
         return replace(progress, tuning=tuning)
@@ -142,34 +144,34 @@ class Tuner:
         if turn.end is not None:
             branches.free(ROOT)
 
-    def _plan(self, progress: Progress) -> JobSteps:
-        if self.spec.tunes_selection:
-            return self._selecting_plan(progress)
-        per_epoch = self._course.num_batches(Activity.TRAIN)
-        limit = self._course.stop.limit
-        total, size = self._course.num_planned_steps, self._course.batch_size
-        if self._course.stop.kind is StopKind.STEPS:
-            left = limit - progress.step
-        else:
-            left = (limit - progress.epoch) * per_epoch - -(-progress.examples // size)
-        return JobSteps(total=total, left=left, per_epoch=per_epoch, step_examples=size)
 
-    def _selecting_plan(self, progress: Progress) -> JobSteps:
-        """Count selection passes, too; of the epochs left these alone.
+def job_steps(course: TrainingSchedule, progress: Progress) -> JobSteps:
+    """Count the steps of a job by which its searches are bounded."""
+    if course.tunes_selection:
+        return _selecting_steps(course, progress)
+    per_epoch = course.num_batches(Activity.TRAIN)
+    limit, total, size = course.stop.limit, course.num_planned_steps, course.batch_size
+    if course.stop.kind is StopKind.STEPS:
+        left = limit - progress.step
+    else:
+        left = (limit - progress.epoch) * per_epoch - -(-progress.examples // size)
+    return JobSteps(total=total, left=left, per_epoch=per_epoch, step_examples=size)
 
-        Trials may choose very little, and the job may not end in the middle of a search.
-        """
-        selection, limit = self._course.selection, self._course.stop.limit
-        assert selection is not None, "its exponent is tuned"
-        per_epoch = self._course.num_batches(Activity.TRAIN)
-        share = selection.expected_share
-        cost = relative_cost(selection, ExampleTimes(1.0, STEP_PASSES), share)
-        num_selecting = selection.num_selecting(range(limit))
-        return JobSteps(
-            total=math.floor(per_epoch * (limit - num_selecting + num_selecting * cost)),
-            left=(limit - progress.epoch)
-            * self._course.num_train
-            // (STEP_PASSES * self._course.batch_size),
-            per_epoch=max(1, math.floor(per_epoch * (1.0 / STEP_PASSES + share))),
-            step_examples=self._course.batch_size,
-        )
+
+def _selecting_steps(course: TrainingSchedule, progress: Progress) -> JobSteps:
+    """Count selection passes, too; of the epochs left these alone.
+
+    Trials may choose very little, and the job may not end in the middle of a search.
+    """
+    selection, limit = course.selection, course.stop.limit
+    assert selection is not None, "its exponent is tuned"
+    per_epoch = course.num_batches(Activity.TRAIN)
+    share = selection.expected_share
+    cost = relative_cost(selection, ExampleTimes(1.0, STEP_PASSES), share)
+    num_selecting = selection.num_selecting(range(limit))
+    return JobSteps(
+        total=math.floor(per_epoch * (limit - num_selecting + num_selecting * cost)),
+        left=(limit - progress.epoch) * course.num_train // (STEP_PASSES * course.batch_size),
+        per_epoch=max(1, math.floor(per_epoch * (1.0 / STEP_PASSES + share))),
+        step_examples=course.batch_size,
+    )

@@ -26,8 +26,10 @@ from agents.trainer.contract.user_errors import user_code
 from agents.trainer.data.fingerprint import changing_refuse, data_fingerprint, data_warnings
 from agents.trainer.model.fork import DAMAGED, MISFIT, fork_read
 from agents.trainer.model.keras_private import model_build
+from agents.trainer.model.progress import Progress, TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.model.tunables import tunables_of
+from agents.trainer.tuning.tuner import job_steps
 from agents.trainer.validate.job_file import JobCodeError, LoadedJob, job_load
 from agents.trainer.validate.model_checks import (
     built_model_check,
@@ -40,6 +42,8 @@ from agents.trainer.validate.model_summary import model_facts, model_summary
 from agents.trainer.validate.split_checks import splitting_check
 from agents.trainer.validate.trial_prediction import prediction_try
 from agents.trainer.validate.trial_steps import free_bytes, memory_read, steps_try
+from controlplane.core.protocol.selection import SelectionMethod
+from controlplane.core.protocol.tuning import TuningSpec
 from controlplane.core.protocol.wire import (
     StopKind,
     Task,
@@ -48,6 +52,7 @@ from controlplane.core.protocol.wire import (
     decode,
     encode,
 )
+from controlplane.core.tuning.course import TuningCourse, course_begin
 from controlplane.core.virtual_nodes.mapping import example_bounds
 
 ORDERS_FILE = "orders.json"
@@ -158,8 +163,8 @@ def loaded_job_check(
     findings.facts |= model_facts(job.model)
     findings.warnings += built_model_check(job.model, min(sizes))
     _check_stop(spec, job)
-    _check_control(spec, job)
-    _check_tuning(spec, job)
+    findings.warnings += _check_selection(spec, job)
+    findings.warnings += _check_tuning(spec, job)
 
     examples = job.train.fetch(order[: min(SPLIT_LIMIT, max(2, min(sizes) + max(sizes)))])
 
@@ -227,22 +232,34 @@ def _check_stop(spec: TrainingSpec, job: LoadedJob) -> None:
         )
 
 
-def _check_control(spec: TrainingSpec, job: LoadedJob) -> None:
-    """Raise if control epochs of a selection have no validation loss to compare."""
-    is_compared = spec.selection is not None and spec.selection.control_every is not None
-    if is_compared and job.validation is None:
+def _check_selection(spec: TrainingSpec, job: LoadedJob) -> list[str]:
+    """Raise if control epochs have no validation loss to compare; returns warnings."""
+    selection = spec.selection
+    if selection is None or selection.method is SelectionMethod.NONE:
+        return []
+    if selection.control_every is not None and job.validation is None:
         raise JobCodeError(
             "no_validation_data",
             "selection.control_every",
             "control epochs are compared by their validation loss, but build() returns no "
             "validation data; return some as the third value, or leave control_every out",
         )
+    num_epochs = spec.stop.limit
+    if spec.stop.kind is StopKind.STEPS:
+        num_epochs = math.ceil(num_epochs / math.ceil(len(job.train) / spec.global_batch_size))
+    if selection.num_selecting(range(num_epochs)):
+        return []
+    return [
+        f"no epoch selects: selection.start is {selection.start}, counted from 0, and the job has "
+        f"{num_epochs} epoch{'s' * (num_epochs > 1)}; train longer"
+        + (", or give a smaller selection.start" if selection.start > 1 else "")
+    ]
 
 
-def _check_tuning(spec: TrainingSpec, job: LoadedJob) -> None:
-    """Raise if the optimizer lacks a tunable, or the logs the objective."""
+def _check_tuning(spec: TrainingSpec, job: LoadedJob) -> list[str]:
+    """Raise if the optimizer lacks a tunable, or the logs the objective; returns warnings."""
     if spec.tuning is None:
-        return
+        return []
     tunables_of(job.model, spec)
     if spec.tuning.largest_batch_size > len(job.train):
         raise JobCodeError(
@@ -252,7 +269,7 @@ def _check_tuning(spec: TrainingSpec, job: LoadedJob) -> None:
             f"{len(job.train)} examples of the training data; give at most as many",
         )
     if spec.tuning.parallel:
-        return
+        return []
     names = _log_names(job)
     if spec.tuning.objective not in names:
         hint = "" if job.validation is not None else "; val_ names need validation data"
@@ -261,6 +278,28 @@ def _check_tuning(spec: TrainingSpec, job: LoadedJob) -> None:
             "tuning.objective",
             f"{spec.tuning.objective!r} is not among the job's logs: {', '.join(names)}{hint}",
         )
+    return _few_steps_note(spec, spec.tuning, len(job.train))
+
+
+def _few_steps_note(spec: TrainingSpec, tuning: TuningSpec, num_train: int) -> list[str]:
+    """Warn if the first search has too few steps for two trials, which it could compare."""
+    course = TrainingSchedule(
+        num_train,
+        0,
+        spec.global_batch_size,
+        spec.stop,
+        selection=spec.selection,
+        tunes_selection=tuning.tunes_selection,
+    )
+    first_epoch = course.selection.start if course.selection and tuning.tunes_selection else 0
+    plan = job_steps(course, Progress(epoch=first_epoch))
+    search = course_begin(TuningCourse(), tuning, {}, plan).search
+    if search is not None and search.max_steps >= 2 * search.shortest:
+        return []
+    return [
+        f"of the job's {plan.total} steps tuning.max_share leaves too few for two trials, so "
+        "nothing is tuned; train longer, or raise tuning.max_share"
+    ]
 
 
 def _data_facts(spec: TrainingSpec, job: LoadedJob) -> dict[str, Any]:

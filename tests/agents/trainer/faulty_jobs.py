@@ -85,6 +85,30 @@ FAULTS = {
         "one-hot rows",
         None,
     ),
+    "a weight for each example and a loss for each of its pixels": (
+        """
+        def build(settings):
+            model = keras.Sequential([layers.Reshape((2, 2, 1)), layers.Dense(1)])
+            model.compile("sgd", "mse")
+            return model, (X, X.reshape(24, 2, 2, 1), np.ones(24, "float32")), None
+        """,
+        "The sample weights do not fit the loss: there is one for each example, and an example's "
+        "loss has the shape (2, 2); give weights with as many dimensions, as by "
+        "weights.reshape(-1, 1, 1)",
+        None,
+    ),
+    "whole numbers as such weights": (
+        """
+        def build(settings):
+            model = keras.Sequential([layers.Reshape((2, 2, 1)), layers.Dense(1)])
+            model.compile("sgd", keras.losses.BinaryCrossentropy(from_logits=True))
+            return model, (X, X.reshape(24, 2, 2, 1) > 0, np.ones(24, "int32")), None
+        """,
+        "The sample weights do not fit the loss: there is one for each example, and an example's "
+        "loss has the shape (2, 2); give weights with as many dimensions, as by "
+        "weights.reshape(-1, 1, 1)",
+        None,
+    ),
     "one-hot rows for a sparse loss": (
         """
         def build(settings):

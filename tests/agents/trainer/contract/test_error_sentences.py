@@ -39,6 +39,15 @@ def test_the_headline_says_what_is_wrong(family: str, tmp_path: Path) -> None:
         assert "job.py, line " in report.traceback.splitlines()[0]
 
 
+def test_weights_of_as_many_dimensions_as_the_loss_fit(tmp_path: Path) -> None:
+    """The fix that the headline gives."""
+    code, headline, _ = FAULTS["a weight for each example and a loss for each of its pixels"]
+    assert headline.endswith("weights.reshape(-1, 1, 1)")
+    weights = 'np.ones(24, "float32")'
+    report = validated(tmp_path, code.replace(weights, f"{weights}.reshape(-1, 1, 1)"))
+    assert report.ok, report
+
+
 def test_the_original_message_stands_below(tmp_path: Path) -> None:
     report = validated(tmp_path, FAULTS["features"][0])
     assert report.traceback.startswith("The model is made in job.py, line ")

@@ -53,6 +53,14 @@ def momentum(**given: Any) -> keras.optimizers.Optimizer:
 CASES: list[tuple[Make, str, float]] = [
     (lambda **given: momentum(nesterov=True, **given), "momentum", 0.9),
     (optimizers.AdamW, "weight_decay", 0.2),
+    # Its dense layers are matrices and biases, each with a decay of its own.
+    (
+        lambda weight_decay=0.004: optimizers.Muon(
+            1.0, adam_weight_decay=weight_decay, weight_decay=weight_decay
+        ),
+        "weight_decay",
+        0.02,
+    ),
 ]
 DEEP: list[tuple[Make, str, float]] = [
     (optimizers.SGD, "learning_rate", 0.3),
@@ -140,6 +148,16 @@ def test_a_loss_scale_optimizer_passes_values_on() -> None:
             optimizers.SGD(optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)),
             "learning_rate",
             "follows a schedule; use learning_rate_scale instead",
+        ),
+        (
+            optimizers.Muon(adam_weight_decay=0.5, weight_decay=None),
+            "weight_decay",
+            "optimizers have 0, 0.5; leave it out",
+        ),
+        (
+            optimizers.Adam(beta_1=lambda: 0.9),
+            "momentum",
+            "beta_1 of Adam, which is a function; compile with a number, or leave momentum out",
         ),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +68,13 @@ def test_every_loss_of_keras_has_values_per_example(case: Any) -> None:
     check(case.build(), case.arrays)
 
 
-def _two_outputs() -> keras.Model:
+def _two_outputs(weights: Mapping[str, float] = {"p": 0.3, "q": 2.0}) -> keras.Model:
     a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
     joined = layers.Dropout(0.5, seed=1)(layers.Concatenate()([a, b]))
     outputs = {"p": layers.Dense(1)(joined), "q": layers.Dense(2)(joined)}
     model = keras.Model({"a": a, "b": b}, outputs)
     losses = {"p": "mse", "q": keras.losses.MeanAbsoluteError(reduction="sum")}
-    model.compile("sgd", losses, loss_weights={"p": 0.3, "q": 2.0})
+    model.compile("sgd", losses, loss_weights=dict(weights))
     return model
 
 
@@ -110,6 +110,49 @@ def test_models_of_all_shapes_have_losses_per_example(name: str) -> None:
     check(build(), arrays)
 
 
+def _cosine() -> keras.Model:
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(2)])
+    model.compile("sgd", keras.losses.CosineSimilarity())
+    return model
+
+
+ZEROS = np.float32([0, 1, 0] * 4)
+INFINITE = np.where(np.arange(12)[:, np.newaxis] < 2, np.inf, X).astype("float32")
+#: Model, examples, and which of these have the weight 0: no other loss is minus infinite.
+UNWEIGHTED: dict[str, tuple[Callable[[], keras.Model], tuple[Any, ...], np.ndarray]] = {
+    "negative losses": (_cosine, (X, X[:, :2], ZEROS), ZEROS == 0.0),
+    "whole numbers": (_cosine, (X, X[:, :2], ZEROS.astype("int32")), ZEROS == 0.0),
+    "weights of steps": (
+        _sequence,
+        (X, np.zeros((12, 4), int), np.outer(ZEROS, [0, 1, 0, 0]).astype("float32")),
+        ZEROS == 0.0,
+    ),
+    "both outputs": (
+        _two_outputs,
+        ({"a": X, "b": X}, {"p": Y, "q": X[:, :2]}, {"p": ZEROS, "q": np.roll(ZEROS, 1)}),
+        (ZEROS == 0.0) & (np.roll(ZEROS, 1) == 0.0),
+    ),
+    "one output, and the other counts for nothing": (
+        lambda: _two_outputs(weights={"p": 0.0, "q": 0.25}),
+        ({"a": X, "b": X}, {"p": Y, "q": X[:, :2]}, {"p": ZEROS, "q": np.roll(ZEROS, 1)}),
+        np.roll(ZEROS, 1) == 0.0,
+    ),
+    "no weights": (_cosine, (X, X[:, :2]), np.zeros(12, bool)),
+    "a loss that is not finite": (
+        _sequence,
+        (INFINITE, np.zeros((12, 4), int), np.outer(ZEROS, np.ones(4)).astype("float32")),
+        (ZEROS == 0.0) & (np.arange(12) >= 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNWEIGHTED)
+def test_examples_of_weight_0_have_losses_below_all_others(name: str) -> None:
+    build, arrays, expected = UNWEIGHTED[name]
+    found = losses_of(build(), arrays)
+    np.testing.assert_array_equal(np.isneginf(found), expected)
+
+
 def test_a_pass_changes_no_state_and_no_loss_of_the_compiled_model() -> None:
     model = _normalised()
     model_build(model, (X, Y))
@@ -139,7 +182,20 @@ REFUSED = {
                     return ops.mean(ops.square(y_true - y_pred))
             """,
         ),
-        "(Whole) gives the shape () with reduction='none'",
+        "(Whole) gives the shape () with reduction='none', and not a value for each example",
+    ),
+    "a mean over the examples for each output": (
+        returning(
+            "compiled(net(layers.Dense(4)), loss=Columns())",
+            "(X, X)",
+            before="""
+            @keras.saving.register_keras_serializable("test")
+            class Columns(keras.losses.Loss):
+                def call(self, y_true, y_pred):
+                    return ops.mean(ops.square(y_true - y_pred), axis=0)
+            """,
+        ),
+        "(Columns) gives the shape (4,) with reduction='none', and not a value for each example",
     ),
     "one row of all examples": (
         returning(

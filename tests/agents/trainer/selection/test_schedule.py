@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.trainer.model.history import EpochRow
 from agents.trainer.model.progress import Activity, Progress, SelectionPasses, TrainingSchedule
 from agents.trainer.model.recent_steps import StepsDone
 from agents.trainer.selection.loss_sums import LossSums
@@ -54,6 +55,20 @@ def test_an_epoch_that_selects_by_hand() -> None:
     assert (done.step, done.queued, done.chosen, done.trained) == (6, 0, 8, 9)
     assert done.passed == SelectionPasses()
     assert progress.train_examples_per_s == 9 / 9.0
+
+
+def test_an_epoch_without_a_step_has_the_training_metrics_of_the_one_before() -> None:
+    course = _course(7, 3, StopCondition(kind=StopKind.EPOCHS, limit=9))
+    row = EpochRow(0, 3, {"loss": 0.5, "selected_share": 0.25, "val_loss": 0.7})
+    empty = Progress(step=3, epoch=1, activity=Activity.SELECT, examples=7, history=(row,))
+    logs = {"loss": 0.0, "learning_rate": 0.1}
+    for progress, loss in (
+        (empty, 0.5),
+        (replace(empty, trained=3), 0.0),
+        (replace(empty, history=()), 0.0),
+        (replace(empty, epoch=0, activity=Activity.TRAIN), 0.0),
+    ):
+        assert course.training_logs(progress, logs) == {"loss": loss, "learning_rate": 0.1}
 
 
 def test_epochs_with_trials_train_on_everything() -> None:

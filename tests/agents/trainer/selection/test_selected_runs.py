@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,26 @@ def test_passes_after_the_last_step_are_reported_with_the_end(tmp_path: Path) ->
     assert stepped + passed["candidates"] == 2 * NUM_EXAMPLES
 
 
+def test_an_epoch_without_a_step_repeats_the_metrics_of_the_one_before(tmp_path: Path) -> None:
+    """A tenth is chosen, half a batch in an epoch: a loss of 0 would end the job."""
+    stop = StopCondition(
+        kind=StopKind.METRIC, limit=4, metric="loss", target=0.01, higher_is_better=False
+    )
+    selection = SelectionSpec(method=SelectionMethod.RANDOM, beta=9.0)
+    with local_job(tmp_path, training_spec(selection=selection, stop=stop)) as job:
+        job.resize(1)
+        job.wait_finished()
+        (trainer,) = job.trainers.values()
+        rows = [report.data for report in trainer.reports if report.kind is ReportKind.EPOCH]
+    assert [row["epoch"] for row in rows] == [0, 1, 2, 3]
+    same = [(old["logs"], new["logs"]) for old, new in pairwise(rows) if old["step"] == new["step"]]
+    assert same, "each epoch has a step"
+    for old, new in same:
+        names = {"loss", "accuracy", "learning_rate", "val_loss", "val_accuracy"}
+        assert {name: new[name] for name in names} == {name: old[name] for name in names}
+        assert new["selected_share"] != old.get("selected_share")
+
+
 def test_the_method_none_is_no_selection(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "job.py").write_text(UNEVEN_JOB)
@@ -187,12 +208,10 @@ def test_a_selection_follows_changes_of_batch_size_with_the_same_bits(tmp_path: 
 
 @pytest.mark.nightly  # test_schedule.py counts such epochs
 def test_a_selection_that_never_chooses_ends_the_job_with_its_reason(tmp_path: Path) -> None:
-    """Nine in ten losses are 0, which have no chance; the cap leaves the others out."""
-    code = UNEVEN_JOB.replace("weight = generator.uniform(0.5, 2.0, size=101)", "weight = SPARSE")
-    head = "def build(settings)"
-    code = code.replace(head, f"SPARSE = np.arange(101) % 10 == 0\n\n\n{head}")
+    """All examples have the weight 0."""
+    code = UNEVEN_JOB.replace("generator.uniform(0.5, 2.0, size=101)", "np.zeros(101)")
     spec = training_spec(
-        selection=SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP, loss_cap=50.0),
+        selection=SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP),
         stop=StopCondition(kind=StopKind.STEPS, limit=1000),
     )
     with local_job(tmp_path, spec, code) as job:

@@ -70,7 +70,13 @@ def test_another_exponent_chooses_by_the_same_draws_and_a_branch_leaves_no_trace
 
 @pytest.mark.parametrize(
     ("losses", "expected"),
-    [([0.5, 1.5], 1.0), ([1e-45, 2.0], 1.0), ([1.0, np.nan], np.inf), ([-np.inf, np.inf], np.inf)],
+    [
+        ([0.5, 1.5], 1.0),
+        ([1e-45, 2.0], 1.0),
+        ([1.0, np.nan], np.inf),
+        ([-np.inf, 3.0], 1.5),  # an example of weight 0, as in training
+        ([-np.inf, np.inf], np.inf),
+    ],
 )
 def test_the_mean_loss_is_that_of_all_candidates(losses: list[float], expected: float) -> None:
     assert mean_loss(np.array(losses, np.float32)) == expected
@@ -82,6 +88,26 @@ def test_choices_are_counted_by_example() -> None:
         selection.choose(1, np.array(indices), np.zeros(len(indices)))  # equal: all are chosen
     assert selection.most_chosen(2) == [(1, 3), (3, 1)]
     assert selection.most_chosen(20) == [(1, 3), (3, 1), (4, 1)]
+
+
+@pytest.mark.parametrize(
+    "method", [SelectionMethod.SELECTIVE_BACKPROP, SelectionMethod.STALE_SELECTIVE_BACKPROP]
+)
+def test_examples_of_weight_0_are_never_chosen_and_rank_nothing(method: SelectionMethod) -> None:
+    """Losses are negative, then all equal, then there are none."""
+    selection, plain = _selection(method), _selection(method)
+    for losses in ([-0.9, -0.2, -0.7, -0.4], [-0.4] * 4, []):
+        weighted = np.arange(len(losses))
+        plain.choose(1, weighted, np.float32(losses))
+        padded = np.float32([*losses, *[-np.inf] * (8 - len(losses))])
+        choice = selection.choose(1, np.arange(8), padded)
+        assert _queue(selection) == _queue(plain)
+        assert choice.losses.num_chosen + choice.losses.num_skipped == len(losses)
+        for each in (selection, plain):
+            each.dequeue(each.num_queued)
+    if method is SelectionMethod.STALE_SELECTIVE_BACKPROP:
+        selection.choose(2, np.arange(4, 8), None)
+        assert not _queue(selection)
 
 
 def test_losses_that_are_not_finite_are_in_no_mean() -> None:

@@ -185,6 +185,73 @@ def test_killed_in_mid_trial_preempted_and_restored(tuning: TuningSpec, tmp_path
     assert trials_of(job) == trials
 
 
+#: Several inputs and outputs, a loss that sums, weights of one output that are 0, a loss scale, and
+#: an optimizer with two decays.
+OUTPUTS_JOB = """
+import keras
+import numpy as np
+from keras import layers
+
+
+def build(settings):
+    generator = np.random.default_rng(5)
+    a = generator.normal(size=(101, 5)).astype("float32")
+    b = generator.integers(0, 9, (101, 3))
+    x = {"a": keras.Input((5,), name="a"), "b": keras.Input((3,), name="b", dtype="int32")}
+    read = [layers.Dense(8)(x["a"]), layers.Flatten()(layers.Embedding(9, 2)(x["b"]))]
+    hidden = layers.Dropout(0.1)(layers.Concatenate()(read))
+    outputs = {
+        "number": layers.Dense(1, name="number")(hidden),
+        "kind": layers.Dense(3, activation="softmax", name="kind")(hidden),
+        "series": layers.Reshape((4, 2), name="series")(layers.Dense(8)(hidden)),
+    }
+    model = keras.Model(x, outputs)
+    losses = {
+        "number": keras.losses.CosineSimilarity(),
+        "kind": "sparse_categorical_crossentropy",
+        "series": keras.losses.MeanSquaredError(reduction="sum"),
+    }
+    model.compile(
+        keras.optimizers.LossScaleOptimizer(keras.optimizers.Muon(0.01)),
+        losses,
+        loss_weights={"number": 2.0, "kind": 0.5, "series": 0.01},
+        metrics={"kind": ["accuracy"]},
+        weighted_metrics={"number": ["mae"]},
+    )
+    y = {"number": a[:, :1], "kind": b[:, 0] % 3, "series": np.stack([a[:, :2]] * 4, axis=1)}
+    weight = {
+        "number": generator.uniform(0.0, 2.0, size=101).astype("float32"),
+        "kind": (generator.uniform(size=101) > 0.4).astype("float32"),
+        "series": None,
+    }
+    return model, ({"a": a, "b": b}, y, weight), None
+"""
+
+
+@pytest.mark.nightly
+def test_several_outputs_tuned_and_selected_with_a_killed_leader(tmp_path: Path) -> None:
+    tuning = replace(
+        BETA_TUNING,
+        space=BETA_TUNING.space | {"weight_decay": TunableRange(low=0.0, high=0.1)},
+        objective="loss",
+    )
+    spec = tuned_spec(40, tuning=tuning, selection=SELECTION, global_batch_size=20)
+    (tmp_path / "one").mkdir()
+    with local_job(tmp_path / "one", spec, OUTPUTS_JOB) as job:
+        job.resize(1)
+        expected, trials = job.wait_finished(), trials_of(job)
+    with local_job(tmp_path, spec, OUTPUTS_JOB) as job:
+        job.program = dying_program(
+            [Ending(slot=0, place="agents.trainer.step.stepper:Stepper.step", call=14)]
+        )
+        job.resize(3, mapping=[[0, 3], [1], [2, 4]])
+        job.wait_lost(0)
+        job.recover([2, 1], [[0, 1, 4], [2, 3]])
+        check_same(job.wait_finished(), expected)
+    assert trials_of(job) == trials
+    assert len(trials) >= 2
+
+
 @pytest.mark.nightly
 def test_a_trial_without_finite_losses_ends_without_ending_the_job(tmp_path: Path) -> None:
     """The job's own rate is absurd: its second loss overflows."""

@@ -102,6 +102,54 @@ def test_what_is_tuned_must_be_there(
         assert refused[2] in report.message
 
 
+SELECTIVE = SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP, start=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "high", "stop", "enough"),
+    [
+        ("weight_decay", 0.5, StopKind.STEPS, 40),
+        ("weight_decay", 0.5, StopKind.EPOCHS, 14),  # of 3 steps
+        ("batch_size", 18.0, StopKind.EPOCHS, 28),  # shortest trials of 20 batches of 9
+        ("selection_beta", 5.0, StopKind.EPOCHS, 28),  # a third of the epochs after the first 4
+    ],
+)
+def test_too_few_steps_for_two_trials_are_warned_about(
+    name: str, high: float, stop: StopKind, enough: int, tmp_path: Path
+) -> None:
+    space = {name: TunableRange(low=0.2 if high < 9 else 9.0, high=high)}
+    for limit in (enough - 1, enough):
+        report = validated(
+            tmp_path,
+            returning("compiled(net(), 'adam')"),
+            tuning=TuningSpec(space=space, objective="loss", max_share=0.5),
+            selection=SELECTIVE if name == "selection_beta" else None,
+            stop=StopCondition(kind=stop, limit=limit),
+        )
+        assert report.ok, report
+        found = [warning for warning in warnings_of(report) if "tuning.max_share" in warning]
+        assert len(found) == (limit < enough), limit
+
+
+@pytest.mark.parametrize(
+    ("stop", "enough"),
+    [(StopKind.STEPS, 13), (StopKind.EPOCHS, 5)],  # of 3 steps
+)
+def test_a_selection_that_begins_after_the_end_is_warned_about(
+    stop: StopKind, enough: int, tmp_path: Path
+) -> None:
+    for limit in (enough - 1, enough):
+        report = validated(
+            tmp_path,
+            returning("compiled(net(), 'adam')"),
+            selection=SELECTIVE,
+            stop=StopCondition(kind=stop, limit=limit),
+        )
+        assert report.ok, report
+        found = [warning for warning in warnings_of(report) if "selection.start" in warning]
+        assert len(found) == (limit < enough), limit
+
+
 @pytest.mark.parametrize("method", SelectionMethod)
 def test_a_tuned_exponent_needs_a_selection_by_losses(
     method: SelectionMethod, tmp_path: Path

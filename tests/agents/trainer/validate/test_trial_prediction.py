@@ -7,8 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
+from agents.trainer.model.keras_private import model_build_inputs
+from agents.trainer.model.state import ModelState
+from agents.trainer.predict.functions import PredictFunctions
+from agents.trainer.predict.job import prediction_job
+from agents.trainer.step.prefetch import LocalPiece
 from agents.trainer.validate.run import job_validate
 from controlplane.core.protocol.wire import StopCondition, StopKind, Task, ValidationReport
 from tests.agents.trainer.local_jobs import training_spec
@@ -85,6 +92,88 @@ def test_the_model_of_another_job_takes_the_place_of_its_own(tmp_path: Path) -> 
     assert report.ok, report.message + report.traceback
     assert report.facts["outputs"] == ["predictions: float32 [7]"]
     assert report.facts["state_bytes"] == 35 * 4 + 16  # nothing of its optimizer
+
+
+READER = """
+import keras
+import numpy as np
+from keras import ops
+
+register = keras.saving.register_keras_serializable("readers")
+
+
+class Reader(keras.Model):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.dense = keras.layers.Dense(3)
+
+    def steps(self):
+        return ops.cast(self.optimizer.iterations, "float32")
+
+
+@register
+class InCall(Reader):
+    def call(self, inputs):
+        return self.dense(inputs) + self.steps()
+
+
+@register
+class InStep(Reader):
+    def call(self, inputs):
+        return self.dense(inputs)
+
+    def predict_step(self, data):
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+        return self(x) + self.steps()
+
+
+class Own(keras.losses.Loss):
+    def call(self, y_true, y_pred):
+        return ops.mean(ops.square(y_true - y_pred), axis=-1)
+
+
+def build(settings):
+    return None, np.ones((50, 4), "float32")
+"""
+
+
+def _reader_saved(path: Path, name: str, loss: str) -> float:
+    """Train a model that reads its optimizer and save it; returns the first prediction of Keras."""
+    names: dict[str, Any] = {}
+    exec(READER, names)
+    model = names[name]()
+    model.compile("adam", names[loss]() if loss == "Own" else loss)
+    model.fit(np.ones((8, 4)), np.ones((8, 3)), batch_size=2, verbose=0)
+    model.save(path)
+    return float(model.predict(np.ones((1, 4)), verbose=0)[0, 0])
+
+
+@pytest.mark.parametrize("name", ["InCall", "InStep"])
+def test_a_source_model_may_read_its_optimizer(name: str, tmp_path: Path) -> None:
+    expected = _reader_saved(tmp_path / "source.keras", name, "mse")
+    report = validated(tmp_path, READER, model_sha256="a" * 64)
+    assert report.ok, report.message + report.traceback
+    assert report.facts["state_bytes"] == 15 * 4 + 16  # nothing of its optimizer
+    inputs = np.ones((1, 4), "float32")
+    model, _ = prediction_job((None, inputs), tmp_path, tmp_path / "source.keras")
+    model_build_inputs(model, inputs)
+    functions = PredictFunctions(model, ModelState(model, is_trained=False), (inputs,))
+    seeds = np.zeros((1, len(functions.state.seeds), 2), np.int64)
+    fixed = (np.array([[0, 1, 0, 1]], np.int32), np.ones(1, np.float32), np.int32(1), seeds)
+    arguments = tuple(tf.convert_to_tensor(value) for value in (*fixed, inputs))
+    rows = functions.predict(LocalPiece(arguments, (0,)))
+    found = functions.layout.unpack(rows)["predictions"][0, 0]
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert abs(found - float(model(inputs)[0, 0])) == pytest.approx(4.0 * (name == "InStep"))
+
+
+@pytest.mark.parametrize("name", ["InCall", "InStep"])
+def test_a_source_model_whose_optimizer_cannot_be_made_says_so(name: str, tmp_path: Path) -> None:
+    _reader_saved(tmp_path / "source.keras", name, "Own")
+    report = validated(tmp_path, READER.replace("class Own", "class Other"), model_sha256="a" * 64)
+    assert (report.ok, report.code, report.field) == (False, "user_code", "code.build")
+    assert report.message.startswith(f"{name} reads its optimizer and has none: compile")
+    assert "register the classes of its optimizer, losses and metrics" in report.message
 
 
 def test_a_model_of_unknown_classes_says_what_to_do(tmp_path: Path) -> None:
