@@ -1,4 +1,4 @@
-"""What the scheduling cycle expects of a job's start and end."""
+"""Forecasts of the start and the end of a job, made by the scheduling cycle."""
 
 from __future__ import annotations
 
