@@ -278,10 +278,10 @@ def _check_tuning(spec: TrainingSpec, job: LoadedJob) -> list[str]:
             "tuning.objective",
             f"{spec.tuning.objective!r} is not among the job's logs: {', '.join(names)}{hint}",
         )
-    return _few_steps_note(spec, spec.tuning, len(job.train))
+    return _few_steps_warnings(spec, spec.tuning, len(job.train))
 
 
-def _few_steps_note(spec: TrainingSpec, tuning: TuningSpec, num_train: int) -> list[str]:
+def _few_steps_warnings(spec: TrainingSpec, tuning: TuningSpec, num_train: int) -> list[str]:
     """Warn if the first search has too few steps for two trials, which it could compare."""
     course = TrainingSchedule(
         num_train,

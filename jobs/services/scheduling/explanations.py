@@ -74,10 +74,12 @@ def unreadable_note(errors: Mapping[JobId, str], now: datetime.datetime) -> set[
             "holds and gets no others; cancel it and submit it again."
         )
         live = Job.objects.filter(id=job_id, status__in=[*SCHEDULABLE_JOB_STATUSES])
-        if live.exclude(policy_reason=text).update(policy_reason=text, version=F("version") + 1):
-            JobForecast.objects.filter(job=job_id).update(**dict.fromkeys((*_START, *_END)))
-            event_add("unreadable", text, now=now, job=Job.objects.get(id=job_id))
-            changed.add(job_id)
+        with transaction.atomic():
+            told = live.exclude(policy_reason=text)
+            if told.update(policy_reason=text, version=F("version") + 1):
+                JobForecast.objects.filter(job=job_id).update(**dict.fromkeys((*_START, *_END)))
+                event_add("unreadable", text, now=now, job=Job.objects.get(id=job_id))
+                changed.add(job_id)
     return changed
 
 
