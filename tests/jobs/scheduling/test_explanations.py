@@ -15,7 +15,8 @@ from controlplane.core.values.lifecycle import JobStatus
 from controlplane.core.values.types import Snapshot
 from jobs.models import Job, JobForecast
 from jobs.selectors.expected_starts import decide_timed
-from jobs.services.scheduling.explanations import reasons_save
+from jobs.services.scheduling import explanations
+from jobs.services.scheduling.explanations import reasons_save, unreadable_note
 from tests.support.builders import START, job_make, user_make
 
 pytestmark = pytest.mark.django_db
@@ -128,3 +129,21 @@ def test_slow_decisions_leave_a_forecast_few(
     monkeypatch.setattr(time, "perf_counter", lambda: next(times))
     empty = Snapshot(now=0.0, seed=0, accelerators=(), jobs=())
     assert decide_timed(empty, "fifo")[1] == num
+
+
+def test_an_unreadable_job_loses_its_forecast_and_is_told_once_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = job_make(status=JobStatus.PENDING)
+    told = {job.pk: ExpectedStart(10.0, 20.0)}
+    reasons_save({job.pk: "Waits for 2."}, told, {}, START)
+    with monkeypatch.context() as broken:
+        broken.setattr(explanations, "event_add", lambda *_args, **_kept: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            unreadable_note({job.pk: "steps: nan"}, START)
+    assert Job.objects.get().policy_reason == "Waits for 2."
+    assert JobForecast.of(Job.objects.get()).expected_start_latest_at == later(20.0)
+    assert unreadable_note({job.pk: "steps: nan"}, START) == {job.pk}
+    assert "(steps: nan)" in Job.objects.get().policy_reason
+    assert JobForecast.of(Job.objects.get()).expected_start_latest_at is None
+    assert unreadable_note({job.pk: "steps: nan"}, START) == set()
