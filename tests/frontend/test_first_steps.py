@@ -10,8 +10,8 @@ from django.test import Client
 from django.urls import reverse
 
 from frontend.urls import urlpatterns
+from tests.frontend.page_text import page_text
 from tests.frontend.test_access import GET_ROUTES
-from tests.frontend.test_pages import page_text
 from tests.frontend.world import World
 
 HINTS = {

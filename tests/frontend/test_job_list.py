@@ -8,12 +8,15 @@ from urllib.parse import quote
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 from django.utils.html import escape
+from pytest_django import DjangoAssertNumQueries
 
 from jobs.models import Job
 from jobs.selectors.job_order import ORDERS
 from jobs.services.lifecycle.search_rows import metric_values_write, search_terms_write
-from tests.frontend.world import World
+from tests.frontend.page_text import page_text
+from tests.frontend.world import SCRIPT_NAME, World, make_job
 
 
 def names(client: Client, query: str) -> list[str]:
@@ -192,3 +195,74 @@ def test_tags_and_note_are_edited_on_the_page_of_a_job(world: World, ada: Client
     assert "is no tag" in ada.get(f"/jobs/{job.pk}/").content.decode()
     job.refresh_from_db()
     assert (job.tags, job.note) == (["a", "b"], "why")
+
+
+def test_the_list_says_why_a_job_failed(world: World, ada: Client) -> None:
+    text = page_text(ada.get(f"/jobs/?q=%23{world.jobs['failed'].pk}"))
+    assert "The code failed in step 17" in text
+    assert "epoch 0" not in text
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("q=DIGITS", ["digits, patient", "digits, first try"]),
+        ("status=failed", ["wide network"]),
+        ("status=waiting", ["weekend run", "tabular"]),
+        ("status=ended&q=t", ["typo", "wide network", "digits, first try"]),
+        ("q=%25", [SCRIPT_NAME]),
+        ("owner=ben", []),
+    ],
+)
+def test_filters_of_the_list(query: str, names: list[str], ada: Client) -> None:
+    response = ada.get(f"/jobs/?{query}")
+    assert [job.name for job in response.context["page"].jobs] == names
+
+
+def test_a_job_is_found_by_its_number(world: World, ada: Client) -> None:
+    job = world.jobs["finished"]
+    for text in (str(job.pk), f"%23{job.pk}"):
+        assert job in ada.get(f"/jobs/?q={text}").context["page"].jobs
+
+
+def test_admins_filter_by_owner(admin: Client) -> None:
+    listed = {job.owner.username for job in admin.get("/jobs/?owner=ben").context["page"].jobs}
+    assert listed == {"ben"}
+
+
+def test_paging_back_and_forth(world: World, ada: Client) -> None:
+    now = timezone.now()
+    template = world.jobs["finished"]
+    Job.objects.bulk_create(
+        Job(
+            owner=world.ada, name=f"elder {i}", code_name="a.py", code_sha256="0" * 64,
+            entry_file="a.py", global_batch_size=8, num_virtual_nodes=8, max_accelerators=1,
+            stop_kind="steps", stop_limit=1, status="finished", submitted_at=now, ended_at=now,
+            code=template.code.name,
+        )
+        for i in range(120)
+    )  # fmt: skip
+    first = ada.get("/jobs/?q=elder")
+    assert [job.name for job in first.context["page"].jobs] == [
+        f"elder {i}" for i in range(119, 69, -1)
+    ]
+    assert not first.context["previous_query"]
+    second = ada.get("/jobs/?" + first.context["next_query"])
+    third = ada.get("/jobs/?" + second.context["next_query"])
+    assert [job.name for job in third.context["page"].jobs] == [
+        f"elder {i}" for i in range(19, -1, -1)
+    ]
+    assert not third.context["next_query"]
+    back = ada.get("/jobs/?" + third.context["previous_query"])
+    assert back.context["page"] == second.context["page"]
+
+
+def test_the_list_costs_the_same_however_long_it_is(
+    world: World, ada: Client, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    for i in range(30):
+        make_job(world.ada, f"more {i}")
+    # Session, person, projects twice, numbers of own jobs, of a project's and of both, jobs with
+    # owners, limits, projects and saved filters for the form.
+    with django_assert_max_num_queries(11):
+        ada.get("/jobs/")
