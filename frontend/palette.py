@@ -1,4 +1,4 @@
-"""Names of the jobs' colours, the same on all pages and for a job's whole life.
+"""Names of the jobs' colours, the same on all pages and from a job's first start on.
 
 The colours themselves are custom properties of the style sheet (`--job-0` ... `--job-11`, one set
 for light and one for dark); pages and charts refer to them by name only. Colour alone never

@@ -26,7 +26,7 @@ from jobs.models.choices import choices, values
 from jobs.models.projects import Project
 
 LIVE_JOB_STATUSES = tuple(status for status in JobStatus if status not in ENDED_JOB_STATUSES)
-#: Colours that pages give jobs; see services/submission/colours.py.
+#: Colours that pages give jobs; see services/lifecycle/colours.py.
 NUM_COLOURS = 12
 _ENDED = values(ENDED_JOB_STATUSES)
 #: Status code of a job that has saved its state and given up its accelerators.

@@ -34,7 +34,7 @@ from jobs.models import (
     Sweep,
     Trial,
 )
-from jobs.services.submission.colours import free_colour
+from jobs.services.lifecycle.colours import free_colour
 from tests.support.builders import at, membership_make
 
 PASSWORD = "rowing-boat-on-a-lake"

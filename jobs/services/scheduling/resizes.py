@@ -32,6 +32,7 @@ from jobs.selectors.estimates.step_times import (
     kinds_without_profile,
     step_times_read,
 )
+from jobs.services.lifecycle.colours import first_start_colour
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.missed_reports import membership_ask_missed
 from jobs.services.lifecycle.predictions import membership_resume
@@ -176,6 +177,7 @@ def _grow_or_shrink(
             job,
             JobStatus.STARTING,
             started_at=job.started_at or now,
+            colour=job.colour if job.started_at else first_start_colour(job),
             pending_since=None,
             status_code="",
             status_reason="",

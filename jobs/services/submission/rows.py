@@ -22,7 +22,7 @@ from jobs.selectors.access import limits_of, priority_ceiling, projects_open_to,
 from jobs.selectors.forks import fork_fields, fork_start
 from jobs.selectors.secrets import SecretsError, sealed_secrets, secret_values
 from jobs.selectors.usage import accelerator_kinds
-from jobs.services.submission.colours import free_colours
+from jobs.services.lifecycle.colours import free_colours
 from jobs.submission import SUBMISSION_COLUMNS, Submission, prediction_values
 
 MODEL_FILE = "model.keras"

@@ -18,11 +18,11 @@ from controlplane.core.values.tiers import Tier
 from jobs.exceptions import ConflictError
 from jobs.models import Artifact, Job
 from jobs.selectors.forks import fork_fields
+from jobs.services.lifecycle.colours import free_colour
 from jobs.services.lifecycle.events import SYSTEM, event_add
 from jobs.services.lifecycle.retention import files_delete
 from jobs.services.lifecycle.search_rows import search_terms_write
 from jobs.services.lifecycle.transitions import job_end, job_lock
-from jobs.services.submission.colours import free_colour
 from jobs.services.submission.forks import fork_place
 from jobs.services.submission.rows import SUBMITTED_COLUMNS
 from jobs.services.submission.validations import job_queue
