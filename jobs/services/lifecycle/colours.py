@@ -33,10 +33,10 @@ def free_colours(num_jobs: int) -> list[int]:
 
 
 def first_start_colour(job: Job) -> int:
-    """Return a job's colour from its first start on: its own, or a free one if charts show that.
+    """Return a job's colour from its first start on: its own, unless charts show another job in it.
 
-    More than `NUM_COLOURS` jobs may wait, so some of them share colours; charts show the jobs that
-    have started.
+    Charts show the jobs that have started. Waiting jobs may share colours: there may be more than
+    `NUM_COLOURS` of them.
     """
     started = Job.objects.exclude(pk=job.pk).filter(started_at__isnull=False)
     live = Counter(started.filter(status__in=LIVE_JOB_STATUSES).values_list("colour", flat=True))
