@@ -1,4 +1,4 @@
-"""The list of jobs: its address, and actions on many jobs, without scripts."""
+"""The list of jobs: filters, pages, its address, and actions on many jobs, without scripts."""
 
 from __future__ import annotations
 

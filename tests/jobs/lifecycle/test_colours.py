@@ -14,7 +14,8 @@ from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job
 from jobs.models.jobs import NUM_COLOURS
 from jobs.services.lifecycle.colours import first_start_colour, free_colour
-from tests.jobs.world import World
+from jobs.services.submission.job_actions import job_pause, job_resume
+from tests.jobs.world import World, settled
 from tests.support.builders import at, job_make, user_make
 
 NUM_JOBS = 20
@@ -76,3 +77,17 @@ def test_a_cluster_starts_jobs_in_colours_apart() -> None:
     colours = list(started.values_list("colour", flat=True))
     assert len({*colours}) == len(colours) == 3
     assert 3 in colours
+
+
+@pytest.mark.django_db
+def test_a_job_that_has_been_paused_comes_back_in_its_colour() -> None:
+    world, job = settled(max_accelerators=1)
+    job_make(colour=job.colour, status=JobStatus.PAUSED, started_at=at(0))
+    starts = job.generations.count()
+    job_pause(job.pk, world.now, actor="user:owner")
+    world.settle(8)
+    job_resume(job.pk, world.now, actor="user:owner")
+    world.settle(8)
+    again = Job.objects.get(pk=job.pk)
+    assert again.generations.count() > starts
+    assert again.colour == job.colour
