@@ -10,7 +10,7 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
 from jobs.models import ApiToken
-from jobs.selectors.access import token_user, tokens_valid
+from jobs.selectors.access import token_found, token_user, tokens_valid
 from jobs.services.cluster.api_tokens import api_token_used
 from jobs.services.cluster.tokens import token_digest
 
@@ -24,10 +24,9 @@ class TokenAuthentication(BaseAuthentication):
         if scheme.lower() != "bearer":
             return None
         now = timezone.now()
-        try:
-            token = tokens_valid(now).get(digest=token_digest(text.strip()))
-        except ApiToken.DoesNotExist:
-            raise AuthenticationFailed("The token is unknown, expired or revoked.") from None
+        token = token_found(token_digest(text.strip()), now)
+        if token is None:
+            raise AuthenticationFailed("The token is unknown, expired or revoked.")
         api_token_used(token, request, now)
         return token_user(token), token
 

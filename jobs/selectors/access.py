@@ -41,8 +41,11 @@ from jobs.submission import PRIORITY_RANGE
 
 Person = User | AbstractBaseUser | AnonymousUser
 
-#: Stand for a job's and a person's number in SQL that is made once.
+#: Stand for a job's and a person's number, a time and a digest in SQL that is made once.
 _JOB, _PERSON = -1, -2
+_NOW, _DIGEST = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC), "digest"
+#: Fields of a token's user that are read with it, in the model's order.
+_USER_FIELDS = ("id", "is_superuser", "username", "is_staff", "is_active")
 
 #: Most projects of a person that are read one by one.
 PARTS_LIMIT = 20
@@ -62,6 +65,37 @@ def tokens_valid(now: datetime.datetime) -> QuerySet[ApiToken]:
     in_time = Q(expires_at=None) | Q(expires_at__gt=now)
     tokens = ApiToken.objects.filter(in_time, revoked_at=None, user__is_active=True)
     return tokens.select_related("user")
+
+
+def token_found(digest: str, now: datetime.datetime) -> ApiToken | None:
+    """Return the API token with a digest, and its user; None if it is not good now.
+
+    Every request of a program makes this query, so it is translated to SQL once, as in
+    `job_version`. Columns of the user that requests seldom need are read when they are.
+    """
+    sql, parameters = _token_sql()
+    values = {_sql_time(_NOW): _sql_time(now), _DIGEST: digest}
+    rows = ApiToken.objects.raw(sql, [values[parameter] for parameter in parameters])
+    token = next(iter(rows), None)
+    if token is not None:
+        read = [getattr(token, f"user__{name}") for name in _USER_FIELDS]
+        token.user = User.from_db(connection.alias, _USER_FIELDS, read)
+    return token
+
+
+@functools.cache
+def _token_sql() -> tuple[str, tuple[Any, ...]]:
+    """Return the SQL of `token_found`, and `_NOW` and `_DIGEST` in the order of its parameters."""
+    tokens = tokens_valid(_NOW).filter(digest=_DIGEST).select_related(None).order_by()
+    own = (field.attname for field in ApiToken._meta.concrete_fields)
+    users = (f"user__{name}" for name in _USER_FIELDS)
+    sql, parameters = tokens.values_list(*own, *users).query.sql_with_params()
+    return sql, tuple(parameters)
+
+
+def _sql_time(at: datetime.datetime) -> Any:
+    """Return a time as a parameter of the database at hand."""
+    return connection.ops.adapt_datetimefield_value(at)
 
 
 def token_user(token: ApiToken) -> User:

@@ -10,13 +10,21 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import call_command
+from django.db import connection
+from django.forms import model_to_dict
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from rest_framework.test import APIClient
 
 from jobs.models import ApiToken
+from jobs.selectors.access import token_found
+from jobs.services.cluster.api_tokens import SCOPES
 from jobs.services.cluster.bootstrap import ensure_api_token, ensure_token_file
+from jobs.services.cluster.tokens import token_digest
 from tests.support.builders import api_token_make, at, job_make
 
 pytestmark = pytest.mark.django_db
@@ -70,6 +78,40 @@ def test_a_token_ends_with_its_time_and_stops_with_the_account(ada: User) -> Non
     assert status() == 200
     ApiToken.objects.update(expires_at=timezone.now())
     assert status() == 401
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    expires=st.sampled_from([None, 0, 1, 2]),
+    revoked=st.sampled_from([None, 0, 2]),
+    active=st.booleans(),
+    staff=st.booleans(),
+    scopes=st.lists(st.sampled_from(SCOPES), unique=True),
+)
+def test_a_token_is_found_as_its_model_says(
+    ada: User, expires: int | None, revoked: int | None, active: bool, staff: bool, scopes: Any
+) -> None:
+    User.objects.filter(pk=ada.pk).update(is_active=active, is_staff=staff, email="ada@example")
+    digest, now = token_digest(f"{expires}{revoked}{active}{staff}{scopes}"), at(1)
+    row = ApiToken.objects.create(
+        user=ada,
+        digest=digest,
+        scopes=scopes,
+        expires_at=None if expires is None else at(expires),
+        revoked_at=None if revoked is None else at(revoked),
+    )
+    row.refresh_from_db()
+    try:
+        is_good = active and revoked is None and (row.expires_at is None or row.expires_at > now)
+        with CaptureQueriesContext(connection) as queries:
+            found = token_found(digest, now)
+        assert len(queries) == 1
+        assert (found is not None) == is_good
+        if found is not None:
+            assert model_to_dict(found) == model_to_dict(row)
+            assert model_to_dict(found.user) == model_to_dict(row.user)
+    finally:
+        row.delete()
 
 
 @pytest.mark.parametrize(
