@@ -10,11 +10,8 @@ import asyncio
 import io
 import re
 import tempfile
-import threading
-from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, MutableMapping
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from contextlib import nullcontext
 from http import HTTPStatus
 from importlib import import_module
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -32,6 +29,8 @@ from rest_framework.exceptions import AuthenticationFailed
 from jobs.api.agent.views import node_of, upload_job
 from jobs.api.authentication import TokenAuthentication
 from jobs.exceptions import (
+    RETRY_S,
+    BusyError,
     ControlPlaneError,
     DiskFullError,
     TooLargeError,
@@ -39,6 +38,7 @@ from jobs.exceptions import (
     problem_response,
 )
 from jobs.origins import client_network
+from jobs.places import Places
 
 ANONYMOUS_LIMIT_BYTES = 64 * 1024
 _SUBMISSION_LIMIT_BYTES = settings.CODE_LIMIT_BYTES + settings.DATA_UPLOAD_MAX_MEMORY_SIZE
@@ -54,12 +54,11 @@ LIMITS_BYTES = (
 )
 #: A body has so many seconds, and one more for each LEAST_BYTES_PER_S of its length (ASGI).
 BODY_S, LEAST_BYTES_PER_S = 15.0, 64 * 1024
-#: Seconds that a request waits for its turn to send a body, and how many wait at once (WSGI).
-TURN_S, WAITING_LIMIT = 1.0, 2
+#: Seconds that a request waits for its turn to send a body (WSGI).
+TURN_S = 1.0
 #: Files of one node that are received at once.
 NODE_UPLOADS_LIMIT = 4
-#: Seconds after which a busy server may be asked again.
-RETRY_AFTER_S = 5
+_BUSY = "Too many requests are being sent at once; try again."
 _CHUNK_BYTES = 64 * 1024
 _IN_MEMORY_BYTES = 1024**2
 
@@ -74,58 +73,11 @@ class LengthRequiredError(ControlPlaneError):
     code = "length_required"
 
 
-class BusyError(ControlPlaneError):
-    status = HTTPStatus.SERVICE_UNAVAILABLE
-    code = "busy"
-
-
 class Announcement(NamedTuple):
     """A body that has not been read: its length, and the node that uploads it as a job's file."""
 
     length: int
     node_id: int | None = None
-
-
-class Places:
-    """A bounded number of places, of which one holder may have a part."""
-
-    def __init__(self, limit: int, limit_each: int) -> None:
-        self._limit = limit
-        self._limit_each = limit_each
-        self._held: Counter[Hashable] = Counter()
-        self._num_waiting = 0
-        self._changed = threading.Condition()
-
-    @contextmanager
-    def held(self, holder: Hashable, wait_s: float = 0.0) -> Iterator[None]:
-        """Hold a place, after `wait_s` at most; WAITING_LIMIT threads may wait at once.
-
-        Raises:
-            BusyError: no place is free for `holder`.
-        """
-        with self._changed:
-            if not (self._is_free(holder) or self._has_become_free(holder, wait_s)):
-                raise BusyError("Too many requests are being sent at once; try again.")
-            self._held[holder] += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._held[holder] -= 1
-                self._held += Counter()  # without those that hold none
-                self._changed.notify_all()
-
-    def _is_free(self, holder: Hashable) -> bool:
-        return self._held.total() < self._limit and self._held[holder] < self._limit_each
-
-    def _has_become_free(self, holder: Hashable, wait_s: float) -> bool:
-        if self._num_waiting >= WAITING_LIMIT or not wait_s:
-            return False
-        self._num_waiting += 1
-        try:
-            return self._changed.wait_for(partial(self._is_free, holder), wait_s)
-        finally:
-            self._num_waiting -= 1
 
 
 def announced_body(request: HttpRequest) -> Announcement:
@@ -176,7 +128,7 @@ def is_known(request: HttpRequest) -> bool:
 
 
 def _uploads() -> Places:
-    return Places(settings.UPLOADS_LIMIT, min(settings.UPLOADS_LIMIT, NODE_UPLOADS_LIMIT))
+    return Places(settings.UPLOADS_LIMIT, min(settings.UPLOADS_LIMIT, NODE_UPLOADS_LIMIT), _BUSY)
 
 
 def _refusal(error: ControlPlaneError | OSError) -> HttpResponse:
@@ -190,7 +142,7 @@ def _refusal(error: ControlPlaneError | OSError) -> HttpResponse:
         raise error
     response = problem_response(refused)
     if isinstance(refused, BusyError | DiskFullError):
-        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+        response.headers["Retry-After"] = str(RETRY_S)
     return response
 
 
@@ -202,7 +154,7 @@ def bounded_wsgi(application: WSGIApplication) -> WSGIApplication:
     those without one as ever. One address leaves a turn to others. A turn has no deadline: Granian
     2.8 cannot end a read, and the whole process stands still if a request ends before its read.
     """
-    turns = Places(settings.BODIES_LIMIT, max(settings.BODIES_LIMIT - 1, 1))
+    turns = Places(settings.BODIES_LIMIT, max(settings.BODIES_LIMIT - 1, 1), _BUSY)
     uploads = _uploads()
 
     def body_of(request: WSGIRequest, source: Any, length: int) -> BinaryIO:

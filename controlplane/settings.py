@@ -250,9 +250,11 @@ HEARTBEAT_S = environment.number("VIRTUALFLOW_HEARTBEAT_S", 2, low=0.1, high=60)
 LEASE_S = environment.number("VIRTUALFLOW_LEASE_S", 20, low=0.5, high=600)
 WAIT_LIMIT_S = 30  # longest long-poll
 #: REST requests that may wait at once in one process. Each holds a thread of a WSGI server.
-WAITS_LIMIT = int(environment.number("VIRTUALFLOW_WAITS", 4, low=0, high=10_000))
+WAITS_LIMIT = int(environment.number("VIRTUALFLOW_WAITS", 3, low=0, high=10_000))
 #: Request bodies that are read at once in one process. Each holds a thread of a WSGI server.
 BODIES_LIMIT = int(environment.number("VIRTUALFLOW_BODIES", 4, low=1, high=10_000))
+#: Downloads that are sent at once in one process. Each holds a thread of a WSGI server.
+DOWNLOADS_LIMIT = int(environment.number("VIRTUALFLOW_DOWNLOADS", 4, low=1, high=10_000))
 #: Files of agents that are received at once in one process. Each may take ARTIFACT_LIMIT_BYTES.
 UPLOADS_LIMIT = int(environment.number("VIRTUALFLOW_UPLOADS", 16, low=1, high=10_000))
 #: When all nodes are silent, the fault is more likely on this side; the expiry then waits for so

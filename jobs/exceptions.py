@@ -138,6 +138,13 @@ class UnavailableError(ControlPlaneError):
         super().__init__("The database is busy or away; try again.")
 
 
+class BusyError(ControlPlaneError):
+    """Too many requests of one sort are being served; the same request may succeed soon."""
+
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    code = "busy"
+
+
 class DiskFullError(ControlPlaneError):
     """A disk of the site is full; the same request may succeed once there is room."""
 
@@ -226,6 +233,8 @@ def problem_handler(error: Exception, _context: Mapping[str, Any]) -> Response |
         body = problem_body(error.status, error.code, error.detail, error.fields)
         if isinstance(error, ThrottledError):
             headers["Retry-After"] = str(int(error.wait_s) + 1)
+        if isinstance(error, BusyError):
+            headers["Retry-After"] = str(RETRY_S)
     elif isinstance(error, Http404):
         body = problem_body(404, "not_found", "There is no such thing, or it is not yours.")
     elif isinstance(error, RequestDataTooBig):

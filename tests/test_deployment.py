@@ -17,6 +17,7 @@ from django.conf import settings
 
 from agents.supervision.isolation import CAPABILITIES
 from controlplane.request_bodies import ANONYMOUS_LIMIT_BYTES
+from jobs.places import WAITING_LIMIT
 
 ROOT = Path(__file__).parent.parent
 REQUIRED = ("VIRTUALFLOW_SECRET_KEY", "POSTGRES_PASSWORD", "REDIS_PASSWORD", "ADMIN_PASSWORD",
@@ -175,6 +176,24 @@ def test_the_proxy_takes_no_large_body_of_anybody() -> None:
     assert "error_page 418 = @large;" in text
     assert "auth_request /is-known;" in blocks["@large"]
     assert "proxy_pass $web/api/v1/account/;" in blocks["= /is-known"]
+
+
+@pytest.mark.parametrize(
+    "path", ["docker-compose.yml", "docs/operations.md", "jobs/demo/stack/processes.py"]
+)
+def test_slow_clients_leave_a_thread_of_each_web_process(path: str) -> None:
+    (threads,) = re.findall(r'--blocking-threads[", ]+(\d+)', (ROOT / path).read_text())
+    slow = settings.BODIES_LIMIT + settings.DOWNLOADS_LIMIT + 2 * WAITING_LIMIT
+    assert slow + settings.WAITS_LIMIT < int(threads)
+
+
+@pytest.mark.parametrize("path", ["files/model.keras/", "code/"])
+@pytest.mark.parametrize("prefix", ["/jobs/7/", "/api/v1/jobs/7/"])
+def test_the_proxy_has_files_sent_without_a_thread(prefix: str, path: str) -> None:
+    text = (ROOT / "proxy/nginx.conf").read_text()
+    blocks = re.findall(r"\n        location ~ (\S+) \{(.*?)\n        \}", text, re.DOTALL)
+    first = next(block for pattern, block in blocks if re.search(pattern, prefix + path))
+    assert "proxy_pass $stream;" in first
 
 
 @pytest.mark.parametrize("name", ["nginx.conf", "gateway.conf"])

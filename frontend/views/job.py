@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -27,6 +29,7 @@ from frontend.text.job_facts import shown_facts
 from frontend.text.priority_text import priority_text
 from frontend.views.pages import figures_response
 from jobs.api.downloads import file_response
+from jobs.exceptions import RETRY_S, BusyError
 from jobs.models import Generation, Job
 from jobs.selectors import access, logs, pages, series
 from jobs.selectors.best_metrics import best_metric_of
@@ -45,6 +48,8 @@ from jobs.selectors.usage import accelerator_seconds
 from jobs.services.lifecycle.audit import read_audit
 from jobs.services.scheduling.policy import cluster_setting
 from jobs.services.submission.rows import MODEL_FILE
+
+FileView = Callable[..., HttpResponseBase]
 
 _PHASE_TONES = {
     GenerationPhase.PREPARING.value: "info pill-ring",
@@ -78,6 +83,22 @@ class ResizeRow:
     pause_s: float | None
     ready_after_s: float | None
     switched_after_s: float | None
+
+
+def sends_file(view: FileView) -> FileView:
+    """Answer with a page and `Retry-After` where too many downloads are under way."""
+
+    @functools.wraps(view)
+    def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        try:
+            return view(request, *args, **kwargs)
+        except BusyError as error:
+            told = {"title": "Too many downloads at once", "text": error.detail}
+            response = render(request, "503.html", told, status=error.status)
+            response.headers["Retry-After"] = str(RETRY_S)
+            return response
+
+    return answer
 
 
 @login_required
@@ -154,6 +175,7 @@ def job_figures(request: HttpRequest, job_id: int) -> HttpResponse:
 
 @login_required
 @require_safe
+@sends_file
 def job_file(request: HttpRequest, job_id: int, name: str) -> HttpResponseBase:
     """Send a result file of the job."""
     found = job_or_404(request, job_id)
@@ -166,6 +188,7 @@ def job_file(request: HttpRequest, job_id: int, name: str) -> HttpResponseBase:
 
 @login_required
 @require_safe
+@sends_file
 def job_code(request: HttpRequest, job_id: int) -> HttpResponseBase:
     """Send the job's code as submitted."""
     found = job_or_404(request, job_id)

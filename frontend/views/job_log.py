@@ -9,7 +9,7 @@ from django.http import HttpRequest, JsonResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_safe
 
-from frontend.views.job import job_or_404
+from frontend.views.job import job_or_404, sends_file
 from jobs.api.downloads import text_response
 from jobs.models import Job
 from jobs.selectors import log_lines, logs
@@ -47,11 +47,13 @@ def job_log(request: HttpRequest, job_id: int) -> HttpResponseBase:
 
 @login_required
 @require_safe
+@sends_file
 def job_log_file(request: HttpRequest, job_id: int) -> HttpResponseBase:
     """Send the whole log as a text file."""
     found = job_or_404(request, job_id)
     read_audit(request.user, found, "log")
-    return text_response(logs.log_text(found, _number(request, "slot")), f"job-{found.pk}.log")
+    pieces = logs.log_text(found, _number(request, "slot"))
+    return text_response(request, pieces, f"job-{found.pk}.log")
 
 
 def _window(request: HttpRequest, job: Job, slot: int | None) -> log_lines.LogWindow:

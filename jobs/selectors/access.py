@@ -87,7 +87,8 @@ def token_found(digest: str, now: datetime.datetime) -> ApiToken | None:
 def _token_sql() -> tuple[str, tuple[Any, ...]]:
     """Return the SQL of `token_found`, and `_NOW` and `_DIGEST` in the order of its parameters."""
     tokens = tokens_valid(_NOW).filter(digest=_DIGEST).select_related(None).order_by()
-    own = (field.attname for field in ApiToken._meta.concrete_fields)
+    columns = ApiToken._meta.concrete_fields  # noqa: SLF001  public by its documentation
+    own = (field.attname for field in columns)
     users = (f"user__{name}" for name in _USER_FIELDS)
     sql, parameters = tokens.values_list(*own, *users).query.sql_with_params()
     return sql, tuple(parameters)

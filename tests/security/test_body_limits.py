@@ -19,7 +19,9 @@ from django.utils import timezone
 from controlplane import request_bodies
 from controlplane.core.values.lifecycle import JobStatus
 from controlplane.request_bodies import ANONYMOUS_LIMIT_BYTES, bounded_asgi, bounded_wsgi
+from jobs.exceptions import RETRY_S
 from jobs.models import Allocation, Job
+from jobs.places import WAITING_LIMIT
 from tests.support.builders import api_token_make, job_make, node_make
 
 pytestmark = pytest.mark.django_db
@@ -226,7 +228,7 @@ def test_files_of_agents_are_received_a_few_at_a_time(
 
         await asgi(scope, cast(Any, None), send)
 
-    refusal = (503, str(request_bodies.RETRY_AFTER_S))
+    refusal = (503, str(RETRY_S))
     for send in (wsgi_send, lambda slot: asyncio.run(asgi_send(slot))):
         orders[:], told[:] = [0, 1, 2], []
         send(0)
@@ -320,7 +322,7 @@ def test_under_wsgi_slow_bodies_hold_some_threads_and_never_all(
         monkeypatch.setattr(request_bodies, "TURN_S", 600.0)
         waiting = [
             threading.Thread(target=send, args=("5", io.BytesIO(b"12345")))
-            for _ in range(request_bodies.WAITING_LIMIT + 1)
+            for _ in range(WAITING_LIMIT + 1)
         ]
         for sender in waiting:
             sender.start()
@@ -334,4 +336,4 @@ def test_under_wsgi_slow_bodies_hold_some_threads_and_never_all(
         for sender in [*senders, *waiting]:
             sender.join(60)
     assert send("5", io.BytesIO(b"12345")) == "200 OK"
-    assert statuses.count("200 OK") == settings.BODIES_LIMIT + request_bodies.WAITING_LIMIT + 3
+    assert statuses.count("200 OK") == settings.BODIES_LIMIT + WAITING_LIMIT + 3

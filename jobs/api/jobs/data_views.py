@@ -185,7 +185,7 @@ class JobLogs(APIView):
         number = number_param(request, "slot", None, 0, 2**31 - 1)
         slot = None if number is None else int(number)
         if flag_param(request, "download"):
-            return text_response(logs.log_text(job, slot), f"job-{job_id}.log")
+            return text_response(plain(request), logs.log_text(job, slot), f"job-{job_id}.log")
         wanted = _wanted(request)
         if wanted.text or wanted.level:
             try:

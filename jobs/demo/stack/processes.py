@@ -55,7 +55,7 @@ def site_parts(environment: Mapping[str, str], directory: Path) -> list[SitePart
             name="web",
             stage=SITE_STAGE,
             command=[*granian, "--interface", "wsgi", "--port", str(web_port),
-                     "--blocking-threads", "8", "controlplane.wsgi:application"],
+                     "--blocking-threads", "16", "controlplane.wsgi:application"],
             is_ready=lambda: _site_answers(web_port),
         ),
         SitePart(

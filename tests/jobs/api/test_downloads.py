@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
+from django.core.files.base import ContentFile
 from django.test import AsyncClient, Client
 
-from tests.support.builders import CODE, api_token_make, job_make
+from jobs.api import downloads
+from jobs.models import Artifact
+from tests.support.builders import CODE, api_token_make, at, job_make
 
 
 @pytest.mark.django_db(transaction=True)
@@ -35,3 +41,56 @@ def test_the_bytes_and_their_digest(ada: User, server: str) -> None:
     assert response.headers["X-Sha256"] == hashlib.sha256(CODE).hexdigest()
     assert response.headers["Content-Length"] == str(len(CODE))
     assert response.headers["Content-Disposition"] == 'attachment; filename="job.py"'
+
+
+@pytest.fixture
+def few_places(settings: Any) -> Iterator[int]:
+    settings.DOWNLOADS_LIMIT = 3
+    downloads._places.cache_clear()
+    yield settings.DOWNLOADS_LIMIT
+    downloads._places.cache_clear()
+
+
+PATHS = (
+    "/api/v1/jobs/{job}/code/",
+    "/api/v1/jobs/{job}/files/model.keras/",
+    "/api/v1/jobs/{job}/logs/?download=true",
+    "/jobs/{job}/code/",
+    "/jobs/{job}/files/model.keras/",
+    "/jobs/{job}/log/file/",
+)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("path", PATHS)
+def test_slow_readers_hold_a_few_threads_and_leave_one_to_others(
+    ada: User, path: str, few_places: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads, "TURN_S", 0.0)
+    job = job_make(ada)
+    content = ContentFile(b"m" * 10, name="model.keras")
+    Artifact.objects.create(job=job, name="model.keras", file=content, sha256="0" * 64,
+                            size_bytes=10, generation=1, at=at(0))  # fmt: skip
+    client = Client()
+    client.force_login(ada)
+
+    def ask(address: str, path: str = path) -> Any:
+        return client.get(path.format(job=job.pk), REMOTE_ADDR=address)
+
+    held = [ask("192.0.2.1") for _ in range(few_places - 1)]
+    refused = ask("192.0.2.1")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+    assert "try again" in refused.content.decode()
+    assert path.startswith("/jobs/") == refused.headers["Content-Type"].startswith("text/html")
+    held.append(ask("192.0.2.2"))
+    assert [response.status_code for response in held] == [200] * few_places
+    assert {ask("192.0.2.3", other).status_code for other in PATHS} == {503}
+    assert ask("192.0.2.1", "/jobs/{job}/").status_code == 200
+    for response in held[1:]:
+        list(response.streaming_content)  # at its end a response is closed
+    assert ask("192.0.2.3").status_code == 200
+    del held, response
+    gc.collect()  # what nobody has closed is forgotten
+    with ExitStack() as all_places:
+        for number in range(few_places):
+            all_places.enter_context(downloads._places().held(number))
