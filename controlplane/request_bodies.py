@@ -1,7 +1,8 @@
 """Limits of request bodies, enforced around the WSGI and ASGI applications before a body is read.
 
 Django's ASGI handler stores every body before it looks for a view, and a WSGI server gives a thread
-to each body while it arrives; so views are too late to refuse one.
+to each body while it arrives; so views are too late to refuse one. It gives one to each answer in
+pieces, too, while it leaves; so there are few of these.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from rest_framework.exceptions import AuthenticationFailed
 
 from jobs.api.agent.views import node_of, upload_job
 from jobs.api.authentication import TokenAuthentication
+from jobs.api.downloads import ThreadResponse
 from jobs.exceptions import (
     RETRY_S,
     BusyError,
@@ -167,10 +169,10 @@ def bounded_wsgi(application: WSGIApplication) -> WSGIApplication:
             request = WSGIRequest(dict(environ))
             length, node_id = _checked(request)
             if not length:
-                return application(environ, start_response)
+                return _sendable(application(environ, start_response))
             place = nullcontext() if node_id is None else uploads.held(node_id)
             with place, body_of(request, environ["wsgi.input"], length) as body:
-                return application(environ | {"wsgi.input": body}, start_response)
+                return _sendable(application(environ | {"wsgi.input": body}, start_response))
         except (ControlPlaneError, OSError) as error:
             refusal = _refusal(error)
             status = f"{refusal.status_code} {refusal.reason_phrase}"
@@ -178,6 +180,20 @@ def bounded_wsgi(application: WSGIApplication) -> WSGIApplication:
             return [refusal.content]
 
     return answer
+
+
+def _sendable(response: Iterable[bytes]) -> Iterable[bytes]:
+    """Return an answer in one piece, which holds no thread while its reader is slow.
+
+    Downloads stay in pieces; they have a bounded number of places (`jobs.api.downloads`).
+    """
+    if isinstance(response, ThreadResponse):
+        return response
+    try:
+        return [b"".join(response)]
+    finally:
+        if hasattr(response, "close"):
+            response.close()
 
 
 def _body_read(source: Any, length: int) -> BinaryIO:
