@@ -8,7 +8,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -18,7 +18,7 @@ from benchmarks.intrusions.attempts import PASSWORD, Attempt, Site, accepted, br
 #: A site under attack has to answer a small question within this time.
 ANSWER_LIMIT_S = 5.0
 NUM_GUESSES = 12
-NUM_SLOW_REQUESTS = 32
+NUM_SLOW_CONNECTIONS, RECEIVED_BYTES = 32, 2048
 NESTED_FINALLY = 7
 
 
@@ -123,20 +123,31 @@ def _costly_requests(site: Site) -> Iterator[Attempt]:
             yield Attempt(f"{name}: others wait", not _answers(site))
             for each in sent:
                 each.exception()
-    with ExitStack() as opened:
-        address = httpx.URL(site.url)
-        for _ in range(NUM_SLOW_REQUESTS):
-            caller = opened.enter_context(closing(socket.socket()))
-            caller.settimeout(ANSWER_LIMIT_S)
-            try:
-                caller.connect((address.host, address.port))
-                caller.sendall(
-                    b"POST /api/v1/jobs/ HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-                    b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
-                )
-            except OSError:
-                continue
+    sent = b"POST /api/v1/jobs/ HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json"
+    with _slow_connections(site, sent + b"\r\nContent-Length: 1000\r\n\r\n{"):
         yield Attempt("H5 slow requests: others wait", not _answers(site))
+    page = httpx.get(f"{site.url}/login/", timeout=ANSWER_LIMIT_S, trust_env=False).text
+    (style,) = set(re.findall(r'"(/static/[^"]*/app\.css)"', page))
+    script = style.replace("app.css", "vendor/plotly/plotly-basic.min.js")
+    asked = f"GET {script} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+    # Several times: a connection's buffers may hold the first answers.
+    with _slow_connections(site, asked * 8):
+        yield Attempt("slow readers of a script: others wait", not _answers(site))
+
+
+@contextmanager
+def _slow_connections(site: Site, sent: bytes) -> Iterator[None]:
+    """Send the same on many connections, and read nothing of the answers."""
+    address = httpx.URL(site.url)
+    with ExitStack() as opened:
+        for _ in range(NUM_SLOW_CONNECTIONS):
+            caller = opened.enter_context(closing(socket.socket()))
+            caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED_BYTES)
+            caller.settimeout(ANSWER_LIMIT_S)
+            with suppress(OSError):
+                caller.connect((address.host, address.port))
+                caller.sendall(sent)
+        yield
 
 
 def _passwords(site: Site) -> Iterator[Attempt]:
