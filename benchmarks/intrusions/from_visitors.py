@@ -123,8 +123,8 @@ def _costly_requests(site: Site) -> Iterator[Attempt]:
             yield Attempt(f"{name}: others wait", not _answers(site))
             for each in sent:
                 each.exception()
-    sent = b"POST /api/v1/jobs/ HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json"
-    with _slow_connections(site, sent + b"\r\nContent-Length: 1000\r\n\r\n{"):
+    posted = b"POST /api/v1/jobs/ HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json"
+    with _slow_connections(site, posted + b"\r\nContent-Length: 1000\r\n\r\n{"):
         yield Attempt("H5 slow requests: others wait", not _answers(site))
     page = httpx.get(f"{site.url}/login/", timeout=ANSWER_LIMIT_S, trust_env=False).text
     (style,) = set(re.findall(r'"(/static/[^"]*/app\.css)"', page))
