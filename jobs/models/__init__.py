@@ -9,6 +9,7 @@ from jobs.models.access import (
     Secret,
     UserLimits,
 )
+from jobs.models.attempts import JobAttempts
 from jobs.models.audit import AuditAction, AuditEntry
 from jobs.models.estimates import JobEstimates
 from jobs.models.forecasts import JobForecast

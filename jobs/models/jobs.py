@@ -144,12 +144,6 @@ class Job(models.Model):
     generation = models.PositiveIntegerField(default=0)
     next_slot = models.PositiveIntegerField(default=0)
     restarts = models.PositiveSmallIntegerField(default=0)
-    # Attempts since the job last exceeded `furthest_step`; see services/lifecycle/attempts.py.
-    furthest_step = models.PositiveBigIntegerField(default=0)
-    restarts_without_progress = models.PositiveSmallIntegerField(default=0)
-    recoveries_without_progress = models.PositiveSmallIntegerField(default=0)
-    crashes_without_progress = models.PositiveSmallIntegerField(default=0)
-    crash_generation = models.PositiveIntegerField(default=0)
     pause_requested = models.BooleanField(default=False)
     #: Newest request to save its state, for jobs that wait for it: its time in ms. 0: none.
     save_request = models.PositiveBigIntegerField(default=0)

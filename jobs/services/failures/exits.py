@@ -10,7 +10,7 @@ from django.conf import settings
 from controlplane.core.protocol.plain_text import parts_shown
 from controlplane.core.protocol.wire import TrainerReport
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
-from jobs.models import Allocation, Job, LogChunk
+from jobs.models import Allocation, Job, JobAttempts, LogChunk
 from jobs.services.failures.losses import exit_text
 from jobs.services.failures.recovery import job_recover
 from jobs.services.lifecycle.attempts import crash_count, is_held_up
@@ -56,10 +56,10 @@ def _crash_loop_end(context: ReportContext) -> bool:
     """End a job whose trainers crash repeatedly without a new step."""
     job = context.job
     crashes = [row for row in context.crashed if is_held_up(job, row)]
-    counts = [crash_count(job, row) for row in crashes]
-    if max(counts, default=0) <= settings.CRASH_LIMIT:
+    attempts = [crash_count(job, row) for row in crashes]
+    if not attempts or attempts[-1].crashes <= settings.CRASH_LIMIT:
         return False
-    text = _crash_sentence(job, crashes[-1], max(counts))
+    text = _crash_sentence(job, crashes[-1], attempts[-1])
     tail = _log_tail(job, crashes[-1].slot)
     job_end(
         job, JobStatus.FAILED, context.now, code="crash_loop", reason=text, error_traceback=tail
@@ -70,19 +70,23 @@ def _crash_loop_end(context: ReportContext) -> bool:
         now=context.now,
         job=job,
         actor=f"node:{context.node.name}",
-        data={"code": "crash_loop", "crashes": max(counts), "step": job.furthest_step},
+        data={
+            "code": "crash_loop",
+            "crashes": attempts[-1].crashes,
+            "step": attempts[-1].furthest_step,
+        },
     )
     return True
 
 
-def _crash_sentence(job: Job, last: Allocation, count: int) -> str:
+def _crash_sentence(job: Job, last: Allocation, attempts: JobAttempts) -> str:
     crashed = job.allocations.filter(lost_code="crash").select_related("accelerator__node")
-    recent = list(crashed.order_by("-released_at")[:count])
+    recent = list(crashed.order_by("-released_at")[: attempts.crashes])
     slots = sorted({row.slot for row in recent})
     nodes = sorted({row.accelerator.node.name for row in recent})
     return (
-        f"Given up: {count} times in a row a trainer crashed before the job got past step "
-        f"{job.furthest_step}. The last one ended{exit_text(last.exit_code)}; "
+        f"Given up: {attempts.crashes} times in a row a trainer crashed before the job got past "
+        f"step {attempts.furthest_step}. The last one ended{exit_text(last.exit_code)}; "
         f"slots {_listed(slots)} on {_listed(nodes)}. See the end of their logs."
     )
 

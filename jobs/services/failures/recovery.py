@@ -101,7 +101,7 @@ def job_recover(job: Job, now: datetime.datetime, *, actor: str = SYSTEM) -> boo
     _crashes_note(gone, now)
     if not _is_worth_going_on(job, scene, verdict, gone):
         _start_anew(job, scene, gone, now, actor)
-    elif attempt_count(job, "recoveries_without_progress") > settings.RECOVERY_LIMIT:
+    elif attempt_count(job, "recoveries").recoveries > settings.RECOVERY_LIMIT:
         text = f"{settings.RECOVERY_LIMIT} recoveries in a row led to no step; the last loss: "
         reason = text + (losses_text(gone) or "all trainers stalled")
         job_restart(job, now, code="recovery_limit", reason=reason, actor=actor)

@@ -9,37 +9,41 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from controlplane.core.values.lifecycle import GenerationPhase
-from jobs.models import Allocation, Job
+from jobs.models import Allocation, Job, JobAttempts
 
-Kind = Literal[
-    "restarts_without_progress", "recoveries_without_progress", "crashes_without_progress"
-]
+Kind = Literal["restarts", "recoveries", "crashes"]
 
 
-def attempt_count(job: Job, kind: Kind) -> int:
-    """Count one more attempt of a locked job; return the attempts since it last made progress."""
-    fields: dict[str, int] = {}
-    if job.step > job.furthest_step:
-        fields = dict.fromkeys(get_args(Kind), 0)
-        fields["furthest_step"] = job.step
-    count = fields.get(kind, getattr(job, kind)) + 1
-    fields[kind] = count
-    job.update_columns(**fields)
-    return count
+def _attempts_of(job: Job) -> JobAttempts:
+    """Return the counts of a locked job; zeros, not stored yet, before its first attempt."""
+    return JobAttempts.objects.filter(job=job).first() or JobAttempts(job=job)
 
 
-def crash_count(job: Job, allocation: Allocation) -> int:
-    """Count a trainer's crash; return how many attempts in a row ended in a crash.
+def attempt_count(job: Job, kind: Kind) -> JobAttempts:
+    """Count one more attempt of a locked job; return its attempts since it last made progress."""
+    attempts = _attempts_of(job)
+    if job.step > attempts.furthest_step:
+        attempts.furthest_step = job.step
+        for each in get_args(Kind):
+            setattr(attempts, each, 0)
+    setattr(attempts, kind, getattr(attempts, kind) + 1)
+    attempts.save()
+    return attempts
+
+
+def crash_count(job: Job, allocation: Allocation) -> JobAttempts:
+    """Count a trainer's crash; return the job's attempts since it last made progress.
 
     Trainers that crash together are one attempt: a crash counts only if its trainer began after the
     previous crash.
     """
     began = max(allocation.granted_generation, allocation.switched_generation)
-    if began <= job.crash_generation and job.step <= job.furthest_step:
-        return job.crashes_without_progress
-    count = attempt_count(job, "crashes_without_progress")
-    job.update_columns(crash_generation=job.generation)
-    return count
+    attempts = _attempts_of(job)
+    if began > attempts.crash_generation or job.step > attempts.furthest_step:
+        attempts = attempt_count(job, "crashes")
+        attempts.crash_generation = job.generation
+        attempts.save()
+    return attempts
 
 
 def is_held_up(job: Job, row: Allocation) -> bool:

@@ -20,7 +20,7 @@ from controlplane.core.values.lifecycle import (
     JobStatus,
     is_legal_job_transition,
 )
-from jobs.models import Allocation, Generation, Job, JobForecast
+from jobs.models import Allocation, Generation, Job, JobAttempts, JobForecast
 from jobs.models.jobs import PREEMPTED
 from jobs.selectors.access import HEAVY_COLUMNS
 from jobs.services.lifecycle.attempts import attempt_count
@@ -202,11 +202,12 @@ def job_restart(
     Steps since that checkpoint are repeated; the result is the same, because steps are
     deterministic. After `RESTART_LIMIT` counted restarts without a new step the job fails.
     """
-    tries = attempt_count(job, "restarts_without_progress") if is_counted else 0
+    attempts = attempt_count(job, "restarts") if is_counted else JobAttempts()
+    tries = attempts.restarts
     if tries > settings.RESTART_LIMIT:
         text = (
             f"Given up: it was started again {tries - 1} times without getting past step "
-            f"{job.furthest_step}; the last cause: {reason}"
+            f"{attempts.furthest_step}; the last cause: {reason}"
         )
         job_end(job, JobStatus.FAILED, now, code="restart_limit", reason=text)
         event_add("failed", text, now=now, job=job, actor=actor, data={"code": code})

@@ -180,7 +180,6 @@ def fork_place(job: Job, artifact: Artifact, now: datetime.datetime) -> None:
         fork_deadline_at=None,
         step=step,
         epoch=epoch,
-        furthest_step=step,
     )
 
 

@@ -48,7 +48,7 @@ class TestAllLost:
             assert fresh(job).status == "pending"
             world.until(lambda: newest(job).phase == "active")
             world.train(job)
-        assert (fresh(job).restarts, fresh(job).restarts_without_progress) == (2, 1)
+        assert (fresh(job).restarts, fresh(job).attempts.restarts) == (2, 1)
 
     def test_without_progress_it_is_given_up(self, settings: Any) -> None:
         settings.RESTART_LIMIT = 2
@@ -105,7 +105,7 @@ class TestCrashLoops:
         world, job = training()
         world.kill(job, A, C)
         world.kill(job, B)
-        assert fresh(job).crashes_without_progress == 1
+        assert fresh(job).attempts.crashes == 1
 
     def test_a_new_step_in_between_forgives(self, settings: Any) -> None:
         settings.CRASH_LIMIT = 1

@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from controlplane.core.protocol.wire import ReportKind
-from jobs.models import Event, Job, Node, StartFailure
+from jobs.models import Event, Job, JobAttempts, Node, StartFailure
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.services.failures.quarantine import node_unquarantine, nodes_judge
 from jobs.services.failures.timeouts import generations_expire
@@ -148,7 +148,7 @@ class TestNodes:
         assert Event.objects.filter(kind="node_taken_back", actor="system").exists()
         assert len(cluster_snapshot(world.now).snapshot.accelerators) == 2
         for job in Job.objects.filter(status="pending"):
-            Job.objects.filter(id=job.pk).update(furthest_step=0, crashes_without_progress=0)
+            JobAttempts.objects.filter(job=job).delete()
         world.settle(4)
         for _ in range(2):
             for job in Job.objects.filter(status="starting"):
