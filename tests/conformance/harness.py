@@ -19,7 +19,8 @@ from tensorflow.python.framework import config as framework_config
 from agents.trainer.collectives.tree_reduction import TreeReduction
 from agents.trainer.data.arrays import ArraySource
 from agents.trainer.model.keras_private import model_build
-from agents.trainer.model.progress import Progress, TrainingSchedule
+from agents.trainer.model.progress import Progress
+from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.step.batch_plan import TRAINING_STREAM, Planner, step_seeds
 from agents.trainer.step.functions import StepFunctions

@@ -17,7 +17,8 @@ from agents.trainer.contract.user_errors import JobCodeError, user_code
 from agents.trainer.data.fingerprint import data_fingerprint
 from agents.trainer.model.batch_scaling import BatchScaling
 from agents.trainer.model.keras_private import model_build, model_build_inputs
-from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
+from agents.trainer.model.progress import Activity, Progress
+from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.model.tunables import tunables_of
 from agents.trainer.predict.job import SOURCE_FILE

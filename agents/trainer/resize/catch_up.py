@@ -21,7 +21,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agents.trainer.model.progress import Progress, TrainingSchedule
+from agents.trainer.model.progress import Progress
+from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.resize.switch_header import CatchUpPlan
 from agents.trainer.step.stepper import ReceivedStep
 from controlplane.core.protocol.wire import Membership

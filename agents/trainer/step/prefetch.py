@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from agents.trainer.data.sources import ExampleSource
-from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
+from agents.trainer.model.progress import Activity, Progress
+from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.selection.state import Selection
 from agents.trainer.step.batch_plan import (
     SELECTION_STREAM,

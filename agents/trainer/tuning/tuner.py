@@ -18,7 +18,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
+from agents.trainer.model.progress import Activity, Progress
+from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.selection.rule import mean_loss
 from agents.trainer.tuning.proposals import Proposals

@@ -26,7 +26,8 @@ from agents.trainer.contract.user_errors import user_code
 from agents.trainer.data.fingerprint import changing_refuse, data_fingerprint, data_warnings
 from agents.trainer.model.fork import DAMAGED, MISFIT, fork_read
 from agents.trainer.model.keras_private import model_build
-from agents.trainer.model.progress import Progress, TrainingSchedule
+from agents.trainer.model.progress import Progress
+from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.model.tunables import tunables_of
 from agents.trainer.tuning.tuner import job_steps

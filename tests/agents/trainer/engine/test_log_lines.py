@@ -18,7 +18,9 @@ from agents.trainer.engine.startup_noise import is_startup_noise, startup_noise_
 from agents.trainer.engine.step_reports import epoch_line
 from agents.trainer.local.local_cluster import LocalJobError
 from agents.trainer.local.local_trainer import REPOSITORY
-from agents.trainer.model.progress import EpochRow, Progress, TrainingSchedule
+from agents.trainer.model.history import EpochRow
+from agents.trainer.model.progress import Progress
+from agents.trainer.model.schedule import TrainingSchedule
 from controlplane.core.protocol.wire import StopCondition, StopKind, encode
 from tests.agents.trainer.local_jobs import local_job, training_spec
 from tests.agents.trainer.trial_jobs import HEAD

@@ -21,7 +21,8 @@ import pytest
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.model.fork import fork_read, is_forked_state
 from agents.trainer.model.keras_private import model_build
-from agents.trainer.model.progress import NO_GUARD, Activity, Progress, TrainingSchedule
+from agents.trainer.model.progress import NO_GUARD, Activity, Progress
+from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.model.state import ModelState, checkpoint_write
 from agents.trainer.model.tunables import Tunables
 from controlplane.core.protocol.fork import ForkSpec

@@ -11,7 +11,8 @@ import pytest
 from agents.trainer.model.history import EpochRow, metrics_nonfinite
 from agents.trainer.model.nonfinite import SKIPPED_LIMIT, LossTrack
 from agents.trainer.model.outputs import history_csv
-from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
+from agents.trainer.model.progress import Activity, Progress
+from agents.trainer.model.schedule import TrainingSchedule
 from controlplane.core.protocol.nonfinite import Nonfinite
 from controlplane.core.protocol.wire import StopCondition, StopKind
 

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.trainer.model.progress import Activity, EpochRow, Progress, TrainingSchedule
+from agents.trainer.model.history import EpochRow
+from agents.trainer.model.progress import Activity, Progress
+from agents.trainer.model.schedule import TrainingSchedule
 from controlplane.core.protocol.wire import StopCondition, StopKind
 
 

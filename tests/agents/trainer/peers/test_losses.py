@@ -20,7 +20,8 @@ from agents.trainer.collectives.runtime import CollectiveRuntime
 from agents.trainer.contract.failures import EXIT_FAILED, PEER_LOST, TrainerError
 from agents.trainer.contract.ports import HeldPort
 from agents.trainer.contract.run_dir import ALIVE_LIMIT_S, OrderWatcher, orders_write
-from agents.trainer.model.progress import Progress, TrainingSchedule
+from agents.trainer.model.progress import Progress
+from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.peers.reachability import slots_unreachable
 from agents.trainer.resize.barriers import MemberProgress, state_receivers, state_source
 from controlplane.core.protocol.wire import (

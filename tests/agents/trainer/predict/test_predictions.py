@@ -15,7 +15,8 @@ from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.local.local_cluster import LocalJob
 from agents.trainer.local.predictions import predictions_write
-from agents.trainer.model.progress import Progress, TrainingSchedule
+from agents.trainer.model.progress import Progress
+from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.predict.functions import Output, OutputLayout, PredictFunctions
 from agents.trainer.predict.part_files import PartWriter

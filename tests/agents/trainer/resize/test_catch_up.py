@@ -13,7 +13,8 @@ import pytest
 import tensorflow as tf
 
 from agents.trainer.contract.failures import PEER_LOST, TrainerError
-from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
+from agents.trainer.model.progress import Activity, Progress
+from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.resize.catch_up import Rehearsal, StepLog, interim_membership, stream_note
 from agents.trainer.resize.switch_header import MEETING_WORDS, CatchUpPlan, stream_fits
 from agents.trainer.step.stepper import ReceivedStep

@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 from agents.trainer.data.arrays import ArraySource
-from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
+from agents.trainer.model.progress import Activity, Progress
+from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.selection.state import Selection
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.functions import example_specs

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.trainer.model.history import EpochRow
-from agents.trainer.model.progress import Activity, Progress, SelectionPasses, TrainingSchedule
+from agents.trainer.model.progress import Activity, Progress, SelectionPasses
 from agents.trainer.model.recent_steps import StepsDone
+from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.selection.loss_sums import LossSums
 from controlplane.core.protocol.selection import PASS_BATCHES, SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind

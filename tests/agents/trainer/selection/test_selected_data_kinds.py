@@ -17,7 +17,8 @@ from agents.trainer.collectives.groups import lone_group
 from agents.trainer.collectives.runtime import CollectiveRuntime
 from agents.trainer.data.sources import source_open
 from agents.trainer.model.keras_private import model_build
-from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
+from agents.trainer.model.progress import Activity, Progress
+from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.model.state import ModelState, state_digest
 from agents.trainer.selection.state import selection_of
 from agents.trainer.step.batch_plan import Planner

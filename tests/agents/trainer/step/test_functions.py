@@ -15,7 +15,8 @@ from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.data.arrays import ArraySource
 from agents.trainer.data.sources import source_open
 from agents.trainer.model.keras_private import model_build
-from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
+from agents.trainer.model.progress import Activity, Progress
+from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.step import microbatches
 from agents.trainer.step.batch_plan import Planner

@@ -14,7 +14,8 @@ from keras import layers, ops
 
 from agents.trainer.data.arrays import ArraySource
 from agents.trainer.model.keras_private import model_build
-from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
+from agents.trainer.model.progress import Activity, Progress
+from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.step import prefetch
 from agents.trainer.step.batch_plan import Planner

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from agents.trainer.model.branches import Branches
-from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
+from agents.trainer.model.progress import Activity, Progress
+from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.tuning.proposals import Proposals
 from agents.trainer.tuning.tuner import Tuner
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
