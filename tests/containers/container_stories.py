@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +160,35 @@ def slow_sender(port: int) -> Any:
         b"Content-Type: application/x-www-form-urlencoded\r\nCookie: csrftoken=x\r\n\r\na="
     )
     return sender
+
+
+@pytest.mark.usefixtures("digest")
+@pytest.mark.parametrize("asked", ["script", "model"])
+def test_slow_readers_do_not_stop_the_site(product: Deployment, asked: str) -> None:
+    """Open forty connections that ask for a script or a model eight times, and read nothing."""
+    port = int(product.variables["VIRTUALFLOW_PORT"])
+    with site_client(product) as visitor:
+        (style,) = set(re.findall(r'"(/static/[^"]*/app\.css)"', visitor.get("login/").text))
+        path = style.replace("app.css", "vendor/plotly/plotly-basic.min.js")
+        if asked == "model":
+            job = product.rest.get("jobs/?status=finished").json()["results"][0]["id"]
+            path = f"/api/v1/jobs/{job}/files/model.keras/"
+        token = product.rest.headers["Authorization"]
+        request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {token}\r\n\r\n"
+        with ExitStack() as readers:
+            for _ in range(40):
+                reader = readers.enter_context(socket.socket())
+                reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+                reader.settimeout(10)
+                reader.connect(("127.0.0.1", port))
+                reader.sendall(request.encode() * 8)
+            for _ in range(10):
+                assert visitor.get("healthz").elapsed.total_seconds() < 5
+                assert visitor.get("login/").status_code == 200
+        answer = product.rest.get(path)
+        assert answer.status_code == 200
+        if asked == "model":
+            assert hashlib.sha256(answer.content).hexdigest() == answer.headers["X-Sha256"]
 
 
 def test_each_container_killed_once_changes_no_result(product: Deployment, digest: str) -> None:

@@ -1,0 +1,76 @@
+"""Turns of requests in one process of the WSGI server.
+
+Threads of Python compute one after the other, and hand the interpreter's lock on at every query. Of
+16 requests at once each then takes twice its processor time, and the last one waits for all. So a
+few requests have a turn, the others wait for theirs in the order of their arrival; who has waited
+for PATIENCE_S goes on beside them, so that slow requests hold up nobody for longer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+#: Requests that have a turn at once: one may wait for its query while another one computes.
+NUM_TURNS = 2
+PATIENCE_S = 0.02
+#: Long-polls wait for a change, in places of their own (`jobs.api.waiting`).
+_WAITS = "wait="
+
+
+class Turns:
+    """A number of turns that are taken in the order of arrival."""
+
+    def __init__(self, number: int) -> None:
+        self._num_free = number
+        self._waiting: deque[threading.Lock] = deque()
+        self._changing = threading.Lock()
+
+    @contextmanager
+    def taken(self, patience_s: float) -> Iterator[bool]:
+        """Have a turn, or none after `patience_s`; which of the two is yielded."""
+        has_turn = self._take(patience_s)
+        try:
+            yield has_turn
+        finally:
+            if has_turn:
+                self._pass_on()
+
+    def _take(self, patience_s: float) -> bool:
+        with self._changing:
+            if self._num_free:
+                self._num_free -= 1
+                return True
+            turn = threading.Lock()
+            turn.acquire()
+            self._waiting.append(turn)
+        if turn.acquire(timeout=patience_s):
+            return True
+        with self._changing:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+                return False
+        return True  # it was passed on in the last moment
+
+    def _pass_on(self) -> None:
+        with self._changing:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._num_free += 1
+
+
+def in_turns(application: WSGIApplication) -> WSGIApplication:
+    """Answer requests in turns; what an answer in pieces still does has none."""
+    turns = Turns(NUM_TURNS)
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if _WAITS in environ.get("QUERY_STRING", ""):
+            return application(environ, start_response)
+        with turns.taken(PATIENCE_S):
+            return application(environ, start_response)
+
+    return answer
