@@ -185,7 +185,7 @@ def test_slow_readers_do_not_stop_the_site(product: Deployment, asked: str) -> N
             for _ in range(10):
                 assert visitor.get("healthz").elapsed.total_seconds() < 5
                 assert visitor.get("login/").status_code == 200
-        answer = product.rest.get(path)
+        answer = visitor.get(path, headers={"Authorization": token})
         assert answer.status_code == 200
         if asked == "model":
             assert hashlib.sha256(answer.content).hexdigest() == answer.headers["X-Sha256"]
