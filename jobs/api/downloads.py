@@ -19,6 +19,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import FileResponse, HttpRequest, StreamingHttpResponse
 from django.utils.http import content_disposition_header
 
+from jobs.exceptions import BusyError
 from jobs.origins import client_network
 from jobs.places import Places
 
@@ -75,9 +76,13 @@ def file_response(
         response.headers["Content-Length"] = str(file.size)
         response.headers["Content-Disposition"] = content_disposition_header(True, name) or ""
     else:
-        response = ThreadFileResponse(
-            request, opened, as_attachment=True, filename=name, content_type=_CONTENT_TYPE
-        )
+        try:
+            response = ThreadFileResponse(
+                request, opened, as_attachment=True, filename=name, content_type=_CONTENT_TYPE
+            )
+        except BusyError:
+            opened.close()
+            raise
     response.headers["X-Sha256"] = sha256
     return response
 
