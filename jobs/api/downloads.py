@@ -55,7 +55,11 @@ class ThreadFileResponse(ThreadResponse, FileResponse):
 @functools.cache
 def _places() -> Places:
     limit = settings.DOWNLOADS_LIMIT
-    return Places(limit, max(limit - 1, 1), "Too many files are being sent at once; try again.")
+    return Places(
+        limit,
+        max(limit - 1, 1),
+        "Too many files are being sent at once; try again in a few seconds.",
+    )
 
 
 def file_response(
