@@ -16,6 +16,6 @@ from jobs.api.addresses import query_parameters  # noqa: E402
 application = bounded_wsgi(in_turns(handler))
 # Before the first request: threads that generate the document at once fail.
 query_parameters()
-# What is loaded now stays. Looking through it for garbage would stop all requests for 100 ms.
+# Garbage collections of all that is loaded now would stop the requests for about 100 ms each.
 gc.collect()
 gc.freeze()
