@@ -117,6 +117,8 @@ from django.contrib.auth.models import Permission  # noqa: E402  they need the s
 from django.contrib.contenttypes.models import ContentType  # noqa: E402
 from django.core.cache import cache  # noqa: E402
 
+from jobs.api import downloads  # noqa: E402
+
 # A slow digest of a password takes longer than most tests.
 settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
@@ -189,9 +191,13 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(autouse=True)
 def _empty_cache() -> Iterator[None]:
-    """Forget counts of requests: on SQLite the users of the next test have the same numbers."""
+    """Forget counts of requests: on SQLite the users of the next test have the same numbers.
+
+    Downloads that a test has not read hold no place in the next one either.
+    """
     yield
     cache.clear()
+    downloads.places.cache_clear()
 
 
 def _missing(reason: str) -> None:

@@ -34,7 +34,7 @@ class ThreadResponse(StreamingHttpResponse):
 
     def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
         with ExitStack() as place:
-            place.enter_context(_places().held(client_network(request), TURN_S))
+            place.enter_context(places().held(client_network(request), TURN_S))
             super().__init__(*args, **kwargs)
             # At the latest when it is forgotten: nobody closes what a middleware has replaced.
             self._leave = weakref.finalize(self, place.pop_all().close)
@@ -53,7 +53,8 @@ class ThreadFileResponse(ThreadResponse, FileResponse):
 
 
 @functools.cache
-def _places() -> Places:
+def places() -> Places:
+    """Return the places of this process for downloads under way."""
     limit = settings.DOWNLOADS_LIMIT
     return Places(
         limit,

@@ -46,9 +46,9 @@ def test_the_bytes_and_their_digest(ada: User, server: str) -> None:
 @pytest.fixture
 def few_places(settings: Any) -> Iterator[int]:
     settings.DOWNLOADS_LIMIT = 3
-    downloads._places.cache_clear()
+    downloads.places.cache_clear()
     yield settings.DOWNLOADS_LIMIT
-    downloads._places.cache_clear()
+    downloads.places.cache_clear()
 
 
 PATHS = (
@@ -93,4 +93,4 @@ def test_slow_readers_hold_a_few_threads_and_leave_one_to_others(
     gc.collect()  # what nobody has closed is forgotten
     with ExitStack() as all_places:
         for number in range(few_places):
-            all_places.enter_context(downloads._places().held(number))
+            all_places.enter_context(downloads.places().held(number))
