@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.page_site import JOB, Site
-from tests.browser.visitor import AUDIT, HURT, OVERLAPS, Visitor, visit
+from tests.browser.visitor import AUDIT, HURT, OVERLAPS, SIDEWAYS, Visitor, visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -67,6 +67,25 @@ def test_every_page_is_drawn_accessible_and_fits(
         assert not faults
         # The browser itself notes that a page was not there.
         assert [c for c in visitor.complaints if "404 (Not Found)" not in c] == []
+
+
+@pytest.mark.parametrize("width", [320, 390, 768])
+@pytest.mark.parametrize("person", ["admin", "newcomer"])
+def test_the_head_fits_without_and_with_live_updates(
+    person: str, width: int, browser: Browser, site: Site
+) -> None:
+    visitor = visit(browser, site, person, viewport={"width": width, "height": 844})
+    visitor.page.route(f"{site.stream_address}/**", lambda route: route.abort())
+    visitor.open("/jobs/")
+    state = visitor.page.locator("#live-state")
+    expect(state).to_have_text("Every few seconds")
+    assert visitor.page.evaluate(SIDEWAYS) == []
+    assert visitor.page.evaluate(OVERLAPS) == []
+    visitor.page.unroute_all()
+    visitor.open("/jobs/")
+    expect(state).to_have_text("Live")
+    assert visitor.page.evaluate(SIDEWAYS) == []
+    visitor.page.context.close()
 
 
 #: Pages of every layout: tiles and charts, a table with actions, a job, a form.
