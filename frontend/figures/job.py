@@ -34,7 +34,7 @@ def loss_figure(
 ) -> Figure:
     """Draw the training loss over steps, the validation loss by epoch, resizes and searches.
 
-    The losses of trials, which may diverge, do not stretch the axis.
+    The losses of trials, which may diverge, do not stretch the axis upwards.
     """
     trained = [point for point in points if point.loss is not None]
     bins = _bins(trained)
@@ -72,7 +72,7 @@ def loss_figure(
 def _limits(
     points: Sequence[StepPoint], epochs: Sequence[EpochPoint], searches: Sequence[SearchMark]
 ) -> list[float] | None:
-    """Return the ends of an axis for the losses outside of trials and those they started from."""
+    """Return the ends of an axis for losses: those of trials count only where they are lower."""
     losses = [(epoch.step, epoch.step, epoch.logs["val_loss"]) for epoch in epochs]
     first = 1
     for point in points:
@@ -87,8 +87,9 @@ def _limits(
     if not shown:
         return None
     shown += [search.start_loss for search in searches if search.start_loss is not None]
-    margin = 0.05 * (max(shown) - min(shown))
-    return [min(shown) - margin, max(shown) + margin]
+    lowest, highest = min(loss for *_, loss in losses), max(shown)
+    margin = 0.05 * (highest - lowest)
+    return [lowest - margin, highest + margin]
 
 
 def job_throughput_figure(points: Sequence[StepPoint], resizes: Sequence[ResizeMark]) -> Figure:

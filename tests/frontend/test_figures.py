@@ -210,13 +210,16 @@ def test_the_loss_of_a_job_with_validation_and_resizes() -> None:
     ]
 
 
-def test_losses_of_trials_do_not_stretch_the_axis() -> None:
-    """Steps 11 to 41 are trials from a loss of 2.2; the point up to 45 has some of theirs."""
+def test_losses_of_trials_do_not_stretch_the_axis_upwards() -> None:
+    """Steps 11 to 41 are trials from a loss of 2.2; the point up to 45 has some of theirs.
+
+    The axis ends above what is not of trials, and reaches down to the lowest of all.
+    """
     losses = {10: 2.0, 20: 9e4, 30: 0.1, 40: 7.0, 45: 3.0, 60: 1.0, 70: None, 80: 0.4}
     points = [StepPoint(1.0, step, 5.0, 1.0, loss) for step, loss in losses.items()]
     epochs = [EpochPoint(0, 40, {"val_loss": 50.0}), EpochPoint(1, 80, {"val_loss": 0.6})]
     figure = loss_figure(points, epochs, [], [SearchMark(11, 41, 2.2)])
-    assert figure["layout"]["yaxis"]["range"] == pytest.approx([0.4 - 0.09, 2.2 + 0.09])
+    assert figure["layout"]["yaxis"]["range"] == pytest.approx([0.1 - 0.105, 2.2 + 0.105])
     (shade,) = figure["layout"]["shapes"]
     assert (shade["type"], shade["x0"], shade["x1"]) == ("rect", 11, 41)
     assert figure["note"] == "Shaded: trials of a search."
