@@ -72,6 +72,34 @@ def test_a_late_answer_does_not_interrupt_typing(ada: Visitor) -> None:
     expect(name).to_be_focused()
 
 
+def test_another_template_keeps_what_was_typed(ada: Visitor) -> None:
+    page = ada.page
+    ada.open("/jobs/new/")
+    name = page.get_by_label("Name", exact=True)
+    settings = page.get_by_label("Settings", exact=True)
+    batch, limit = page.get_by_label("Global batch size"), page.locator("[name=stop_limit]")
+    digits = {"settings": settings.input_value(), "limit": limit.input_value()}
+    name.fill("typed")
+    batch.fill("96")
+    settings.fill("{}")
+    page.get_by_role("radio", name=re.compile("Tabular data")).check()
+    expect(name).to_have_value("typed")
+    expect(batch).to_have_value("96")
+    expect(limit).not_to_have_value(digits["limit"])
+    expect(settings).not_to_have_value("{}")
+    name.fill("Tabular data, dense network")
+    limit.fill("7")
+    page.get_by_role("radio", name=re.compile("Digits, convolutional")).check()
+    expect(name).to_have_value("Digits, convolutional network")
+    expect(limit).to_have_value("7")
+    expect(settings).to_have_value(digits["settings"])
+    page.get_by_role("radio", name=re.compile("My own code")).check()
+    expect(name).to_have_value("")
+    name.fill("own")
+    page.get_by_role("radio", name=re.compile("Tabular data")).check()
+    expect(name).to_have_value("own")
+
+
 def test_code_is_measured_before_it_is_submitted(ada: Visitor, site: Site, tmp_path: Path) -> None:
     page = ada.page
     ada.open("/jobs/new/")

@@ -5,10 +5,25 @@ function field(form, name) {
   return form.elements.namedItem(name);
 }
 
-function fill(form, values) {
+function shown(input) {
+  return input.type === "checkbox" ? input.checked : input.value;
+}
+
+// Whether the value of a field is no longer the one that was filled in.
+function isTyped(form, name, filled) {
+  const input = field(form, name);
+  if (!input || !(name in filled)) return false;
+  return shown(input) !== (input.type === "checkbox" ? filled[name] : String(filled[name] ?? ""));
+}
+
+// What was typed stays, but for the settings, which are of one code; limits go together.
+function fill(form, values, before) {
+  const typed = Object.keys(values).filter((name) => isTyped(form, name, before));
+  const keepsLimit = typed.some((name) => name.startsWith("stop_"));
   for (const [name, value] of Object.entries(values)) {
     const input = field(form, name);
-    if (!input) continue;
+    const isKept = name.startsWith("stop_") ? keepsLimit : name !== "settings" && typed.includes(name);
+    if (!input || isKept) continue;
     if (input.type === "checkbox") input.checked = value;
     else input.value = value ?? "";
   }
@@ -20,6 +35,7 @@ function forget(form, values) {
   for (const [name, nothing] of Object.entries(empty)) {
     if (field(form, name).value === values[name]) field(form, name).value = nothing;
   }
+  return { ...values, ...empty };
 }
 
 function evenText(total, parts) {
@@ -212,14 +228,15 @@ export function startSubmitForm() {
   const form = document.getElementById("job-form");
   if (!form) return;
   const templates = JSON.parse(document.getElementById("template-values").textContent);
-  let filled = templates[form.querySelector("[name=code_from]:checked")?.value] ?? {};
+  let filled = { ...templates[form.querySelector("[name=code_from]:checked")?.value] };
   form.addEventListener("change", ({ target }) => {
     if (target.name === "code_from" && templates[target.value]) {
-      filled = templates[target.value];
-      fill(form, filled);
-    } else if (target.name === "code_from") forget(form, filled);
+      fill(form, templates[target.value], filled);
+      filled = { ...templates[target.value] };
+    } else if (target.name === "code_from") filled = forget(form, filled);
     if (target.name === "code" && target.files[0] && !field(form, "name").value) {
-      field(form, "name").value = target.files[0].name.replace(/\.(py|zip)$/, "");
+      filled.name = target.files[0].name.replace(/\.(py|zip)$/, "");
+      field(form, "name").value = filled.name;
     }
     showHelp(form);
   });
