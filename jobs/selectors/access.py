@@ -37,11 +37,12 @@ from jobs.models import (
 from jobs.models.notifications import TEST_EVENT
 from jobs.models.projects import MANAGING_ROLES, SUBMITTING_ROLES
 from jobs.selectors.expressions import IsAnyOf
+from jobs.selectors.prepared import PreparedQuery
 from jobs.submission import PRIORITY_RANGE
 
 Person = User | AbstractBaseUser | AnonymousUser
 
-#: Stand for a job's and a person's number, a time and a digest in SQL that is made once.
+#: Stand for a job's and a person's number, a time and a digest in SQL that is translated once.
 _JOB, _PERSON = -1, -2
 _NOW, _DIGEST = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC), "digest"
 #: Fields of a token's user that are read with it, in the model's order.
@@ -70,28 +71,29 @@ def tokens_valid(now: datetime.datetime) -> QuerySet[ApiToken]:
 def token_found(digest: str, now: datetime.datetime) -> ApiToken | None:
     """Return the API token with a digest, and its user; None if it is not good now.
 
-    Every request of a program makes this query, so it is translated to SQL once, as in
-    `job_version`. Columns of the user that requests seldom need are read when they are.
+    Columns of the user that requests seldom need are read when they are.
     """
-    sql, parameters = _token_sql()
-    values = {_sql_time(_NOW): _sql_time(now), _DIGEST: digest}
-    rows = ApiToken.objects.raw(sql, [values[parameter] for parameter in parameters])
-    token = next(iter(rows), None)
-    if token is not None:
-        read = [getattr(token, f"user__{name}") for name in _USER_FIELDS]
-        token.user = User.from_db(connection.alias, _USER_FIELDS, read)
+    row = _token_query().first({_sql_time(_NOW): _sql_time(now), _DIGEST: digest})
+    if row is None:
+        return None
+    names = _token_fields()
+    token = ApiToken.from_db(connection.alias, names, row[: len(names)])
+    token.user = User.from_db(connection.alias, _USER_FIELDS, row[len(names) :])
     return token
 
 
 @functools.cache
-def _token_sql() -> tuple[str, tuple[Any, ...]]:
-    """Return the SQL of `token_found`, and `_NOW` and `_DIGEST` in the order of its parameters."""
-    tokens = tokens_valid(_NOW).filter(digest=_DIGEST).select_related(None).order_by()
+def _token_fields() -> tuple[str, ...]:
     columns = ApiToken._meta.concrete_fields  # noqa: SLF001  public by its documentation
-    own = (field.attname for field in columns)
-    users = (f"user__{name}" for name in _USER_FIELDS)
-    sql, parameters = tokens.values_list(*own, *users).query.sql_with_params()
-    return sql, tuple(parameters)
+    return tuple(field.attname for field in columns)
+
+
+@functools.cache
+def _token_query() -> PreparedQuery:
+    tokens = tokens_valid(_NOW).filter(digest=_DIGEST).select_related(None).order_by()
+    return PreparedQuery(
+        tokens.values_list(*_token_fields(), *(f"user__{name}" for name in _USER_FIELDS))
+    )
 
 
 def _sql_time(at: datetime.datetime) -> Any:
@@ -239,25 +241,15 @@ def job_rows_visible_to(person: Person, job_id: int) -> QuerySet[Job]:
 
 
 def job_version(person: Person, job_id: int) -> tuple[int, int] | None:
-    """Return revision and version of a job that a person may see; None if there is no such job.
-
-    Its query is translated to SQL once, which takes longer than everything else in a poll.
-    """
-    sql, parameters = _version_sql(is_admin(person))
-    values = {_JOB: job_id, _PERSON: person.pk}
-    with connection.cursor() as cursor:
-        cursor.execute(sql, [values[parameter] for parameter in parameters])
-        row: tuple[int, int] | None = cursor.fetchone()
-        return row
+    """Return revision and version of a job that a person may see; None if there is no such job."""
+    row = _version_query(is_admin(person)).first({_JOB: job_id, _PERSON: person.pk})
+    return (row[0], row[1]) if row else None
 
 
 @functools.cache
-def _version_sql(is_staff: bool) -> tuple[str, tuple[int, ...]]:
-    """Return the SQL of `job_version`, and `_JOB` and `_PERSON` in the order of its parameters."""
+def _version_query(is_staff: bool) -> PreparedQuery:
     rows = job_rows_visible_to(User(pk=_PERSON, is_staff=is_staff), _JOB).defer(None).order_by()
-    versions = rows.select_related(None).values_list("revision", "version")
-    sql, parameters = versions.query.sql_with_params()
-    return sql, tuple(parameters)
+    return PreparedQuery(rows.select_related(None).values_list("revision", "version"))
 
 
 def forks_visible_to(person: Person, job: Job) -> QuerySet[Job]:
