@@ -187,6 +187,15 @@ def test_slow_clients_leave_a_thread_of_each_web_process(path: str) -> None:
     assert slow + settings.WAITS_LIMIT < int(threads)
 
 
+@pytest.mark.parametrize("path", ["docker-compose.yml", "docs/operations.md"])
+def test_servers_speak_http_1_alone(path: str) -> None:
+    """Limits of the proxy, and of headers, are those of HTTP/1; tests/browser try the demo's."""
+    commands = re.findall(r".*granian.*--interface.*", (ROOT / path).read_text())
+    assert len(commands) == 2
+    for command in commands:
+        assert "--http 1 --no-ws" in re.sub(r'[",]+ ?"?', " ", command).replace("  ", " ")
+
+
 @pytest.mark.parametrize("path", ["files/model.keras/", "code/"])
 @pytest.mark.parametrize("prefix", ["/jobs/7/", "/api/v1/jobs/7/"])
 def test_the_proxy_has_files_sent_without_a_thread(prefix: str, path: str) -> None:

@@ -47,6 +47,7 @@ def site_parts(environment: Mapping[str, str], directory: Path) -> list[SitePart
     web_port = int(environment["VIRTUALFLOW_DEMO_PORT"])
     stream_port = int(environment["VIRTUALFLOW_DEMO_STREAM_PORT"])
     granian = [_program("granian"), "--host", "127.0.0.1", "--no-access-log", "--workers", "1"]
+    granian += ["--http", "1", "--no-ws"]
     # An agent's long poll would otherwise delay the server's stop for as long as it may wait.
     granian += ["--workers-kill-timeout", "3"]
     celery = [_program("celery"), "--app", "controlplane.celery"]
