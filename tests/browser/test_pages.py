@@ -79,6 +79,25 @@ def _faults_without_stream(visitor: Visitor, site: Site) -> list[str]:
     return found
 
 
+def test_on_a_phone_the_list_of_jobs_comes_before_filters_of_no_use(window: Visitor) -> None:
+    page = window.page
+    page.set_viewport_size({"width": 390, "height": 844})
+    window.open("/jobs/")
+    first = page.locator("#jobs tbody tr").first.bounding_box()
+    assert first is not None
+    assert first["y"] + first["height"] < 844
+    status, owner = page.get_by_label("Status"), page.get_by_label("Owner")
+    expect(status).to_be_hidden()
+    page.get_by_text("More filters").click()
+    expect(status).to_be_visible()
+    expect(owner).to_be_visible()
+    window.open("/jobs/?status=running")
+    expect(status).to_be_visible()
+    expect(owner).to_be_hidden()
+    page.set_viewport_size({"width": 1280, "height": 844})
+    expect(owner).to_be_visible()
+
+
 #: Pages of every layout: tiles and charts, a table with actions, a job, a form.
 LAYOUTS = ["/", "/jobs/", "/jobs/2/", "/jobs/new/", "/queue/", "/nodes/", "/account/"]
 
