@@ -17,7 +17,8 @@ from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 
 from jobs.models import ProjectMembership
-from jobs.selectors.access import is_admin, token_user, tokens_valid
+from jobs.selectors.access import is_admin, token_user
+from jobs.selectors.api_tokens import tokens_valid
 
 #: Most values of one query; databases have limits.
 _AT_ONCE = 500

@@ -22,7 +22,8 @@ from frontend.views.oidc import may_link
 from jobs import nudges
 from jobs.exceptions import ControlPlaneError
 from jobs.models import ApiToken, AuditAction, Secret
-from jobs.selectors.access import is_admin, limits_of
+from jobs.selectors.access import is_admin
+from jobs.selectors.limits import limits_of
 from jobs.selectors.users import stored_bytes_of, user_with_use
 from jobs.services.cluster.accounts import failure_audit, login_audit, password_confirm
 from jobs.services.cluster.api_tokens import api_token_create, api_token_revoke

@@ -31,7 +31,7 @@ from frontend.views.pages import figures_response
 from jobs.api.downloads import file_response
 from jobs.exceptions import RETRY_S, BusyError
 from jobs.models import Generation, Job
-from jobs.selectors import access, logs, pages, series
+from jobs.selectors import access, limits, logs, pages, series
 from jobs.selectors.best_metrics import best_metric_of
 from jobs.selectors.code_text import code_text
 from jobs.selectors.comparison import COMPARED_LIMIT
@@ -121,8 +121,8 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
         "frontend/job.html",
         {
             "job": found,
-            "ceiling": access.priority_ceiling(request.user),
-            "tiers": access.tiers_allowed(request.user),
+            "ceiling": limits.priority_ceiling(request.user),
+            "tiers": limits.tiers_allowed(request.user),
             "progress": job_progress(
                 found, found.facts.get("steps_per_epoch"), found.facts.get("num_examples")
             ),

@@ -26,7 +26,7 @@ from frontend.views.reprioritise import reprioritise_confirm
 from jobs.exceptions import ControlPlaneError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, SavedFilter
-from jobs.selectors import access, pages
+from jobs.selectors import access, limits, pages
 from jobs.selectors.comparison import COMPARED_LIMIT
 from jobs.selectors.job_filter import STATUS_GROUPS, JobFilter
 from jobs.selectors.job_order import DEFAULT_ORDER
@@ -77,7 +77,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
         parts = access.seen_parts(request.user)
         page = pages.job_page(matching.qs, order=order, cursor=cursor, metric=metric, parts=parts)
     query = {name: given.getlist(name) for name in given}
-    limits = access.limits_of(request.user.pk, is_admin=access.is_admin(request.user))
+    own_limits = limits.limits_of(request.user.pk, is_admin=access.is_admin(request.user))
     projects = list(access.projects_visible_to(request.user)[:_PROJECTS_LIMIT])
     context: dict[str, Any] = {
         "page": page,
@@ -95,8 +95,8 @@ def jobs(request: HttpRequest) -> HttpResponse:
         "saved_filters": SavedFilter.objects.filter(owner=person(request)),
         "name_limit": NAME_LIMIT,
         **undo_shown(request),
-        "ceiling": limits.priority_ceiling,
-        "tiers": [tier for tier in TIERS if tier.rank >= limits.tier_ceiling.rank],
+        "ceiling": own_limits.priority_ceiling,
+        "tiers": [tier for tier in TIERS if tier.rank >= own_limits.tier_ceiling.rank],
         "all_tiers": TIERS,
         "projects": projects,
         "shows_owners": bool(projects) or access.is_admin(request.user),

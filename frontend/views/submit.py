@@ -37,7 +37,7 @@ from jobs.api.throttles import preview_count
 from jobs.exceptions import ControlPlaneError, InvalidInputError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, Validation
-from jobs.selectors import access
+from jobs.selectors import access, limits
 from jobs.selectors.forks import checkpoint_choices
 from jobs.selectors.retention import job_code
 from jobs.selectors.usage import accelerator_kinds
@@ -267,7 +267,7 @@ def _page(request: HttpRequest, form: forms.JobForm, **more: Any) -> HttpRespons
     code_from = (form["code_from"].value() or "").strip()
     kind, _, name = code_from.partition(":")
     is_kept = kind in ("clone", "validation")
-    form.standing_limit(access.priority_ceiling(request.user), access.tiers_allowed(request.user))
+    form.standing_limit(limits.priority_ceiling(request.user), limits.tiers_allowed(request.user))
     form.kind_choices(accelerator_kinds())
     form.project_choices([one.name for one in access.projects_open_to(request.user)])
     parent = _forked(request, form)

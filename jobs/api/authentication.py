@@ -10,7 +10,8 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
 from jobs.models import ApiToken
-from jobs.selectors.access import token_found, token_user, tokens_valid
+from jobs.selectors.access import token_user
+from jobs.selectors.api_tokens import token_found, tokens_valid
 from jobs.services.cluster.api_tokens import api_token_used
 from jobs.services.cluster.tokens import token_digest
 

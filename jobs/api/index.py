@@ -16,7 +16,8 @@ from rest_framework.views import APIView
 
 from jobs.api.requests import person
 from jobs.models import ApiToken
-from jobs.selectors.access import is_admin, priority_ceiling, tier_ceiling
+from jobs.selectors.access import is_admin
+from jobs.selectors.limits import priority_ceiling, tier_ceiling
 
 
 class IndexSerializer(serializers.Serializer):

@@ -8,19 +8,15 @@ other users, which admins alone read.
 
 from __future__ import annotations
 
-import datetime
 import functools
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
-from django.db import connection
 from django.db.models import Q, QuerySet
 
 from controlplane.core.values.explanations import others_jobs_hidden
-from controlplane.core.values.tiers import TIERS, Tier
 from jobs.exceptions import ForbiddenError, NotFoundError
 from jobs.models import (
     ApiToken,
@@ -31,22 +27,17 @@ from jobs.models import (
     ProjectMembership,
     ProjectRole,
     Sweep,
-    UserLimits,
     Validation,
 )
 from jobs.models.notifications import TEST_EVENT
 from jobs.models.projects import MANAGING_ROLES, SUBMITTING_ROLES
 from jobs.selectors.expressions import IsAnyOf
 from jobs.selectors.prepared import PreparedQuery
-from jobs.submission import PRIORITY_RANGE
 
 Person = User | AbstractBaseUser | AnonymousUser
 
-#: Stand for a job's and a person's number, a time and a digest in SQL that is translated once.
+#: Stand for a job's and a person's number in SQL that is translated once.
 _JOB, _PERSON = -1, -2
-_NOW, _DIGEST = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC), "digest"
-#: Fields of a token's user that are read with it, in the model's order.
-_USER_FIELDS = ("id", "is_superuser", "username", "is_staff", "is_active")
 
 #: Most projects of a person that are read one by one.
 PARTS_LIMIT = 20
@@ -59,46 +50,6 @@ HEAVY_COLUMNS = ("settings", "facts", "metrics", "error_traceback", "throughput_
 def is_admin(person: Person) -> bool:
     """Return whether a person may see and change all jobs."""
     return bool(getattr(person, "is_staff", False))
-
-
-def tokens_valid(now: datetime.datetime) -> QuerySet[ApiToken]:
-    """Select the API tokens that are good now, with their users."""
-    in_time = Q(expires_at=None) | Q(expires_at__gt=now)
-    tokens = ApiToken.objects.filter(in_time, revoked_at=None, user__is_active=True)
-    return tokens.select_related("user")
-
-
-def token_found(digest: str, now: datetime.datetime) -> ApiToken | None:
-    """Return the API token with a digest, and its user; None if it is not good now.
-
-    Columns of the user that requests seldom need are read when they are.
-    """
-    row = _token_query().first({_sql_time(_NOW): _sql_time(now), _DIGEST: digest})
-    if row is None:
-        return None
-    names = _token_fields()
-    token = ApiToken.from_db(connection.alias, names, row[: len(names)])
-    token.user = User.from_db(connection.alias, _USER_FIELDS, row[len(names) :])
-    return token
-
-
-@functools.cache
-def _token_fields() -> tuple[str, ...]:
-    columns = ApiToken._meta.concrete_fields  # noqa: SLF001  public by its documentation
-    return tuple(field.attname for field in columns)
-
-
-@functools.cache
-def _token_query() -> PreparedQuery:
-    tokens = tokens_valid(_NOW).filter(digest=_DIGEST).select_related(None).order_by()
-    return PreparedQuery(
-        tokens.values_list(*_token_fields(), *(f"user__{name}" for name in _USER_FIELDS))
-    )
-
-
-def _sql_time(at: datetime.datetime) -> Any:
-    """Return a time as a parameter of the database at hand."""
-    return connection.ops.adapt_datetimefield_value(at)
 
 
 def token_user(token: ApiToken) -> User:
@@ -114,71 +65,6 @@ def are_users_strangers() -> bool:
     """Return whether there are several active accounts that are not said to trust each other."""
     num_active = User.objects.filter(is_active=True)[:2].count()
     return num_active > 1 and not settings.USERS_TRUST_EACH_OTHER
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits in force for a user: an admin's choice, or else the site's.
-
-    Attributes:
-        storage_limit_bytes: 0: there is none.
-        chosen: names of those that an admin chose.
-    """
-
-    priority_ceiling: int
-    tier_ceiling: Tier
-    share_factor: float
-    live_jobs_limit: int
-    storage_limit_bytes: int
-    chosen: tuple[str, ...]
-
-
-def limits_of(user_id: int | None, *, is_admin: bool) -> Limits:
-    """Return the limits of a user; admins may give every priority and tier."""
-    return limits_read(UserLimits.objects.filter(user_id=user_id or 0).first(), is_admin=is_admin)
-
-
-def limits_read(row: UserLimits | None, *, is_admin: bool) -> Limits:
-    """Return the limits in force for a user with this row."""
-    row = row or UserLimits()
-    found: dict[str, Any] = {
-        "priority_ceiling": settings.PRIORITY_CEILING,
-        "tier_ceiling": settings.TIER_CEILING,
-        "share_factor": 1.0,
-        "live_jobs_limit": settings.LIVE_JOBS_LIMIT,
-        "storage_limit_bytes": settings.STORAGE_LIMIT_BYTES,
-    }
-    chosen = {
-        name: getattr(row, name)
-        for name in found
-        if getattr(row, name) is not None and (name != "share_factor" or row.share_factor != 1.0)
-    }
-    found |= chosen
-    if is_admin:
-        found |= {"priority_ceiling": PRIORITY_RANGE[1], "tier_ceiling": TIERS[0]}
-    found["tier_ceiling"] = Tier(found["tier_ceiling"])
-    return Limits(**found, chosen=tuple(chosen))
-
-
-def priority_ceiling(person: Person) -> int:
-    """Return the highest priority that a person may give jobs."""
-    return limits_of(person.pk, is_admin=is_admin(person)).priority_ceiling
-
-
-def tier_ceiling(person: Person) -> Tier:
-    """Return the highest tier that a person may give jobs."""
-    return limits_of(person.pk, is_admin=is_admin(person)).tier_ceiling
-
-
-def tiers_allowed(person: Person) -> list[Tier]:
-    """Return the tiers that a person may give jobs, highest first."""
-    ceiling = tier_ceiling(person)
-    return [tier for tier in TIERS if tier.rank >= ceiling.rank]
-
-
-def share_factors() -> dict[int, float]:
-    """Return the share factors of the users for whom an admin chose another one than 1."""
-    return dict(UserLimits.objects.exclude(share_factor=1.0).values_list("user", "share_factor"))
 
 
 def projects_seen_by(person: Person) -> frozenset[int]:

@@ -32,11 +32,11 @@ from jobs.models import (
     StartFailure,
     Sweep,
 )
-from jobs.selectors.access import share_factors
 from jobs.selectors.estimates.batch_sizes import accelerator_sizes, epoch_examples, examples_done
 from jobs.selectors.estimates.job import Known, known_read
 from jobs.selectors.estimates.resize_history import ResizeHistory, resize_histories
 from jobs.selectors.estimates.step_times import StepTimes, step_times_read
+from jobs.selectors.limits import share_factors
 from jobs.selectors.maintenance import closed_by_window, in_maintenance
 from jobs.selectors.projects import project_quotas
 from jobs.selectors.selection import epoch_cost

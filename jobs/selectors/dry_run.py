@@ -14,12 +14,13 @@ from django.contrib.auth.models import User
 from controlplane.core.expected_starts import expected_starts, unknown_starts
 from controlplane.core.values import types
 from jobs.models import Job, Project
-from jobs.selectors.access import share_factors, text_for
+from jobs.selectors.access import text_for
 from jobs.selectors.cluster import remaining_work
 from jobs.selectors.estimates.batch_sizes import accelerator_sizes
 from jobs.selectors.estimates.job import known_read
 from jobs.selectors.estimates.step_times import step_times_read
 from jobs.selectors.expected_starts import decide_timed, next_cycle
+from jobs.selectors.limits import share_factors
 from jobs.submission import Submission
 
 #: Id of the job in question, above every id of the database.

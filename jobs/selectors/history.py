@@ -15,12 +15,12 @@ from controlplane.core.values.tiers import Tier
 from controlplane.simulator.settings import MEASURED, ResizeCosts
 from controlplane.simulator.workloads.history import History, HistoryJob
 from jobs.models import Accelerator, ClusterSetting, Event, Generation, Job
-from jobs.selectors.access import share_factors
 from jobs.selectors.cluster import remaining_work
 from jobs.selectors.estimates.batch_sizes import accelerator_sizes, epoch_examples
 from jobs.selectors.estimates.job import Known, known_read
 from jobs.selectors.estimates.resize_history import WAS_RESIZED
 from jobs.selectors.estimates.step_times import step_times_read
+from jobs.selectors.limits import share_factors
 from jobs.selectors.projects import project_quotas
 
 #: Most jobs of one history; the newest are taken.

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from rest_framework.test import APIClient
 
 from jobs.models import ApiToken
-from jobs.selectors.access import token_found
+from jobs.selectors.api_tokens import token_found
 from jobs.services.cluster.api_tokens import SCOPES
 from jobs.services.cluster.bootstrap import ensure_api_token, ensure_token_file
 from jobs.services.cluster.tokens import token_digest

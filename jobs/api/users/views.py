@@ -19,7 +19,8 @@ from jobs.api.jobs.submission_fields import EnumField, FlagField, NumberField, W
 from jobs.api.openapi import if_match_param
 from jobs.api.permissions import AdminPermission
 from jobs.api.requests import DIGEST_ETAG, body, person, version_expected
-from jobs.selectors.access import is_admin, limits_read
+from jobs.selectors.access import is_admin
+from jobs.selectors.limits import limits_read
 from jobs.selectors.users import UserFilter, stored_bytes_of, user_with_use, users_with_use
 from jobs.services.cluster.user_limits import user_change, user_version
 

@@ -14,7 +14,7 @@ from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES
 from jobs.exceptions import ConflictError, TooLargeError
 from jobs.models import Allocation, Artifact, AuditAction, Job, LogChunk
 from jobs.models.jobs import LIVE_JOB_STATUSES
-from jobs.selectors.access import limits_of
+from jobs.selectors.limits import limits_of
 from jobs.selectors.retention import stored_bytes
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import SYSTEM, event_add, user_actor

@@ -21,7 +21,8 @@ from jobs.exceptions import (
     StaleVersionError,
 )
 from jobs.models import Job
-from jobs.selectors.access import is_admin, jobs_changeable_by, jobs_visible_to, limits_of
+from jobs.selectors.access import is_admin, jobs_changeable_by, jobs_visible_to
+from jobs.selectors.limits import limits_of
 from jobs.services.lifecycle.events import user_actor
 from jobs.services.lifecycle.transitions import jobs_lock
 from jobs.services.submission.job_actions import reason_check

@@ -18,8 +18,9 @@ from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import Artifact, Job, Project
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.models.validations import WAITS_FOR_NODE
-from jobs.selectors.access import limits_of, priority_ceiling, projects_open_to, tier_ceiling
+from jobs.selectors.access import projects_open_to
 from jobs.selectors.forks import fork_fields, fork_start
+from jobs.selectors.limits import limits_of, priority_ceiling, tier_ceiling
 from jobs.selectors.secrets import SecretsError, sealed_secrets, secret_values
 from jobs.selectors.usage import accelerator_kinds
 from jobs.services.lifecycle.colours import free_colours

@@ -11,7 +11,8 @@ from django.contrib.auth.models import User
 from controlplane.core.values.tiers import TIERS, Tier
 from jobs.exceptions import InvalidInputError
 from jobs.models import Job
-from jobs.selectors.access import Limits, is_admin, limits_of
+from jobs.selectors.access import is_admin
+from jobs.selectors.limits import Limits, limits_of
 from jobs.submission import PRIORITY_RANGE
 
 
