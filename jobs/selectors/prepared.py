@@ -18,6 +18,7 @@ class PreparedQuery:
     def __init__(self, rows: QuerySet[Any, Any]) -> None:
         compiler = rows.query.get_compiler(connection=connection)
         self._sql, self._stand_ins = compiler.as_sql()
+        # They may be bound to this connection, of which they know the settings alone.
         columns = [expression for expression, *_ in compiler.select]
         self._converters = compiler.get_converters(columns)
 

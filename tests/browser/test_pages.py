@@ -79,7 +79,7 @@ def _faults_without_stream(visitor: Visitor, site: Site) -> list[str]:
     return found
 
 
-def test_on_a_phone_the_list_of_jobs_comes_before_filters_of_no_use(window: Visitor) -> None:
+def test_on_a_phone_filters_that_are_not_set_are_folded_away(window: Visitor) -> None:
     page = window.page
     page.set_viewport_size({"width": 390, "height": 844})
     window.open("/jobs/")
