@@ -74,7 +74,8 @@ def pages(world: World) -> list[str]:
 
 def status_of(client: Client, path: str, query: dict[str, Any]) -> int:
     answer = client.get(path, query)
-    answer.close()  # downloads have few places
+    if answer.streaming:
+        b"".join(answer)  # downloads have few places
     return answer.status_code
 
 
