@@ -23,7 +23,7 @@ from jobs.api.jobs.data_serializers import (
     LogPartSerializer,
     LogSearchSerializer,
 )
-from jobs.api.openapi import one_of
+from jobs.api.openapi import number_parameter, one_of
 from jobs.api.requests import (
     actor,
     changeable_job,
@@ -45,6 +45,7 @@ from jobs.services.lifecycle.retention import files_delete
 
 _TENURES_LIMIT = 5_000
 _SEARCH_LIMIT = 200
+_SLOT_LIMIT = 2**31 - 1
 #: Seconds for which a browser may keep a picture of a job's data, which do not change.
 _PICTURE_AGE_S = 3600
 
@@ -164,7 +165,7 @@ class JobLogs(APIView):
             (200, "text/plain"): OpenApiTypes.STR,
         },
         parameters=[
-            OpenApiParameter("slot", int, description="Only this trainer's."),
+            number_parameter("slot", 0, _SLOT_LIMIT, "Only this trainer's.", "integer"),
             OpenApiParameter("cursor", str, description="`next_cursor` of an earlier answer."),
             OpenApiParameter("search", str, description="Lines with this, whatever the case."),
             OpenApiParameter(
@@ -172,8 +173,12 @@ class JobLogs(APIView):
                 enum=[name for name, _ in LEVEL_FILTERS],
                 description="Lines of this level or above; `output`: that tell no level.",
             ),
-            OpenApiParameter(
-                "context", int, description=f"Lines about each match, to {CONTEXT_LIMIT}."
+            number_parameter(
+                "context",
+                0,
+                CONTEXT_LIMIT,
+                f"Lines about each match, to {CONTEXT_LIMIT}.",
+                "integer",
             ),
             OpenApiParameter("download", bool, description="All of it, as plain text."),
         ],
@@ -182,7 +187,7 @@ class JobLogs(APIView):
         """Get the log of a job, or search it."""
         job = job_exists(request, job_id)
         read_audit(request.user, job, "log")
-        number = number_param(request, "slot", None, 0, 2**31 - 1)
+        number = number_param(request, "slot", None, 0, _SLOT_LIMIT)
         slot = None if number is None else int(number)
         if flag_param(request, "download"):
             return text_response(plain(request), logs.log_text(job, slot), f"job-{job_id}.log")
