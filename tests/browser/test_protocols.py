@@ -1,4 +1,4 @@
-"""What the servers of the demo take besides HTTP/1: nothing."""
+"""Refusals of HTTP/2 and WebSockets by the servers of the demo."""
 
 from __future__ import annotations
 
