@@ -57,6 +57,7 @@ def build(settings):
     return model, (x, y), None
 """
 BATCH_SIZE, NUM_VIRTUAL_NODES = 128, 8
+SHARE = 0.5
 BASELINE = "priority"
 POLICIES = (BASELINE, "weighted_fair", DEFAULT_POLICY)
 #: Figures of a replay whose changes are reported, and their names there.
@@ -107,7 +108,12 @@ def main() -> int:
     """Run the workload under each policy, replay it, print the table and the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scale", type=float, default=1.0, help="of the lengths of jobs and gaps")
-    parser.add_argument("--share", type=float, default=0.5, help="of a core for each accelerator")
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=SHARE,
+        help="of a core for each accelerator; with less of it jobs arrive further apart",
+    )
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
     options = parser.parse_args()
     if options.scale <= 0.0 or not 0.0 < options.share <= 1.0:
@@ -117,7 +123,7 @@ def main() -> int:
     predicted: dict[str, dict[str, Any]] = {}
     for policy in policies:
         with site_with(policy, options.share) as stack:
-            run(stack, options.scale)
+            run(stack, options.scale, SHARE / options.share)
             answers[policy] = replay(stack, policy)
             if policy == BASELINE:
                 others = [name for name in policies if name != BASELINE]
@@ -169,15 +175,15 @@ def trainers_limited(stack: Stack, quota: CpuQuota, share: float) -> Iterator[No
         thread.join()
 
 
-def run(stack: Stack, scale: float) -> None:
-    """Submit all jobs at their times and wait for their ends.
+def run(stack: Stack, scale: float, stretch: float) -> None:
+    """Submit all jobs at their times, `stretch` times as far apart, and wait for their ends.
 
     Raises:
         AssertionError: a job did not finish.
     """
     due = time.monotonic()
     for number, arrival in enumerate(ARRIVALS):
-        due += arrival.after_s * scale
+        due += arrival.after_s * scale * stretch
         time.sleep(max(due - time.monotonic(), 0.0))
         body = {
             "name": f"job {number}",

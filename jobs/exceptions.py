@@ -128,6 +128,13 @@ class TooLargeError(ControlPlaneError):
     code = "too_large"
 
 
+class RangeError(ControlPlaneError):
+    """The file ends before the range that was asked for."""
+
+    status = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+    code = "range_not_satisfiable"
+
+
 class UnavailableError(ControlPlaneError):
     """The database does not answer for now; the same request may succeed later."""
 

@@ -1,12 +1,20 @@
-"""Downloads: streamed to a file beside the wanted one, checked, then put in its place."""
+"""Downloads: streamed to a file beside the wanted one, checked, then put in its place.
+
+A download that breaks off goes on where it stopped.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
 
+import httpx
+
 from virtualflow.errors import VirtualFlowError
 from virtualflow.transport import Transport, bad_input
+
+#: Most times that one download goes on.
+_PARTS_LIMIT = 100
 
 
 def file_store(site: Transport, route: str, name: str, path: Path) -> Path:
@@ -24,16 +32,11 @@ def file_store(site: Transport, route: str, name: str, path: Path) -> Path:
     if path.exists() and not path.is_file():
         raise bad_input("path", f"{path} is there already, and no file that could be replaced.")
     part = path.with_name(f"{path.name}.part")
-    digest = hashlib.sha256()
     try:
-        with site.stream(route) as response:
-            part.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
-                for piece in response.iter_bytes():
-                    digest.update(piece)
-                    file.write(piece)
-            expected = response.headers.get("X-Sha256")
-        if expected and digest.hexdigest() != expected:
+        expected = _parts_store(site, route, part)
+        with part.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if expected and found != expected:
             raise VirtualFlowError(
                 f"{name} came with another digest than the site has for it; try again.",
                 code="wrong_digest",
@@ -44,6 +47,34 @@ def file_store(site: Transport, route: str, name: str, path: Path) -> Path:
     finally:
         part.unlink(missing_ok=True)
     return path
+
+
+def _parts_store(site: Transport, route: str, path: Path) -> str | None:
+    """Write the answer of a route to a file; return its digest as the site has it, if it tells.
+
+    Raises:
+        OSError: the file cannot be written.
+        VirtualFlowError: the site refused it, or an attempt brought no more of it.
+    """
+    size_bytes, tag = 0, ""
+    for _ in range(_PARTS_LIMIT):
+        rest = {"Range": f"bytes={size_bytes}-", "If-Range": tag} if tag else {}
+        try:
+            with site.stream(route, headers=rest) as response:
+                tag = response.headers.get("ETag", "")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                # A whole answer is another version by now, or of a proxy that knows no ranges.
+                is_rest = response.status_code == httpx.codes.PARTIAL_CONTENT
+                with path.open("ab" if is_rest else "wb") as file:
+                    for piece in response.iter_bytes():
+                        file.write(piece)
+                digest: str | None = response.headers.get("X-Sha256")
+                return digest
+        except VirtualFlowError as error:
+            before, size_bytes = size_bytes, path.stat().st_size if path.exists() else 0
+            if error.code != "unreachable" or size_bytes <= before:
+                raise
+    raise VirtualFlowError(f"The answer broke off {_PARTS_LIMIT} times.", code="unreachable")
 
 
 def file_name_check(name: str) -> None:

@@ -164,19 +164,18 @@ class Transport:
         return self._answered(send, may_repeat, self._retries + int(away_s / _LAST_PAUSE_S))
 
     @contextmanager
-    def stream(
-        self, path: str, params: Mapping[str, Any] | None = None, *, wait_s: float = 0.0
-    ) -> Iterator[httpx.Response]:
+    def stream(self, path: str, *, wait_s: float = 0.0, **content: Any) -> Iterator[httpx.Response]:
         """Read an answer of any length piece by piece; once it has begun, nothing is repeated.
 
         Args:
             wait_s: how long the site may be silent.
+            content: as for httpx: `params`, `headers`.
 
         Raises:
             VirtualFlowError: as by `request`.
         """
         timeout = httpx.Timeout(self._timeout_s, read=self._timeout_s + wait_s)
-        request = self._http.build_request("GET", path, params=params, timeout=timeout)
+        request = self._http.build_request("GET", path, timeout=timeout, **content)
         response = self._answered(
             lambda: self._http.send(request, stream=True), True, self._retries
         )

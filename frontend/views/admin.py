@@ -15,11 +15,11 @@ from django.utils.datastructures import MultiValueDict
 from django.views.decorators.http import require_POST, require_safe
 
 from frontend.views.changes import actor, person
-from frontend.views.pages import id_or_none
 from jobs import nudges
 from jobs.exceptions import InvalidInputError
 from jobs.models import AuditAction, AuditEntry, Node
 from jobs.models.audit import action_label
+from jobs.query_values import whole_read
 from jobs.selectors import access, pages
 from jobs.selectors.audit_filter import AuditFilter
 from jobs.selectors.peer_filters import unfiltered_nodes
@@ -60,7 +60,7 @@ def node_token(request: HttpRequest) -> HttpResponse:
     admin_or_404(request)
     low, high = _TOKEN_HOURS_RANGE
     text = request.POST.get("hours", "")
-    hours = int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else 0
+    hours = whole_read(text) or 0
     if not low <= hours <= high:
         messages.error(request, f"Give whole hours from {low} to {high}.")
         return redirect("nodes")
@@ -159,7 +159,7 @@ def audit(request: HttpRequest) -> HttpResponse:
     )
     entries, has_older = pages.audit_page(
         matching.qs if matching.is_valid() else AuditEntry.objects.none(),
-        id_or_none(given.get("before")),
+        whole_read(given.get("before")),
     )
     context: dict[str, Any] = {
         "entries": entries,

@@ -20,6 +20,7 @@ from frontend.views.changes import words
 from frontend.views.pages import figures_response
 from jobs.exceptions import InvalidInputError
 from jobs.models import Job
+from jobs.query_values import whole_read
 from jobs.selectors.comparison import (
     COMPARED_LIMIT,
     SERIES_LIMIT,
@@ -28,7 +29,6 @@ from jobs.selectors.comparison import (
     jobs_compared,
     points_limit,
 )
-from jobs.submission import JOB_ID_LIMIT
 
 #: Weights of the moving average in the address, and how the form names them.
 SMOOTHING = {"0": "none", "0.6": "weight 0.6", "0.9": "weight 0.9", "0.97": "weight 0.97"}
@@ -55,9 +55,9 @@ def _jobs(request: HttpRequest) -> list[Job]:
     texts = [text.strip().removeprefix("#") for text in request.GET.getlist("job")]
     numbers = []
     for text in filter(None, texts):
-        if not (text.isascii() and text.isdecimal() and len(text) <= len(str(JOB_ID_LIMIT))):
+        if (number := whole_read(text)) is None:
             raise InvalidInputError.of(job=f"{text:.20} is no number of a job.")
-        numbers.append(min(int(text), JOB_ID_LIMIT))
+        numbers.append(number)
     return compared_jobs(request.user, numbers)
 
 

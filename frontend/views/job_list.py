@@ -21,11 +21,11 @@ from controlplane.core.values.tiers import TIERS
 from frontend.live.progress import job_progress
 from frontend.views.bulk import request_perform, undo_request, undo_shown
 from frontend.views.changes import person, words
-from frontend.views.pages import id_or_none
 from frontend.views.reprioritise import reprioritise_confirm
 from jobs.exceptions import ControlPlaneError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, SavedFilter
+from jobs.query_values import whole_read
 from jobs.selectors import access, limits, pages
 from jobs.selectors.comparison import COMPARED_LIMIT
 from jobs.selectors.job_filter import STATUS_GROUPS, JobFilter
@@ -114,7 +114,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
 @require_POST
 def saved_filter(request: HttpRequest) -> HttpResponse:
     """Keep the filter of the list by a name, or delete one that was kept."""
-    query, number = request.POST.get("query", ""), id_or_none(request.POST.get("delete"))
+    query, number = request.POST.get("query", ""), whole_read(request.POST.get("delete"))
     try:
         if number is not None:
             filter_delete(person(request), number)

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_safe
 from frontend.views.job import job_or_404, sends_file
 from jobs.api.downloads import text_response
 from jobs.models import Job
+from jobs.query_values import whole_read
 from jobs.selectors import log_lines, logs
 from jobs.selectors.log_search import Wanted, cursor_read, log_search
 from jobs.services.lifecycle.audit import read_audit
@@ -79,5 +80,4 @@ def _window_data(window: log_lines.LogWindow) -> dict[str, Any]:
 
 
 def _number(request: HttpRequest, name: str) -> int | None:
-    text = request.GET.get(name, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None
+    return whole_read(request.GET.get(name, ""))

@@ -16,8 +16,9 @@ from django.views.decorators.http import require_safe
 from frontend.charts import WINDOWS, window_of
 from frontend.figures.parts import Figure
 from frontend.figures.readings import MEASURES, ReadingLine, readings_figure
-from frontend.views.pages import figures_response, id_or_none
+from frontend.views.pages import figures_response
 from jobs.models import Node
+from jobs.query_values import whole_read
 from jobs.selectors import access, drains, pages
 from jobs.selectors.peer_filters import unfiltered_nodes
 from jobs.selectors.readings import measures_told, readings_between
@@ -47,7 +48,7 @@ def node(request: HttpRequest, node_id: int) -> HttpResponse:
     told = measures_told(found, since, now, MEASURES)
     names = [name for name in MEASURES if name in _ALWAYS or name in told]
     events, has_older = pages.node_events(
-        found, request.user, id_or_none(request.GET.get("before"))
+        found, request.user, whole_read(request.GET.get("before"))
     )
     context: dict[str, Any] = {
         "lease_s": int(settings.LEASE_S),

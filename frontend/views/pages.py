@@ -22,8 +22,6 @@ _TRAINING = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTI
 _WAITING = frozenset({JobStatus.VALIDATING, JobStatus.PENDING})
 #: Most jobs with an explanation on the overview, waiting ones first.
 _MOST_EXPLAINED = 20
-#: Ids of the database are 64 bits wide.
-_MAX_ID = 2**63 - 1
 
 
 @login_required
@@ -84,10 +82,3 @@ def figures_response(request: HttpRequest, figures: dict[str, Any]) -> HttpRespo
     response.headers["ETag"] = etag
     response.headers["Cache-Control"] = "private, no-cache"
     return response
-
-
-def id_or_none(text: str | None) -> int | None:
-    """Read an id; None for anything else."""
-    if not text or not text.isascii() or not text.isdecimal() or len(text) > 19:
-        return None
-    return min(int(text), _MAX_ID)

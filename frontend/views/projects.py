@@ -35,9 +35,9 @@ from jobs.exceptions import (
 from jobs.models import Project, ProjectRole
 from jobs.models.projects import QUOTA_LIMIT
 from jobs.selectors import access
+from jobs.selectors.filter_fields import UtcDateTimeField
 from jobs.selectors.projects import accelerators_by_kind, guaranteed_total, project_states
 from jobs.selectors.series import num_accelerators_present
-from jobs.selectors.time_filter import UtcDateTimeField
 from jobs.selectors.usage import UsageBy, accelerator_kinds, accelerator_prices
 from jobs.services.cluster.projects import (
     member_remove,

@@ -20,11 +20,11 @@ from frontend.text.priority_text import priority_text
 from frontend.views.admin import admin_or_404
 from frontend.views.bulk import request_perform, undo_request, undo_shown
 from frontend.views.changes import actor, person, words
-from frontend.views.pages import id_or_none
 from jobs import nudges
 from jobs.api.jobs.action_views import action_preview
 from jobs.exceptions import ControlPlaneError
 from jobs.models import Job
+from jobs.query_values import whole_read
 from jobs.selectors import pages
 from jobs.selectors.access import jobs_visible_to
 from jobs.selectors.policy_preview import policy_preview
@@ -61,7 +61,7 @@ def queue(request: HttpRequest) -> HttpResponse:
     refused is previewed again, compared with the present.
     """
     admin_or_404(request)
-    number = min(max(id_or_none(request.GET.get("page")) or 1, 1), _MOST_PAGES)
+    number = min(max(whole_read(request.GET.get("page")) or 1, 1), _MOST_PAGES)
     changes = _moved(request, _changes_read(request))
     body = undo_request(request) or _apply_request(request, changes)
     if body and (request_perform(request, body) or not changes):
@@ -116,7 +116,7 @@ def _changes_read(request: HttpRequest) -> list[dict[str, Any]]:
             change["tier"] = tier
         if priority not in ("", seen_priority):
             change["priority"] = priority
-        if change and (job_id := id_or_none(text)) is not None:
+        if change and (job_id := whole_read(text)) is not None:
             seen = {"expected_tier": seen_tier, "expected_priority": seen_priority}
             changes.append({"job": job_id, **change, **seen})
     return changes
@@ -128,8 +128,8 @@ def _moved(request: HttpRequest, changes: list[dict[str, Any]]) -> list[dict[str
     # The Enter key in the fields of the move previews.
     if do not in ("move", "top") and not (do == "preview" and number):
         return changes
-    job_id = id_or_none(number.removeprefix("#"))
-    position = 1 if do == "top" else id_or_none(request.POST.get("to", "").strip())
+    job_id = whole_read(number.removeprefix("#"))
+    position = 1 if do == "top" else whole_read(request.POST.get("to", "").strip())
     if job_id is None or position is None:
         messages.error(request, "Give a job's number and a position.")
         return changes
@@ -187,7 +187,7 @@ def policy(request: HttpRequest) -> HttpResponse:
     """Switch the policy of the whole cluster, unless it is another than the form shows."""
     admin_or_404(request)
     name, reason = request.POST.get("policy", ""), request.POST.get("reason", "")[:200]
-    seen = id_or_none(request.POST.get("version", ""))
+    seen = whole_read(request.POST.get("version", ""))
     try:
         policy_choose(name, timezone.now(), actor=actor(request), reason=reason, seen_version=seen)
     except ControlPlaneError as error:

@@ -25,6 +25,7 @@ from frontend.views.changes import person, words
 from frontend.views.pages import figures_response
 from jobs.exceptions import ControlPlaneError, NotFoundError
 from jobs.models import Replay, ReplayStatus
+from jobs.query_values import whole_read
 from jobs.selectors.readings import HOUR_S
 from jobs.selectors.replays import (
     Cell,
@@ -309,4 +310,5 @@ def _number(text: str) -> object:
 
 def _whole(text: str) -> object:
     """Read a whole number; return other text unchanged, for the service to reject."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 8 else text
+    number = whole_read(text)
+    return text if number is None else number

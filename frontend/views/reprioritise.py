@@ -14,6 +14,7 @@ from frontend.views.changes import person, words
 from jobs.api.jobs.action_views import action_preview
 from jobs.exceptions import ControlPlaneError
 from jobs.models import Job
+from jobs.query_values import whole_read
 
 
 def standing_given(request: HttpRequest, job: Job | None = None) -> dict[str, Any]:
@@ -21,8 +22,8 @@ def standing_given(request: HttpRequest, job: Job | None = None) -> dict[str, An
     given: dict[str, Any] = {}
     text = request.POST.get("priority", "").strip()
     if text:
-        is_whole = text.isascii() and text.isdecimal() and len(text) < 9
-        given["priority"] = int(text) if is_whole else -1
+        number = whole_read(text)
+        given["priority"] = -1 if number is None else number
     if tier := request.POST.get("tier", ""):
         given["tier"] = tier[:20]
     if job is None:

@@ -27,7 +27,6 @@ from frontend.text.dry_run_text import Check, submission_check, sweep_check, val
 from frontend.views.changes import person, words
 from frontend.views.copy import submission_copy_context
 from frontend.views.job import job_or_404
-from frontend.views.pages import id_or_none
 from jobs import nudges
 from jobs.api.jobs.submission_request import objects_flattened, submission_read
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
@@ -37,6 +36,7 @@ from jobs.api.throttles import preview_count
 from jobs.exceptions import ControlPlaneError, InvalidInputError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, Validation
+from jobs.query_values import whole_read
 from jobs.selectors import access, limits
 from jobs.selectors.forks import checkpoint_choices
 from jobs.selectors.retention import job_code
@@ -47,8 +47,6 @@ from jobs.services.submission.sweeps import SweepRequest, sweep_submit
 from jobs.services.submission.validation_requests import validation_request
 from jobs.submission import NEWEST, Submission
 
-#: Most digits of a job's number.
-_DIGITS_LIMIT = 18
 _FORM_KEY = re.compile(r"[0-9a-f]{32}")
 
 
@@ -59,7 +57,7 @@ def submit(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
         if number := request.GET.get("validation"):
             return _validation_page(
-                request, access.validation_visible_to(request.user, id_or_none(number) or 0)
+                request, access.validation_visible_to(request.user, whole_read(number) or 0)
             )
         return _page(request, _first_form(request))
     if request.POST.get("do") == "yaml":
@@ -191,7 +189,7 @@ def _first_form(request: HttpRequest) -> forms.JobForm:
         if job.task == Task.TRAIN and job.status == JobStatus.FINISHED:
             values["source_job"] = job.pk  # shown when a prediction is chosen
         if number := request.GET.get("sweep"):
-            values |= sweep_values(access.sweep_visible_to(request.user, id_or_none(number) or 0))
+            values |= sweep_values(access.sweep_visible_to(request.user, whole_read(number) or 0))
         if request.GET.get("task") == Task.PREDICT:
             values["task"] = Task.PREDICT.value
         return forms.JobForm(initial=forms.blank_values() | values)
@@ -293,17 +291,15 @@ def _page(request: HttpRequest, form: forms.JobForm, **more: Any) -> HttpRespons
 
 def _forked(request: HttpRequest, form: forms.JobForm) -> Job | None:
     """Return the job from whose state the form's job would start, if the user may see it."""
-    number = str(form["forked_from"].value() or "")
-    if not (number.isascii() and number.isdecimal() and len(number) <= _DIGITS_LIMIT):
-        return None
-    return access.jobs_visible_to(request.user).filter(pk=int(number)).first()
+    number = whole_read(str(form["forked_from"].value() or "")) or 0
+    return access.jobs_visible_to(request.user).filter(pk=number).first()
 
 
 def _code_source(request: HttpRequest, kind: str, number: str) -> Job:
     """Return the job to clone, or the unsaved one of a validation; raise Http404 if hidden."""
     if kind == "validation":
-        return access.validation_visible_to(request.user, id_or_none(number) or 0).validated_job
-    return job_or_404(request, id_or_none(number) or 0)
+        return access.validation_visible_to(request.user, whole_read(number) or 0).validated_job
+    return job_or_404(request, whole_read(number) or 0)
 
 
 def _wants_json(request: HttpRequest) -> bool:

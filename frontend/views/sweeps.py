@@ -21,6 +21,7 @@ from jobs.api.sweeps.serializers import statuses_counted
 from jobs.exceptions import ControlPlaneError
 from jobs.models import Sweep
 from jobs.models.jobs import LIVE_JOB_STATUSES, NUM_COLOURS
+from jobs.query_values import whole_read
 from jobs.selectors.access import sweep_visible_to, sweeps_visible_to
 from jobs.selectors.sweeps import SweepTable, sweep_table
 from jobs.services.submission.sweeps import sweep_cancel, sweep_limit, sweep_pause, sweep_resume
@@ -99,8 +100,7 @@ def sweep_act(request: HttpRequest, sweep_id: int) -> HttpResponse:
                 changed, text = sweep_cancel(found, user, now, reason), "is cancelled"
             case "limit":
                 number = request.POST.get("max_running", "").strip()
-                is_whole = number.isascii() and number.isdecimal() and len(number) < 6
-                sweep_limit(found, int(number) if is_whole else 0, user, reason)
+                sweep_limit(found, whole_read(number) or 0, user, reason)
                 text = f"runs at most {found.max_running} jobs at once"
             case _:
                 raise Http404("There is no such action.")
@@ -132,9 +132,8 @@ def _counts(statuses: dict[str, int]) -> dict[str, Any]:
 
 def _page(text: str, num_rows: int) -> int:
     """Read a page, counted from 1, into one counted from 0; others are the first."""
-    if not (text.isascii() and text.isdecimal() and len(text) < 5):
-        return 0
-    return min(max(int(text) - 1, 0), max(num_rows - 1, 0) // _PAGE_SIZE)
+    page = whole_read(text) or 1
+    return min(max(page - 1, 0), max(num_rows - 1, 0) // _PAGE_SIZE)
 
 
 def _headings(table: SweepTable, query: dict[str, str]) -> dict[str, Heading]:

@@ -18,11 +18,12 @@ from django.views.decorators.http import require_safe
 from frontend.charts import WINDOWS, window_of
 from frontend.figures.parts import Figure
 from frontend.figures.timeline import Bar, TimelineMark, timeline_figure
-from frontend.views.pages import figures_response, id_or_none
+from frontend.views.pages import figures_response
 from jobs.models import Accelerator
+from jobs.query_values import whole_read
 from jobs.selectors import pages
 from jobs.selectors.access import Person
-from jobs.selectors.time_filter import UtcDateTimeField
+from jobs.selectors.filter_fields import UtcDateTimeField
 from jobs.selectors.timeline import Stay, TimelineEvent, timeline_between
 
 _DEFAULT_WINDOW_S = 3600
@@ -48,7 +49,7 @@ class Period:
     def read(cls, given: Mapping[str, str], now: datetime.datetime) -> Period:
         """Read a time from an address, `window`, or else `from` and `to`; nonsense is ignored."""
         start, end = _time(given.get("from", "")), _time(given.get("to", ""))
-        node_id = id_or_none(given.get("node"))
+        node_id = whole_read(given.get("node"))
         if not given.get("window") and start is not None and end is not None and start < end:
             end = min(max(end, start + _SHORTEST), start + _LONGEST)
             return cls(start, end, 0, node_id)

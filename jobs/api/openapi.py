@@ -36,7 +36,7 @@ _PROBLEM = {
 
 _SUMMARY_END = re.compile(r"[;:(]|\.(?:\s|$)")
 
-#: Years of `jobs.selectors.time_filter`; JSON Schema has no bounds for times.
+#: Years of `jobs.selectors.filter_fields`; JSON Schema has no bounds for times.
 TIME_PATTERN = "^(19|2[0-9])[0-9]{2}-"
 
 

@@ -17,8 +17,9 @@ from rest_framework.request import Request
 from jobs.api.bodies import unknown_fields
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Allocation, Job
+from jobs.query_values import FLAGS_HELP, flag_read, number_read, whole_read
 from jobs.selectors.access import job_change_check, job_rows_visible_to, jobs_visible_to
-from jobs.selectors.time_filter import UtcDateTimeField
+from jobs.selectors.filter_fields import UtcDateTimeField
 from jobs.services.lifecycle.events import user_actor
 
 #: Output fields of a job that are columns, and nothing else.
@@ -170,12 +171,24 @@ def number_param(
     text = request.query_params.get(name)
     if text is None or text == "":
         return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not low <= value <= high:
+    value = number_read(text)
+    if value is None or not low <= value <= high:
         raise InvalidInputError.of(**{name: f"Give a number from {low:.15g} to {high:.15g}."})
+    return value
+
+
+def whole_param(request: Request, name: str, high: int) -> int | None:
+    """Read a whole number from 0 on from the query string; None without a value.
+
+    Raises:
+        InvalidInputError: the value is no such number.
+    """
+    text = request.query_params.get(name)
+    if not text:
+        return None
+    value = whole_read(text)
+    if value is None or value > high:
+        raise InvalidInputError.of(**{name: f"Give a whole number from 0 to {high}."})
     return value
 
 
@@ -198,12 +211,12 @@ def flag_param(request: Request, name: str) -> bool:
     Raises:
         InvalidInputError: the value is none of the accepted words.
     """
-    word = request.query_params.get(name, "").lower()
-    if word in ("1", "true", "yes"):
-        return True
-    if word in ("", "0", "false", "no"):
+    text = request.query_params.get(name)
+    if not text:
         return False
-    raise InvalidInputError.of(**{name: "Give 1, true or yes, or 0, false or no."})
+    if (flag := flag_read(text)) is None:
+        raise InvalidInputError.of(**{name: FLAGS_HELP})
+    return flag
 
 
 def chosen_fields(request: Request, known: tuple[str, ...]) -> set[str] | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import django_filters
 
 from jobs.models import AuditAction, AuditEntry
+from jobs.selectors.filter_fields import TimeFilter
 from jobs.selectors.filter_form import FilterForm
-from jobs.selectors.time_filter import TimeFilter
 
 
 class AuditFilter(django_filters.FilterSet):

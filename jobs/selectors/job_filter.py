@@ -17,11 +17,11 @@ from controlplane.core.values.lifecycle import JobStatus
 from controlplane.core.values.tiers import TIERS
 from jobs.models import Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.query_values import whole_read
+from jobs.selectors.filter_fields import FlagFilter, IdFilter, TimeFilter
 from jobs.selectors.filter_form import FilterForm
 from jobs.selectors.job_order import DEFAULT_ORDER, ORDERS
 from jobs.selectors.readings import idle_held
-from jobs.selectors.time_filter import TimeFilter
-from jobs.submission import JOB_ID_LIMIT
 
 #: Names for several statuses.
 STATUS_GROUPS: Mapping[str, tuple[JobStatus, ...]] = {
@@ -31,8 +31,6 @@ STATUS_GROUPS: Mapping[str, tuple[JobStatus, ...]] = {
     "ended": tuple(status for status in JobStatus if status not in LIVE_JOB_STATUSES),
 }
 _STATUSES = [*STATUS_GROUPS, *(status.value for status in JobStatus)]
-#: Most digits of a job's number.
-_DIGITS_LIMIT = 18
 #: Most times that a parameter may be repeated.
 REPEATS_LIMIT = 5
 #: Most characters of one of its values.
@@ -69,15 +67,6 @@ class TextsFilter(django_filters.Filter):
     """`?tag=a&tag=b`; the filter's method gets the list."""
 
     field_class = TextsField
-
-
-@extend_schema_field({"type": "integer", "minimum": 1, "maximum": JOB_ID_LIMIT})
-class IdFilter(django_filters.NumberFilter):
-    """`?sweep=3`."""
-
-    def __init__(self, field_name: str, label: str) -> None:
-        bounds = {"min_value": 1, "max_value": JOB_ID_LIMIT, "decimal_places": 0}
-        super().__init__(field_name, label=label, **bounds)
 
 
 def metric_read(text: str) -> tuple[str, str, float | None]:
@@ -138,11 +127,11 @@ class JobFilter(django_filters.FilterSet):
     project = django_filters.CharFilter(field_name="project__name", max_length=40)
     name = django_filters.CharFilter(lookup_expr="icontains", max_length=100)
     template = django_filters.CharFilter(max_length=60)
-    forked_from = IdFilter("forked_from_id", "forks of the job with this number")
-    sweep = IdFilter("sweep_id", "jobs of the sweep with this number")
+    forked_from = IdFilter("forked_from_id", label="forks of the job with this number")
+    sweep = IdFilter("sweep_id", label="jobs of the sweep with this number")
     trial_of = IdFilter(
         "trial_of_id",
-        "parallel trials of the job with this number; without it trials are not listed",
+        label="parallel trials of the job with this number; without it trials are not listed",
     )
     tag = TextsFilter(method="filter_tags", read=str, label="a tag")
     metric = TextsFilter(
@@ -155,7 +144,7 @@ class JobFilter(django_filters.FilterSet):
     )
     submitted_after = TimeFilter("submitted_at", lookup_expr="gte")
     submitted_before = TimeFilter("submitted_at", lookup_expr="lt")
-    idle = django_filters.BooleanFilter(
+    idle = FlagFilter(
         method="filter_idle", label="whether the job holds accelerators that it hardly uses"
     )
     order = django_filters.ChoiceFilter(
@@ -188,9 +177,8 @@ class JobFilter(django_filters.FilterSet):
     def filter_text(self, jobs: QuerySet[Job], _name: str, text: str) -> QuerySet[Job]:
         """Select jobs by a part of their name, or one by its number."""
         found = Q(name__icontains=text)
-        number = text.removeprefix("#")
-        if number.isdecimal() and len(number) <= _DIGITS_LIMIT:
-            found |= Q(pk=int(number))
+        if number := whole_read(text.removeprefix("#")):
+            found |= Q(pk=number)
         return jobs.filter(found)
 
     @extend_schema_field(_TEXTS)

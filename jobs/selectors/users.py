@@ -12,6 +12,7 @@ from django.db.models.functions import Coalesce
 from jobs.exceptions import NotFoundError
 from jobs.models import Artifact, Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.selectors.filter_fields import FlagFilter
 
 
 class UserFilter(django_filters.FilterSet):
@@ -20,8 +21,8 @@ class UserFilter(django_filters.FilterSet):
     q = django_filters.CharFilter(
         "username", lookup_expr="icontains", max_length=150, label="part of the name"
     )
-    is_active = django_filters.BooleanFilter()
-    is_admin = django_filters.BooleanFilter("is_staff")
+    is_active = FlagFilter()
+    is_admin = FlagFilter("is_staff")
 
     class Meta:
         model = User

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import ssl
 import time
@@ -298,3 +299,24 @@ def test_an_unknown_authority_is_told_with_the_way_out(
     finally:
         other.stop()
         _tls_context.cache_clear()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_characters_that_a_terminal_does_not_know(
+    site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch, encoding: str, is_terminal: bool
+) -> None:
+    if is_terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    job = job_make(site.ada, name="na\u00efve \u6a21\u578b \U0001f600", status=JobStatus.FAILED)
+    log_add(job, "\u2713 one\n")
+    for arguments in (
+        ("ls",), ("show", job.pk), ("watch", job.pk), ("logs", job.pk), ("nodes",),
+        ("compare", job.pk, job_make(site.ada).pk), ("cancel", job.pk), ("show", "\u6a21"),
+        ("ls", "--json"), ("logs", job.pk, "--json"),
+    ):  # fmt: skip
+        with monkeypatch.context() as patch:
+            written = [io.TextIOWrapper(io.BytesIO(), encoding) for _ in range(2)]
+            patch.setattr("tests.client.conftest.sys.stdout", written[0])
+            patch.setattr("tests.client.conftest.sys.stderr", written[1])
+            assert logged_in(*arguments).code in (0, 1, 2, 3), arguments

@@ -82,8 +82,10 @@ def token(admin: User) -> Iterator[str]:
 @pytest.mark.django_db
 def test_operation(operation: Any, token: str) -> None:
     headers = {"Authorization": f"Bearer {token}", "Host": "localhost"}
-    there = {"job_id": Job.objects.values_list("pk"), "node_id": Node.objects.values_list("pk")}
-    numbers = {name: [number for (number,) in rows] for name, rows in there.items()}
+    numbers = {
+        "job_id": list(Job.objects.values_list("pk", flat=True)),
+        "node_id": list(Node.objects.values_list("pk", flat=True)),
+    }
 
     @settings(
         suppress_health_check=list(HealthCheck),

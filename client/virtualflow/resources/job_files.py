@@ -70,7 +70,7 @@ class JobFileRequests(JobRequests):
     def whole_log(self, job_id: int, *, slot: int | None = None) -> Iterator[str]:
         """Yield all of a log in pieces, trainer after trainer."""
         params = given_only({"slot": slot, "download": 1})
-        with self._site.stream(f"jobs/{job_id}/logs/", params) as response:
+        with self._site.stream(f"jobs/{job_id}/logs/", params=params) as response:
             response.encoding = "utf-8"
             yield from response.iter_text()
 

@@ -17,7 +17,6 @@ from django.http import (
     HttpResponse,
     HttpResponseBase,
     JsonResponse,
-    StreamingHttpResponse,
 )
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
@@ -198,28 +197,28 @@ def reports(request: HttpRequest, node: Node) -> HttpResponse:
 
 
 @agent_view("GET")
-def code(request: HttpRequest, node: Node, **identity: int) -> StreamingHttpResponse:
+def code(request: HttpRequest, node: Node, **identity: int) -> HttpResponseBase:
     """Send the uploaded code of a job or a validation."""
     job = code_for_node(node, **identity)
     return file_response(request, job.code, name=job.code_name, sha256=job.code_sha256)
 
 
 @agent_view("GET")
-def checkpoint(request: HttpRequest, node: Node, **identity: int) -> StreamingHttpResponse:
+def checkpoint(request: HttpRequest, node: Node, **identity: int) -> HttpResponseBase:
     """Send a job's newest durable checkpoint, or the state that a validated job starts from."""
     artifact = checkpoint_for_node(node, **identity)
     return file_response(request, artifact.file, name=artifact.name, sha256=artifact.sha256)
 
 
 @agent_view("GET")
-def adopted(request: HttpRequest, node: Node, job_id: int) -> StreamingHttpResponse:
+def adopted(request: HttpRequest, node: Node, job_id: int) -> HttpResponseBase:
     """Send the state of a trial that a job goes on with."""
     artifact = adopted_state(code_for_node(node, job_id=job_id))
     return file_response(request, artifact.file, name=artifact.name, sha256=artifact.sha256)
 
 
 @agent_view("GET")
-def source(request: HttpRequest, node: Node, **identity: int) -> StreamingHttpResponse:
+def source(request: HttpRequest, node: Node, **identity: int) -> HttpResponseBase:
     """Send the source job's model to a prediction job or its validation."""
     artifact = source_model(code_for_node(node, **identity))
     return file_response(request, artifact.file, name=artifact.name, sha256=artifact.sha256)

@@ -14,6 +14,7 @@ from rest_framework.views import APIView
 from jobs.api.requests import flag_param
 from jobs.exceptions import InvalidInputError
 from jobs.models import Job
+from jobs.query_values import whole_read
 from jobs.selectors.comparison import COMPARED_LIMIT, Comparison, compared_jobs, jobs_compared
 from jobs.submission import JOB_ID_LIMIT
 
@@ -67,9 +68,10 @@ def _numbers(request: Request) -> list[int]:
     texts = request.query_params.getlist("job")
     if not texts:
         raise InvalidInputError.of(job="Name the jobs, as in ?job=1&job=2.")
-    if not all(text.isascii() and text.isdecimal() and len(text) <= 19 for text in texts):
+    numbers = [number for text in texts if (number := whole_read(text)) is not None]
+    if len(numbers) < len(texts):
         raise InvalidInputError.of(job="Give numbers of jobs.")
-    return [min(int(text), JOB_ID_LIMIT) for text in texts]
+    return numbers
 
 
 def _job_data(found: Comparison, place: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from django.http import HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
 from django.utils import timezone
 from django.utils.cache import patch_cache_control
 from drf_spectacular.types import OpenApiTypes
@@ -29,9 +30,9 @@ from jobs.api.requests import (
     changeable_job,
     flag_param,
     job_exists,
-    number_param,
     plain,
     visible_job,
+    whole_param,
 )
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Allocation, Event, Generation
@@ -187,8 +188,7 @@ class JobLogs(APIView):
         """Get the log of a job, or search it."""
         job = job_exists(request, job_id)
         read_audit(request.user, job, "log")
-        number = number_param(request, "slot", None, 0, _SLOT_LIMIT)
-        slot = None if number is None else int(number)
+        slot = whole_param(request, "slot", _SLOT_LIMIT)
         if flag_param(request, "download"):
             return text_response(plain(request), logs.log_text(job, slot), f"job-{job_id}.log")
         wanted = _wanted(request)
@@ -198,10 +198,8 @@ class JobLogs(APIView):
             except ValueError:
                 raise InvalidInputError.of(cursor="Give the cursor of an earlier answer.") from None
             return Response(found.as_data())
-        cursor = number_param(request, "cursor", None, 0, 2**53)
-        part = (
-            logs.log_tail(job, slot) if cursor is None else logs.log_since(job, slot, int(cursor))
-        )
+        cursor = whole_param(request, "cursor", 2**53)
+        part = logs.log_tail(job, slot) if cursor is None else logs.log_since(job, slot, cursor)
         data = dataclasses.asdict(part)
         return Response({**data, "slots": logs.log_slots(job)})
 
@@ -218,7 +216,7 @@ def _wanted(request: Request) -> Wanted:
     known = [name for name, _ in LEVEL_FILTERS]
     if level and level not in known:
         raise InvalidInputError.of(level=f"Give one of {', '.join(known)}.")
-    return Wanted(text, level, int(number_param(request, "context", 0, 0, CONTEXT_LIMIT) or 0))
+    return Wanted(text, level, whole_param(request, "context", CONTEXT_LIMIT) or 0)
 
 
 class JobFiles(APIView):
@@ -237,7 +235,7 @@ class JobFile(APIView):
     """A result file of a job: checkpoint.npz, model.keras, history.csv, metrics.json."""
 
     @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
-    def get(self, request: Request, job_id: int, name: str) -> StreamingHttpResponse:
+    def get(self, request: Request, job_id: int, name: str) -> HttpResponseBase:
         """Download a file of a job; `X-Sha256` is its digest."""
         job = job_exists(request, job_id)
         artifact = job.artifacts.filter(name=name).first()
@@ -269,7 +267,7 @@ class JobCode(APIView):
     """A job's code as submitted."""
 
     @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
-    def get(self, request: Request, job_id: int) -> StreamingHttpResponse:
+    def get(self, request: Request, job_id: int) -> HttpResponseBase:
         """Download the code of a job."""
         job = visible_job(request, job_id)
         code = job_code(job)

@@ -13,6 +13,7 @@ from rest_framework import serializers
 
 from controlplane.core.protocol.codec import decode, encode, is_nested_deeper
 from controlplane.core.protocol.tuning import TuningSpec
+from jobs.query_values import number_read, whole_read
 from jobs.submission import (
     CHECKPOINT_CHOICE,
     NOTE_LIMIT,
@@ -41,6 +42,8 @@ class WholeField(serializers.IntegerField):
     def to_internal_value(self, data: Any) -> int:
         if isinstance(data, bool) or not isinstance(data, int | str):
             self.fail("invalid")
+        if isinstance(data, str) and whole_read(data.removeprefix("-")) is None:
+            self.fail("invalid")
         return super().to_internal_value(data)
 
 
@@ -59,7 +62,7 @@ class NumberField(serializers.FloatField):
         super().__init__(min_value=low, max_value=high, **options)
 
     def to_internal_value(self, data: Any) -> float:
-        if isinstance(data, bool):
+        if isinstance(data, bool) or (isinstance(data, str) and number_read(data) is None):
             self.fail("invalid")
         try:
             number = super().to_internal_value(data)

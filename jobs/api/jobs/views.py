@@ -46,6 +46,7 @@ from jobs.api.requests import (
     text_field,
     visible_job,
     visible_jobs,
+    whole_param,
 )
 from jobs.api.throttles import preview_count
 from jobs.api.waiting import changes_await
@@ -167,7 +168,7 @@ class JobDetail(APIView):
     def get(self, request: Request, job_id: int) -> Response:
         """Get a job."""
         wait_s = number_param(request, "wait", 0, 0, settings.WAIT_LIMIT_S) or 0.0
-        since = number_param(request, "since_version", None, 0, 2**31)
+        since = whole_param(request, "since_version", 2**31)
         if wait_s and since is not None:
             changes_await(request, lambda: _version(request, job_id)[1] > since, job_id, wait_s)
         # Most polls find no change: answer them from two numbers.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -19,24 +20,28 @@ from jobs.models import Artifact
 from tests.support.builders import CODE, api_token_make, at, job_make
 
 
+def answer_of(ada: User, server: str, headers: dict[str, str]) -> tuple[Any, bytes]:
+    """Download the code of a job from a kind of server; return the answer and all it sends."""
+    url = f"/api/v1/jobs/{job_make(ada).pk}/code/"
+    sent = {"Authorization": f"Bearer {api_token_make(ada)}", **headers}
+
+    async def fetch() -> tuple[Any, bytes]:
+        response = await AsyncClient().get(url, headers=sent)
+        if not response.streaming:
+            return response, response.content
+        assert response.is_async
+        return response, b"".join([piece async for piece in response.streaming_content])
+
+    if server == "asgi":
+        return async_to_sync(fetch)()
+    response = Client(headers=sent).get(url)
+    return response, b"".join(response) if response.streaming else response.content
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("server", ["wsgi", "asgi"])
 def test_the_bytes_and_their_digest(ada: User, server: str) -> None:
-    job = job_make(ada)
-    url = f"/api/v1/jobs/{job.pk}/code/"
-    header = f"Bearer {api_token_make(ada)}"
-
-    async def fetch() -> tuple[Any, bytes]:
-        response = await AsyncClient().get(url, headers={"Authorization": header})
-        assert response.is_async
-        pieces = [piece async for piece in response.streaming_content]
-        return response, b"".join(pieces)
-
-    if server == "asgi":
-        response, content = async_to_sync(fetch)()
-    else:
-        response = Client(headers={"Authorization": header}).get(url)
-        content = b"".join(response.streaming_content)
+    response, content = answer_of(ada, server, {})
     assert content == CODE
     assert response.headers["X-Sha256"] == hashlib.sha256(CODE).hexdigest()
     assert response.headers["Content-Length"] == str(len(CODE))
@@ -94,3 +99,48 @@ def test_slow_readers_hold_a_few_threads_and_leave_one_to_others(
     with ExitStack() as all_places:
         for number in range(few_places):
             all_places.enter_context(downloads.places().held(number))
+
+
+SIZE = len(CODE)
+#: Ranges of the file, and where they begin and stop.
+RANGES = {
+    "bytes=5-9": (5, 10),
+    "bytes=7-": (7, SIZE),
+    "bytes=-4": (SIZE - 4, SIZE),
+    "bytes=0-999999": (0, SIZE),
+    "bytes=-999999": (0, SIZE),
+    f"bytes={SIZE - 1}-": (SIZE - 1, SIZE),
+}
+NO_RANGES: tuple[dict[str, str], ...] = (
+    {"Range": "bytes=0-1,3-4"},
+    {"Range": "bytes=9-5"},
+    {"Range": "bytes=-"},
+    {"Range": "lines=1-2"},
+    {"Range": "bytes=\xb2-"},
+    {"Range": "bytes=1-" + "9" * 30},
+    {"Range": "bytes=5-9", "If-Range": '"of another version"'},
+    {"Range": "bytes=5-9", "If-Range": "Sat, 28 Nov 2026 00:00:00 GMT"},
+)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("server", ["wsgi", "asgi"])
+def test_ranges(ada: User, server: str) -> None:
+    whole, _ = answer_of(ada, server, {})
+    assert whole.headers["Accept-Ranges"] == "bytes"
+    for wanted, (first, stop) in RANGES.items():
+        headers = {"Range": wanted, "If-Range": whole.headers["ETag"]}
+        response, content = answer_of(ada, server, headers)
+        assert (response.status_code, content) == (206, CODE[first:stop]), wanted
+        assert response.headers["Content-Range"] == f"bytes {first}-{stop - 1}/{SIZE}"
+        assert response.headers["Content-Length"] == str(stop - first)
+        assert response.headers["X-Sha256"] == hashlib.sha256(CODE).hexdigest()
+    for headers in NO_RANGES:
+        response, content = answer_of(ada, server, headers)
+        assert (response.status_code, content) == (200, CODE), headers
+        assert response.headers["Content-Length"] == str(SIZE)
+        assert "Content-Range" not in response.headers
+    for wanted in (f"bytes={SIZE}-", "bytes=999999-", "bytes=-0"):
+        response, content = answer_of(ada, server, {"Range": wanted})
+        assert (response.status_code, response.headers["Content-Range"]) == (416, f"bytes */{SIZE}")
+        assert json.loads(content)["code"] == "range_not_satisfiable"

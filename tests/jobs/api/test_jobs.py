@@ -234,6 +234,6 @@ def test_wrong_methods(ada: User, client_of: Clients) -> None:
 def test_a_bound_of_a_number_is_told_in_full(admin: User, client_of: Clients) -> None:
     client, job = client_of(admin), job_make(admin)
     logs = client.get(f"{URL}{job.pk}/logs/", {"slot": -1}).json()
-    assert logs["errors"]["slot"] == ["Give a number from 0 to 2147483647."]
+    assert logs["errors"]["slot"] == ["Give a whole number from 0 to 2147483647."]
     prices = client.put("/api/v1/prices/", {"per_hour": {"cpu": -1}}, format="json").json()
     assert prices["errors"]["per_hour"] == ["cpu: Give a number from 0 to 1000000."]
