@@ -113,3 +113,26 @@ def test_a_class_name_means_one_thing() -> None:
 
 def test_core_is_found_where_the_paths_say() -> None:
     assert Path(controlplane.core.__file__ or "").parent == ROOT / "controlplane/core"
+
+
+#: Functions that lock rows together with their keys, because they may delete them.
+MAY_DELETE = {"channel_of", "project_delete"}
+
+
+def test_rows_are_locked_without_their_keys() -> None:
+    """Decision 83: a lock of the key and a row that refers to it wait for each other."""
+    with_keys = set()
+    for path in sorted((ROOT / "jobs").rglob("*.py")):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef):
+                with_keys |= {function.name for call in ast.walk(function) if _locks_keys(call)}
+    assert with_keys == MAY_DELETE
+
+
+def _locks_keys(call: ast.AST) -> bool:
+    is_lock = (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "select_for_update"
+    )
+    return is_lock and not any(word.arg == "no_key" for word in call.keywords)  # type: ignore[attr-defined]

@@ -49,7 +49,9 @@ def windows_plan(
     with transaction.atomic():
         # The lock serialises plans of the same node.
         nodes = list(
-            Node.objects.select_for_update().filter(pk__in=node_ids, removed_at=None).order_by("pk")
+            Node.objects.select_for_update(no_key=True)
+            .filter(pk__in=node_ids, removed_at=None)
+            .order_by("pk")
         )
         _nodes_check(node_ids, nodes, starts_at, ends_at)
         return [_window_add(node, starts_at, ends_at, now, actor, reason) for node in nodes]
@@ -141,7 +143,7 @@ def window_cancel(
     """Cancel a window before or during it; return False if it has ended."""
     kind, node = AuditAction.MAINTENANCE_CANCELLED, window.node
     with transaction.atomic():
-        Node.objects.select_for_update().get(pk=node.pk)
+        Node.objects.select_for_update(no_key=True).get(pk=node.pk)
         if not _window_end(window, now, is_cancelled=True):
             return False
         text = f"Maintenance of {node.name} from {_text(window.starts_at)} is cancelled"
@@ -191,7 +193,7 @@ def _window_begin(
 
 def _window_finish(window: MaintenanceWindow, now: datetime.datetime) -> bool:
     with transaction.atomic():
-        Node.objects.select_for_update().get(pk=window.node_id)
+        Node.objects.select_for_update(no_key=True).get(pk=window.node_id)
         if not _window_end(window, now, is_cancelled=False):
             return False
         node = Node.objects.get(pk=window.node_id)

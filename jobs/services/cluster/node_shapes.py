@@ -137,7 +137,7 @@ def shape_accept(node: Node, digest: str, now: datetime.datetime, *, actor: str)
         ConflictError: the node proposes another shape, or none.
     """
     with transaction.atomic():
-        row = Node.objects.select_for_update().get(id=node.pk)
+        row = Node.objects.select_for_update(no_key=True).get(id=node.pk)
         shape = row.proposed_shape
         if shape is None or shape["digest"] != digest:
             raise ConflictError(

@@ -64,7 +64,7 @@ def project_make(
     project = Project(name=name, created_at=now, **values)
     try:
         with transaction.atomic():
-            others = list(Project.objects.select_for_update().order_by("pk"))
+            others = list(Project.objects.select_for_update(no_key=True).order_by("pk"))
             if len(others) >= PROJECTS_LIMIT:
                 raise ConflictError(f"At most {PROJECTS_LIMIT} projects.", code="too_many_projects")
             _quota_check(project)
@@ -94,7 +94,7 @@ def project_change(
         InvalidInputError: a guarantee would be above a limit, or above what is left of a kind, or a
             kind is unknown.
     """
-    rows = {row.pk: row for row in Project.objects.select_for_update().order_by("pk")}
+    rows = {row.pk: row for row in Project.objects.select_for_update(no_key=True).order_by("pk")}
     project = rows.pop(project_id, None)
     if project is None:
         raise NotFoundError("There is no such project.")
@@ -213,7 +213,7 @@ def member_set(
         NotFoundError: no user has this name.
         ConflictError: the project has too many members.
     """
-    Project.objects.select_for_update().get(pk=project.pk)
+    Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     user = User.objects.filter(username=name).first() if name.isprintable() else None
     if user is None:
         raise NotFoundError("There is no user of this name.")
@@ -263,7 +263,7 @@ def prices_set(prices: Mapping[str, float], *, by: User, seen_version: str | Non
         StaleVersionError: they were changed since `seen_version`.
     """
     # There may be no price yet that could be locked.
-    ClusterSetting.objects.select_for_update().filter(id=1).exists()
+    ClusterSetting.objects.select_for_update(no_key=True).filter(id=1).exists()
     before = dict(AcceleratorPrice.objects.values_list("kind", "per_hour"))
     if seen_version is not None and seen_version != prices_version(before):
         raise StaleVersionError("The prices were changed in the meantime; read them again.")

@@ -31,7 +31,7 @@ def filter_save(user: User, name: str, query: str, now: datetime.datetime) -> Sa
         raise InvalidInputError.of(name=f"Give 1 to {NAME_LIMIT} printable characters.")
     _query_check(query)
     with transaction.atomic():
-        User.objects.select_for_update().get(id=user.pk)  # serialises concurrent changes
+        User.objects.select_for_update(no_key=True).get(id=user.pk)  # serialises concurrent changes
         mine = SavedFilter.objects.filter(owner=user)
         if mine.exclude(name=name).count() >= FILTERS_LIMIT:
             raise InvalidInputError.of(name=f"You have {FILTERS_LIMIT} filters; delete one first.")

@@ -37,7 +37,7 @@ def secret_store(user: User, name: str, value: Any, now: datetime.datetime) -> t
         wrong = {field: errors for field, errors in fields.items() if errors}
         raise InvalidInputError("The secret is not valid.", fields=wrong)
     with transaction.atomic():
-        User.objects.select_for_update().get(id=user.pk)  # serialises concurrent changes
+        User.objects.select_for_update(no_key=True).get(id=user.pk)  # serialises concurrent changes
         mine = Secret.objects.filter(owner=user)
         is_new = not mine.filter(name=name).exists()
         if is_new and mine.count() >= SECRETS_LIMIT:

@@ -43,7 +43,7 @@ def user_change(
         InvalidInputError: the admin would deactivate the own account.
         ForbiddenError: only superusers change accounts of superusers.
     """
-    user = User.objects.select_for_update().filter(username=name).first()
+    user = User.objects.select_for_update(no_key=True).filter(username=name).first()
     if user is None:
         raise NotFoundError("There is no user of this name.")
     if seen_version is not None and seen_version != user_version(user):

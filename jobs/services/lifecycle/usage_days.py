@@ -79,7 +79,7 @@ def _changed(
         UsageDay.objects.bulk_create([UsageDay(day=day) for day in days], ignore_conflicts=True)
         rows = UsageDay.objects.filter(day__in=days)
         # Locked in one order, so that two changes cannot wait for each other.
-        list(rows.select_for_update().order_by("day"))
+        list(rows.select_for_update(no_key=True).order_by("day"))
         rows.update(revision=F("revision") + 1)
 
 

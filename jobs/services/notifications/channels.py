@@ -57,7 +57,7 @@ def channel_create(
     key = "whsec_" + base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
     key = key if kind == ChannelKind.WEBHOOK else ""
     with transaction.atomic():
-        User.objects.select_for_update().get(id=user.pk)  # serialises concurrent changes
+        User.objects.select_for_update(no_key=True).get(id=user.pk)  # serialises concurrent changes
         mine = NotificationChannel.objects.filter(owner=user)
         if mine.filter(name=values["name"]).exists():
             raise ConflictError(

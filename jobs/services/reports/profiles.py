@@ -182,7 +182,7 @@ def _add(
     num_rows: int = 1,
 ) -> None:
     code_sha256, settings_sha256 = key
-    row, is_new = StepTimeProfile.objects.select_for_update().get_or_create(
+    row, is_new = StepTimeProfile.objects.select_for_update(no_key=True).get_or_create(
         code_sha256=code_sha256,
         settings_sha256=settings_sha256,
         measures=measures,

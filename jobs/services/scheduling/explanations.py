@@ -14,6 +14,7 @@ from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES, JobStat
 from controlplane.core.values.types import JobId
 from jobs.models import Job, JobForecast
 from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.transitions import job_rows_lock
 
 #: Rows per UPDATE statement.
 _BATCH = 500
@@ -60,6 +61,7 @@ def reasons_save(
             changed.append(job)
     # `live` leaves out jobs that have ended meanwhile: these keep the explanation of their end.
     with transaction.atomic():
+        job_rows_lock([job.pk for job in changed])
         live.bulk_update(changed, ["policy_reason", "version"], batch_size=_BATCH)
         _forecasts_save(forecasts, live)
     return {job.pk for job in changed}

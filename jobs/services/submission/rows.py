@@ -226,7 +226,11 @@ def project_jobs_check(user: User, project: Project | None, num_new: int = 1) ->
     """
     if project is None:
         return
-    if not Project.objects.select_for_update().filter(pk=project.pk, is_closed=False).exists():
+    if (
+        not Project.objects.select_for_update(no_key=True)
+        .filter(pk=project.pk, is_closed=False)
+        .exists()
+    ):
         raise InvalidInputError.of(
             project=f"{project.name} was closed or deleted just now; choose another project."
         )
@@ -250,7 +254,7 @@ def live_jobs_check(user: User, num_new: int = 1) -> None:
     Raises:
         ConflictError: with `num_new` jobs more there would be too many.
     """
-    User.objects.select_for_update().get(id=user.pk)
+    User.objects.select_for_update(no_key=True).get(id=user.pk)
     live = Job.objects.filter(owner=user, status__in=LIVE_JOB_STATUSES, trial_of=None)
     num_live = live.count()
     limit = limits_of(user.pk, is_admin=False).live_jobs_limit

@@ -238,7 +238,9 @@ def validations_extend(node: Node, now: datetime.datetime) -> None:
     others = Validation.objects.filter(node=node, status=ValidationStatus.RUNNING)
     with transaction.atomic():
         # Rows that somebody else changes now have a deadline from that.
-        free = list(others.select_for_update(skip_locked=True).values_list("pk", flat=True))
+        free = list(
+            others.select_for_update(no_key=True, skip_locked=True).values_list("pk", flat=True)
+        )
         others.filter(pk__in=free).update(deadline_at=_deadline(now))
 
 
