@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from django.conf import settings
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from controlplane.core.values.lifecycle import (
     ENDED_JOB_STATUSES,
@@ -46,20 +46,20 @@ def jobs_lock(job_ids: Collection[int]) -> list[Job]:
 
     Return those that exist, in the order of their ids, with owners, without the heavy columns.
     """
-    ids = job_rows_lock(job_ids)
+    ids = job_rows_lock(Job.objects.filter(id__in=job_ids))
     Job.objects.filter(id__in=ids).update(version=F("version") + 1)
     jobs = Job.objects.filter(id__in=ids).select_related("owner").defer(*HEAVY_COLUMNS)
     return list(jobs.order_by("id"))
 
 
-def job_rows_lock(job_ids: Collection[int]) -> list[int]:
-    """Lock the rows of jobs until commit, in the order of their ids; return those that exist.
+def job_rows_lock(jobs: QuerySet[Job]) -> list[int]:
+    """Lock the rows of jobs until commit, in the order of their ids; return these.
 
     A statement that updates many rows locks them in any order: without this before it, it and
     `jobs_lock` may wait for each other.
     """
-    rows = Job.objects.filter(id__in=job_ids).order_by("id")
-    return list(rows.select_for_update(no_key=True).values_list("id", flat=True))
+    rows = jobs.order_by("id").select_for_update(no_key=True)
+    return list(rows.values_list("id", flat=True))
 
 
 def status_change(job: Job, new: JobStatus, **fields: Any) -> None:

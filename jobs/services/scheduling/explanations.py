@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from django.db import transaction
-from django.db.models import F, QuerySet
+from django.db.models import F
 
 from controlplane.core.expected_starts import ExpectedStart
 from controlplane.core.play import TimeRange
@@ -59,12 +59,19 @@ def reasons_save(
             job.policy_reason = reasons[job.pk]
             job.version = F("version") + 1
             changed.append(job)
-    # `live` leaves out jobs that have ended meanwhile: these keep the explanation of their end.
     with transaction.atomic():
-        job_rows_lock([job.pk for job in changed])
-        live.bulk_update(changed, ["policy_reason", "version"], batch_size=_BATCH)
-        _forecasts_save(forecasts, live)
-    return {job.pk for job in changed}
+        # Jobs that have ended meanwhile keep the explanation of their end.
+        ids = set(job_rows_lock(live.filter(id__in=[job.pk for job in changed])))
+        changed = [job for job in changed if job.pk in ids]
+        Job.objects.bulk_update(changed, ["policy_reason", "version"], batch_size=_BATCH)
+        JobForecast.objects.bulk_create(
+            [row for row in forecasts if row.job_id in ids],
+            batch_size=_BATCH,
+            update_conflicts=True,
+            update_fields=_FORECAST,
+            unique_fields=["job"],
+        )
+    return ids
 
 
 def unreadable_note(errors: Mapping[JobId, str], now: datetime.datetime) -> set[int]:
@@ -83,21 +90,6 @@ def unreadable_note(errors: Mapping[JobId, str], now: datetime.datetime) -> set[
                 event_add("unreadable", text, now=now, job=Job.objects.get(id=job_id))
                 changed.add(job_id)
     return changed
-
-
-def _forecasts_save(forecasts: Sequence[JobForecast], live: QuerySet[Job]) -> None:
-    """Store forecasts of jobs that are live; their rows are locked."""
-    if forecasts:
-        ids = set(
-            live.filter(id__in=[row.job_id for row in forecasts]).values_list("id", flat=True)
-        )
-        JobForecast.objects.bulk_create(
-            [row for row in forecasts if row.job_id in ids],
-            batch_size=_BATCH,
-            update_conflicts=True,
-            update_fields=_FORECAST,
-            unique_fields=["job"],
-        )
 
 
 def _bounds(
