@@ -197,7 +197,7 @@ def test_metrics_learn_how_many_pages_are_open(world: World, broker: redis.Redis
         await _publish(broker, [], cluster=True)
         async with asyncio.timeout(DEADLINE_S):
             while await sync_to_async(number)() != 2:
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.2)
         for reader in (ada, ben):
             assert reader
             await reader.close()

@@ -17,13 +17,13 @@ from tests.support.builders import at, job_make, node_make, user_make, validatio
 pytestmark = pytest.mark.django_db
 
 #: Python reads most of these as a number.
-NO_NUMBERS = (
-    *("1_0", "\u0661", "\u00bd", " 1", "1\n", "+1", "0x1"),
-    *("nan", "inf", "one", "1,5", "9" * 30),
-)
-NO_WHOLE_NUMBERS = (*NO_NUMBERS, "1.5", "1.0", "1e1", "-1")
-NO_FLAGS = ("maybe", "2", "-1", "1.0", " true", "tr\u0443e", "on", "none")
-ODD = {"integer": NO_WHOLE_NUMBERS, "number": NO_NUMBERS, "boolean": NO_FLAGS}
+NO_NUMBERS = ("1_0", "\u0661", " 1", "+1", "0x1", "nan", "one", "9" * 30)
+NO_WHOLE_NUMBERS = (*NO_NUMBERS, "1.5", "1e1", "-1")
+ODD = {
+    "integer": NO_WHOLE_NUMBERS,
+    "number": NO_NUMBERS,
+    "boolean": ("maybe", "2", "on", "tr\u0443e"),
+}
 
 
 def parameters() -> list[tuple[str, str, str]]:
