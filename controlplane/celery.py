@@ -11,6 +11,8 @@ from celery import Celery
 from celery.signals import heartbeat_sent, setup_logging
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+# `manage.py prepare` runs the checks; here they would load every page and view.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 from django.conf import settings
 

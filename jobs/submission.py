@@ -31,7 +31,6 @@ from controlplane.core.values.tiers import Tier
 VIRTUAL_NODES_LIMIT = 4096
 BATCH_LIMIT = 10_000_000
 STOP_LIMIT = 100_000_000
-SEED_LIMIT = JOB_ID_LIMIT = 2**63 - 1
 SECRETS_LIMIT = 16  # of a job
 TAGS_LIMIT = 20  # of a job
 NOTE_LIMIT = 1000

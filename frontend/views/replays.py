@@ -25,7 +25,7 @@ from frontend.views.changes import person, words
 from frontend.views.pages import figures_response
 from jobs.exceptions import ControlPlaneError, NotFoundError
 from jobs.models import Replay, ReplayStatus
-from jobs.query_values import whole_read
+from jobs.query_values import number_read, whole_read
 from jobs.selectors.readings import HOUR_S
 from jobs.selectors.replays import (
     Cell,
@@ -302,10 +302,10 @@ def _shown(value: float | None, unit: str) -> str:
 
 def _number(text: str) -> object:
     """Read a number; None without text, other text unchanged, for the service to reject."""
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return text
+    if not text:
+        return None
+    number = number_read(text)
+    return text if number is None else number
 
 
 def _whole(text: str) -> object:

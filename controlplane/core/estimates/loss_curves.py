@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import leastsq
 
 Floats = NDArray[np.float64]
 
@@ -231,7 +231,7 @@ def _exponential_fit(points: _Points, warm: ExponentialCurve | None) -> Exponent
 def _least_squares(
     errors: Callable[[Floats], Floats], slopes: Callable[[Floats], Floats], start: Floats
 ) -> Floats:
-    found = leastsq(
+    found = scipy.optimize.leastsq(
         errors,
         start,
         Dfun=slopes,

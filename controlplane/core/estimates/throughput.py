@@ -20,8 +20,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize
 
 Floats = NDArray[np.float64]
 
@@ -176,7 +176,7 @@ def throughput_fit(
     """
     data = _Data(list(samples))
     bounds = data.bounds()
-    found = minimize(
+    found = scipy.optimize.minimize(
         data.cost,
         np.clip(data.start(warm), bounds[:, 0], bounds[:, 1]),
         jac=True,

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
-from scipy.spatial import QhullError
 
 Floats = NDArray[np.float64]
 
@@ -49,8 +48,8 @@ class PlacementStepTimes:
             placement: np.array(sorted(rows), dtype=float).T for placement, rows in placed.items()
         }
         self._points, self._seconds = _grid(self._placed, spread)
-        self._linear: LinearNDInterpolator | None = None
-        self._nearest: NearestNDInterpolator | None = None
+        self._linear: scipy.interpolate.LinearNDInterpolator | None = None
+        self._nearest: scipy.interpolate.NearestNDInterpolator | None = None
         self._local_range = (float(self._points[:, 2].min()), float(self._points[:, 2].max()))
 
     def seconds(self, placement: Placement, local_batches: NDArray[np.int64]) -> Floats:
@@ -73,11 +72,13 @@ class PlacementStepTimes:
         local = np.clip(local_batches.astype(float), *self._local_range)
         asked = np.column_stack([np.full(local.size, nodes), np.full(local.size, count), local])
         if self._nearest is None:
-            self._nearest = NearestNDInterpolator(self._points, self._seconds, rescale=True)
+            self._nearest = scipy.interpolate.NearestNDInterpolator(
+                self._points, self._seconds, rescale=True
+            )
             try:
-                self._linear = LinearNDInterpolator(self._points, self._seconds)
-            except QhullError:  # too few measurements for a volume: only the nearest counts
-                self._linear = None
+                self._linear = scipy.interpolate.LinearNDInterpolator(self._points, self._seconds)
+            except scipy.spatial.QhullError:
+                self._linear = None  # too few points for a volume: only the nearest counts
         found = np.full((local.size, 2), np.nan) if self._linear is None else self._linear(asked)
         outside = np.isnan(found[:, 0])
         if outside.any():

@@ -26,6 +26,7 @@ from jobs.api.jobs.submission_fields import (
 from jobs.api.requests import body, person
 from jobs.api.throttles import preview_count
 from jobs.exceptions import InvalidInputError, NotFoundError
+from jobs.query_values import WHOLE_LIMIT
 from jobs.selectors.access import jobs_changeable_by, jobs_visible_to
 from jobs.selectors.policy_preview import STARTS_LIMIT, reprioritise_preview
 from jobs.services.scheduling.policy import cluster_setting
@@ -38,7 +39,7 @@ from jobs.services.submission.many_jobs import (
     undo_of,
 )
 from jobs.services.submission.standing import Standing, standing_read
-from jobs.submission import JOB_ID_LIMIT, PRIORITY_RANGE
+from jobs.submission import PRIORITY_RANGE
 
 
 @extend_schema_field(TAG_SCHEMA)
@@ -68,7 +69,7 @@ class _StandingSerializer(BodySerializer):
 class ChangeSerializer(_StandingSerializer):
     """New priority, tier or both of one job."""
 
-    job = WholeField(1, JOB_ID_LIMIT)
+    job = WholeField(1, WHOLE_LIMIT)
 
     def validate(self, values: dict[str, Any]) -> dict[str, Any]:
         """Require something to change."""
@@ -93,7 +94,7 @@ class JobsActionSerializer(_StandingSerializer):
 
     action = EnumField(JobsAction)
     jobs = serializers.ListField(
-        child=WholeField(1, JOB_ID_LIMIT), **_NUM_JOBS, help_text=f"1 to {JOBS_LIMIT} numbers."
+        child=WholeField(1, WHOLE_LIMIT), **_NUM_JOBS, help_text=f"1 to {JOBS_LIMIT} numbers."
     )
     changes = serializers.ListField(
         child=ChangeSerializer(),

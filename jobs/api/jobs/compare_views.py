@@ -14,13 +14,12 @@ from rest_framework.views import APIView
 from jobs.api.requests import flag_param
 from jobs.exceptions import InvalidInputError
 from jobs.models import Job
-from jobs.query_values import whole_read
+from jobs.query_values import WHOLE_LIMIT, whole_read
 from jobs.selectors.comparison import COMPARED_LIMIT, Comparison, compared_jobs, jobs_compared
-from jobs.submission import JOB_ID_LIMIT
 
 _NUMBERS = {
     "type": "array",
-    "items": {"type": "integer", "minimum": 1, "maximum": JOB_ID_LIMIT},
+    "items": {"type": "integer", "minimum": 1, "maximum": WHOLE_LIMIT},
     "maxItems": COMPARED_LIMIT,
 }
 

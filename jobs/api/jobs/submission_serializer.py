@@ -50,14 +50,13 @@ from jobs.api.jobs.submission_fields import (
     WholeField,
 )
 from jobs.job_templates import JOB_TEMPLATES, JobTemplate
+from jobs.query_values import WHOLE_LIMIT
 from jobs.submission import (
     BATCH_LIMIT,
     DEFAULT_PRIORITY,
-    JOB_ID_LIMIT,
     NEWEST,
     ONE_PASS,
     PRIORITY_RANGE,
-    SEED_LIMIT,
     STOP_LIMIT,
     VIRTUAL_NODES_LIMIT,
     field_conflicts,
@@ -88,14 +87,14 @@ class SubmissionSerializer(serializers.Serializer):
     )
     source_job = WholeField(
         1,
-        JOB_ID_LIMIT,
+        WHOLE_LIMIT,
         default=None,
         label="Model of job",
         help_text="Number of one of your finished jobs; empty: the code provides the model.",
     )
     forked_from = WholeField(
         1,
-        JOB_ID_LIMIT,
+        WHOLE_LIMIT,
         default=None,
         label="Start from the state of job",
         help_text="Number of a job whose weights, optimizer and progress it begins with.",
@@ -215,7 +214,7 @@ class SubmissionSerializer(serializers.Serializer):
         default=True, label="Higher is better", help_text="Off for a loss."
     )
     seed = WholeField(
-        0, SEED_LIMIT, default=0, label="Seed", help_text="The same seed reproduces the result."
+        0, WHOLE_LIMIT, default=0, label="Seed", help_text="The same seed reproduces the result."
     )
     reduction = EnumField(
         ReductionMode,

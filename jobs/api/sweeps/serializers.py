@@ -16,8 +16,9 @@ from jobs.api.jobs.submission_request import submission_apart
 from jobs.exceptions import InvalidInputError, messages_by_field
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, Sweep
+from jobs.query_values import WHOLE_LIMIT
 from jobs.services.submission.sweeps import SweepRequest
-from jobs.submission import SEED_LIMIT, Submission
+from jobs.submission import Submission
 from jobs.sweep_space import (
     DEFAULT_MAX_RUNNING,
     JOBS_LIMIT,
@@ -41,7 +42,7 @@ class SweepPlanSerializer(BodySerializer):
         allow_null=True,
         help_text="Random draws; without it the jobs are the grid of all combinations.",
     )
-    seed = WholeField(0, SEED_LIMIT, default=0, help_text="Of the draws.")
+    seed = WholeField(0, WHOLE_LIMIT, default=0, help_text="Of the draws.")
     max_running = WholeField(
         1, JOBS_LIMIT, default=DEFAULT_MAX_RUNNING, help_text="Most jobs that run at once."
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import linprog
-from scipy.sparse import csr_array, vstack
 
 Floats = NDArray[np.float64]
 
@@ -48,9 +47,11 @@ def time_fractions(
     columns = np.arange(len(rows))
     least_column = len(rows)
     shape = (num_jobs, len(rows) + 1)
-    times = csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
-    used = csr_array((demands[rows, kinds], (kinds, columns)), shape=(num_kinds, len(rows) + 1))
-    shares = csr_array(
+    times = scipy.sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
+    used = scipy.sparse.csr_array(
+        (demands[rows, kinds], (kinds, columns)), shape=(num_kinds, len(rows) + 1)
+    )
+    shares = scipy.sparse.csr_array(
         (
             np.concatenate([-value[rows, kinds], np.ones(num_jobs)]),
             (
@@ -60,7 +61,7 @@ def time_fractions(
         ),
         shape=shape,
     )
-    matrix = vstack([times, used, shares], format="csr")
+    matrix = scipy.sparse.vstack([times, used, shares], format="csr")
     limits = np.concatenate([np.ones(num_jobs), capacity, np.zeros(num_jobs)])
     aim = np.zeros(len(rows) + 1)
     aim[least_column] = -1.0
@@ -74,9 +75,12 @@ def time_fractions(
 
 
 def _solve(
-    aim: Floats, matrix: csr_array, limits: Floats, bounds: list[tuple[float, float | None]]
+    aim: Floats,
+    matrix: scipy.sparse.csr_array,
+    limits: Floats,
+    bounds: list[tuple[float, float | None]],
 ) -> Floats:
-    found = linprog(aim, A_ub=matrix, b_ub=limits, bounds=bounds, method="highs")
+    found = scipy.optimize.linprog(aim, A_ub=matrix, b_ub=limits, bounds=bounds, method="highs")
     assert found.status == 0, f"the program has a solution, but: {found.message}"
     solution: Floats = np.asarray(found.x, dtype=float)
     return solution

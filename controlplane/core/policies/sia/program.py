@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, linprog, milp
-from scipy.sparse import csr_array
 
 from controlplane.core.policies.sia.configurations import Configuration
 from controlplane.core.values.types import Job
@@ -95,10 +94,10 @@ class Program:
         """Number of jobs."""
         return int(self.rows.max(initial=-1)) + 1
 
-    def constraints(self, kept: Chosen) -> tuple[csr_array, Floats]:
+    def constraints(self, kept: Chosen) -> tuple[scipy.sparse.csr_array, Floats]:
         """Build one constraint for each job, then one for each kind, over the kept choices."""
         columns = np.arange(len(kept))
-        matrix = csr_array(
+        matrix = scipy.sparse.csr_array(
             (
                 np.concatenate([np.ones(len(kept)), self.counts[kept]]),
                 (
@@ -156,7 +155,9 @@ def solve(program: Program) -> Chosen:
     """Return the indices of the choices of least total cost."""
     every = np.arange(len(program.gains))
     matrix, limits = program.constraints(every)
-    relaxed = linprog(program.gains, A_ub=matrix, b_ub=limits, bounds=(0, None), method="highs")
+    relaxed = scipy.optimize.linprog(
+        program.gains, A_ub=matrix, b_ub=limits, bounds=(0, None), method="highs"
+    )
     if relaxed.x is None:  # time limit or numerical trouble: round without a relaxed solution
         return rounded(program, np.zeros(len(program.gains)))
     answer = rounded(program, relaxed.x)
@@ -168,11 +169,11 @@ def solve(program: Program) -> Chosen:
     matrix, limits = program.constraints(kept)
     with warnings.catch_warnings():  # about options that are passed on to HiGHS
         warnings.filterwarnings("ignore", "Unrecognized options", RuntimeWarning)
-        found = milp(
+        found = scipy.optimize.milp(
             program.gains[kept],
             integrality=np.ones(len(kept)),
-            bounds=Bounds(0, 1),
-            constraints=LinearConstraint(matrix, -np.inf, limits),
+            bounds=scipy.optimize.Bounds(0, 1),
+            constraints=scipy.optimize.LinearConstraint(matrix, -np.inf, limits),
             options={"time_limit": TIME_LIMIT_S, "mip_rel_gap": GAP, **_QUIETLY},
         )
     return kept[found.x > 0.5] if found.status == 0 else answer
