@@ -180,8 +180,9 @@ def test_the_option_is_read() -> None:
         simulate(workload(job("a")), cluster_make(1, 4), "fifo", rules="pollux", failures=FAILURES)
 
 
-@pytest.mark.parametrize("policy", ["fifo", "goodput_fair", "weighted_fair"])
-@pytest.mark.parametrize("seconds", [0.1, 8.0])
+@pytest.mark.parametrize(
+    ("policy", "seconds"), [("fifo", 0.1), ("goodput_fair", 8.0), ("weighted_fair", 0.1)]
+)
 def test_work_lost_faster_than_done_ends_with_the_option(policy: str, seconds: float) -> None:
     """Every start takes 10 s, and no node stays for so long: no step is ever saved."""
     jobs = workload(*(job(f"j{n}", 10.0 * n, most=4) for n in range(3)), work=1e6)
