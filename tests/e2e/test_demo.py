@@ -148,7 +148,7 @@ def test_demo_trains_follows_the_readme_and_stops_without_a_trace(tmp_path: Path
         assert port is not None
         check_login(demo)
         check_second_demo_is_refused(directory)
-        wait_for("all four", lambda: count(demo, first) == 4, MOVE_DEADLINE_S)
+        wait_for("its first job", lambda: count(demo, first) > 0, MOVE_DEADLINE_S)
         pause = f"jobs/{demo.jobs()[first]['id']}/pause/"
         assert demo.rest.post(pause, json={}).is_success
         check_readme_commands(demo, tmp_path)

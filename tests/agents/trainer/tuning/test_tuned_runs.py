@@ -54,7 +54,11 @@ EITHER = pytest.mark.parametrize(
 #: Trials that differ in batch size differ in their rates, too.
 EITHER_NIGHTLY = pytest.mark.parametrize(
     "tuning",
-    [pytest.param(TUNING, marks=pytest.mark.nightly), BATCH_TUNING, BETA_TUNING],
+    [
+        pytest.param(TUNING, marks=pytest.mark.nightly),
+        BATCH_TUNING,
+        pytest.param(BETA_TUNING, marks=pytest.mark.nightly),
+    ],
     ids=["rates", "batch sizes", "beta"],
 )
 
