@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import controlplane.core
 from jobs import models
 
@@ -68,12 +70,23 @@ def test_daemon_modules_load_neither_django_nor_tensorflow() -> None:
     assert _guilty(modules, HEAVY_FOR_AGENTS) == {}
 
 
-def test_the_site_and_its_tasks_never_load_tensorflow() -> None:
+@pytest.mark.parametrize(
+    ("imports", "absent"),
+    [
+        ("controlplane.urls, jobs.tasks", ["tensorflow", "keras", "scipy.optimize"]),
+        ("celery.bin.celery", ["controlplane.urls", "jobs.api", "frontend.views"]),
+    ],
+    ids=["site", "worker"],
+)
+def test_what_is_not_loaded_at_the_start(imports: str, absent: list[str]) -> None:
+    """Each process of a site takes the longer to start, and the more memory."""
     code = (
         "import sys, django\n"
         "django.setup()\n"
-        "import controlplane.urls, jobs.tasks\n"
-        "print(*[name for name in ('tensorflow', 'keras') if name in sys.modules])"
+        f"import {imports}\n"
+        "from controlplane.celery import app\n"
+        "app.loader.import_default_modules()\n"
+        f"print(*[name for name in {absent} if name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
