@@ -60,6 +60,9 @@ BODY_S, LEAST_BYTES_PER_S = 15.0, 64 * 1024
 TURN_S = 1.0
 #: Files of one node that are received at once.
 NODE_UPLOADS_LIMIT = 4
+#: A request without these has no body, and needs no check.
+_BODY_HEADERS = frozenset((b"content-length", b"transfer-encoding"))
+_BODY_VARIABLES = frozenset(("CONTENT_LENGTH", "HTTP_CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING"))
 _BUSY = "Too many requests are being sent at once; try again."
 _CHUNK_BYTES = 64 * 1024
 _IN_MEMORY_BYTES = 1024**2
@@ -165,6 +168,8 @@ def bounded_wsgi(application: WSGIApplication) -> WSGIApplication:
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
+            if environ.keys().isdisjoint(_BODY_VARIABLES):
+                return _sendable(application(environ, start_response))
             # A copy: the request decodes the path in it, which works only once.
             request = WSGIRequest(dict(environ))
             length, node_id = _checked(request)
@@ -218,6 +223,9 @@ def bounded_asgi(application: AsgiApplication) -> AsgiApplication:
             await application(scope, receive, send)
             return
         try:
+            if _BODY_HEADERS.isdisjoint(name for name, _ in scope["headers"]):
+                await application(scope, _bounded_receive(receive, 0), send)
+                return
             request = ASGIRequest(scope, io.BytesIO())
             length, node_id = await sync_to_async(_checked, thread_sensitive=False)(request)
             with nullcontext() if node_id is None else uploads.held(node_id):
