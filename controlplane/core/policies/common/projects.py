@@ -271,12 +271,14 @@ class _Frame:
             if one.kind == kind and one.id not in part.taken
         ]
         others = frozenset(one.id for one in whole.accelerators).difference(idle[:num_left])
+        given = {job_id: share.by_kind for job_id, share in decision.shares.items()}
         left = part_of(whole, waiting, others)
+        left = replace(left, projects=whole.without_given(given))  # for the limits of users
         more = part_decide(self._policy, whole, left, decision.carried, joined).decision
         if not more.shares:
             return part
         shares = {**decision.shares, **more.shares}
-        reasons = {**decision.reasons, **more.reasons}
+        reasons = {**decision.reasons, **{one: more.reasons[one] for one in more.shares}}
         return replace(part, decision=replace(decision, shares=shares, reasons=reasons))
 
     def _rest(
