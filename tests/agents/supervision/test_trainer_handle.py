@@ -431,7 +431,9 @@ def test_a_checkpoint_that_a_newer_one_replaced_raises_no_alarm(
     driven.until(lambda: plane.kinds(1, 0).count(ReportKind.CHECKPOINTED) == 5)
     assert plane.uploads == {(1, "checkpoint.npz"): b"step 5"}
     reports = [item for item in plane.reports(1, 0) if item.kind is ReportKind.CHECKPOINTED]
-    assert [item.data.get("superseded", False) for item in reports] == [True] * 3 + [False] * 2
+    superseded = [item.data.get("superseded", False) for item in reports]
+    # The request that uploads the first may be under way when it is accepted, and replaced.
+    assert superseded[1:] == [True] * 2 + [False] * 2
     assert not any("upload_errors" in item.data for item in reports)
 
 
