@@ -79,7 +79,7 @@ def test_daemon_modules_load_neither_django_nor_tensorflow() -> None:
     ids=["site", "worker"],
 )
 def test_what_is_not_loaded_at_the_start(imports: str, absent: list[str]) -> None:
-    """Each process of a site takes the longer to start, and the more memory."""
+    """Heavy imports cost every process of a site time and memory."""
     code = (
         "import sys, django\n"
         "django.setup()\n"

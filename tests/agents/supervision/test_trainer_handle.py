@@ -432,7 +432,7 @@ def test_a_checkpoint_that_a_newer_one_replaced_raises_no_alarm(
     assert plane.uploads == {(1, "checkpoint.npz"): b"step 5"}
     reports = [item for item in plane.reports(1, 0) if item.kind is ReportKind.CHECKPOINTED]
     superseded = [item.data.get("superseded", False) for item in reports]
-    # The request that uploads the first may be under way when it is accepted, and replaced.
+    # An upload of the first that is under way when the refusals end is accepted.
     assert superseded[1:] == [True] * 2 + [False] * 2
     assert not any("upload_errors" in item.data for item in reports)
 

@@ -124,7 +124,7 @@ def test_a_cluster_with_quotas_comes_to_rest(name: str, snapshot: Snapshot) -> N
 def test_a_guarantee_of_a_kind_keeps_the_limits_of_users(
     name: str, num_users: int, is_held: bool
 ) -> None:
-    """Whether its accelerators are idle, or jobs of others hold them."""
+    """The guaranteed accelerators are idle, or jobs of others hold them."""
     jobs = [
         replace(job_make(number, most=1), project=VISION, user=number % num_users)
         for number in (1, 2, 3)
