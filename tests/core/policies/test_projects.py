@@ -119,6 +119,24 @@ def test_a_cluster_with_quotas_comes_to_rest(name: str, snapshot: Snapshot) -> N
 
 
 @every_policy
+def test_a_count_for_the_nodes_of_a_part_is_placed_on_these(name: str) -> None:
+    """A job that is slow on two nodes has three on one, two beside one elsewhere, three again."""
+    slow_apart = replace(job_make(3, most=3), performance=Speed(company=0.05, distance=0.5))
+    jobs = [job_make(1, most=2), job_make(2, most=1), replace(slow_apart, remaining_examples=0.0)]
+    snapshot = replace(
+        snapshot_make(
+            accelerators_make("fast", "fast fast fast", "fast fast fast"),
+            *(replace(job, project=VISION, tier=Tier.URGENT) for job in jobs),
+            held={1: (1,)},
+        ),
+        projects={VISION: ProjectQuota(limit_by_kind={"fast": 3})},
+    )
+    for _ in range(4):
+        snapshot = after(snapshot, decide(snapshot, name))
+    assert decide(snapshot, name).resizes == ()
+
+
+@every_policy
 @pytest.mark.parametrize("num_users", [1, 2])
 @pytest.mark.parametrize("is_held", [False, True])
 def test_a_guarantee_of_a_kind_keeps_the_limits_of_users(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -30,11 +30,16 @@ class DecidedPart:
     decision: Decision
 
     @cached_property
-    def taken(self) -> frozenset[AcceleratorId]:
-        """Accelerators that the decision gives out."""
+    def placed(self) -> Mapping[JobId, tuple[AcceleratorId, ...]]:
+        """Accelerators of the part that each job would get."""
         held = {job.id: self.whole.held.get(job.id, ()) for job in self.whole.jobs}
         shown = replace(self.snapshot, held=held, kept=self.whole.kept)
-        return frozenset().union(*place(shown, self.decision).accelerators.values())
+        return place(shown, self.decision).accelerators
+
+    @cached_property
+    def taken(self) -> frozenset[AcceleratorId]:
+        """Accelerators that the decision gives out."""
+        return frozenset().union(*self.placed.values())
 
     @property
     def total(self) -> int:

@@ -39,9 +39,10 @@ from controlplane.core.policies.common.quota_states import (
     joined,
     main_state,
 )
+from controlplane.core.scheduling.placement import place
 from controlplane.core.scheduling.pools import capacity_by_kind
 from controlplane.core.values.explanations import Reason, reason
-from controlplane.core.values.types import AcceleratorId, Decision, Job, JobId, Snapshot
+from controlplane.core.values.types import AcceleratorId, Decision, Job, JobId, Share, Snapshot
 
 
 def projects_kept(policy: Policy, *, is_rigid: bool) -> Policy:
@@ -355,7 +356,25 @@ class _Frame:
                 own = part.decision.reasons.get(job.id, needed)
                 reasons[job.id] = reason("quota_own", own=own, note=note)
         known = {key: state for key, state in carried.items() if state is not None}
+        shares = self._as_near(shares, parts)
         return Decision(shares, reasons, carried=QuotaStates(known) if known else None)
+
+    def _as_near(
+        self, shares: Mapping[JobId, Share], parts: Mapping[str, DecidedPart]
+    ) -> dict[JobId, Share]:
+        """Give jobs that would be on more nodes than in their part the places that they have there.
+
+        The policy gave them a count for these nodes, and could give another one elsewhere.
+        """
+        node_of = {one.id: one.node_id for one in self._snapshot.accelerators}
+        found = place(self._snapshot, Decision(shares, {})).accelerators
+        near = dict(shares)
+        for part in parts.values():
+            for job_id, row in part.placed.items():
+                by_node = Counter(node_of[one] for one in row)
+                if len({node_of[one] for one in found[job_id]}) > len(by_node):
+                    near[job_id] = replace(shares[job_id], by_node=by_node)
+        return near
 
     def _rest_reasons(
         self, parts: Mapping[str, DecidedPart], rest: DecidedPart

@@ -28,7 +28,7 @@ def accelerators_choose(
 
     A group first takes what its jobs hold, of their own kind. Then it prefers kinds of which there
     are as many as it may have, of these the kinds of which it holds or finds free as many, and of a
-    kind free ones, then those of jobs outside of all groups.
+    kind free ones, then those of jobs outside of all groups; among like ones, those on its nodes.
 
     Args:
         budgets: key of a group -> accelerators that it is to have; fewer where there are no more.
@@ -127,10 +127,11 @@ class _Pools:
                 kind,
             )
         )
+        nodes = {one.node_id for one in held}
         yield from (one for one in held if one.kind in kinds)
         for kind in kinds:
             for row in self._by_kind[kind]:
-                yield from row
+                yield from sorted(row, key=lambda one: one.node_id not in nodes)
 
 
 def _own(by_id: Mapping[AcceleratorId, Accelerator], held: Iterable[int]) -> list[Accelerator]:
