@@ -371,6 +371,8 @@ def test_what_a_state_knows_outlives_being_apart() -> None:
     """Of the jobs that were apart, and of those that come to them."""
     states = QuotaStates({"": SecondQueue((1, 2)), "7": SecondQueue((3,))})
     assert joined(SecondQueue((9,)), states, {1, 3}) == SecondQueue((9, 1, 3))
+    apart = QuotaStates({"7": SecondQueue((3,))})
+    assert joined(apart, None, {1}) == apart
     jobs = [fast(job_make(number, most=4)) for number in (1, 2, 3)]
     snapshot = replace(snapshot_make(EIGHT, *jobs), carried=states)
     assert POLICIES["tiresias"](snapshot).carried == SecondQueue((1, 2, 3))

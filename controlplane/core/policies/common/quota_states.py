@@ -32,11 +32,13 @@ def joined(state: Any, other: Any, jobs: Collection[JobId]) -> Any:
     """Return a state of a policy, with what another one, if it is like it, knows of `jobs`."""
     if isinstance(other, QuotaStates):
         other = other.of(jobs)
+    if state is None or other is None:
+        return state
     if isinstance(state, QuotaStates):
         main = state.by_group.get(OTHERS)
         main = other if main is None else joined(main, other, jobs)
         return QuotaStates({**state.by_group, OTHERS: main})
-    if state is None or type(state) is not type(other):
+    if type(state) is not type(other):
         return state
     return state.joined(other, jobs)
 
