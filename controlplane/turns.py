@@ -4,14 +4,20 @@ Threads of Python compute one after the other, and hand the interpreter's lock o
 16 requests at once each then takes twice its processor time, and the last one waits for all. So a
 few requests have a turn, the others wait for theirs in the order of their arrival; who has waited
 for PATIENCE_S goes on beside them, so that slow requests hold up nobody for longer.
+
+As one thread computes at a time, the process keeps to one core: a thread that is woken on another
+one finds nothing of what it needs in the caches there.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 #: Requests that have a turn at once: one may wait for its query while another one computes.
@@ -19,6 +25,17 @@ NUM_TURNS = 2
 PATIENCE_S = 0.02
 #: Long-polls wait for a change, in places of their own (`jobs.api.waiting`).
 _WAITS = "wait="
+
+
+def core_keep() -> None:
+    """Keep a worker process of a server, with all threads that it starts from now on, to one core.
+
+    Workers with consecutive process ids keep to different cores.
+    """
+    if sys.platform == "linux" and multiprocessing.parent_process() is not None:
+        cores = sorted(os.sched_getaffinity(0))
+        with suppress(OSError):  # where a sandbox refuses it
+            os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
 
 
 class Turns:

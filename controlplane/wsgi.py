@@ -5,12 +5,14 @@ import os
 
 from django.core.wsgi import get_wsgi_application
 
+from controlplane.turns import core_keep, in_turns
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
+core_keep()
 handler = get_wsgi_application()
 
 from controlplane.request_bodies import bounded_wsgi  # noqa: E402 (needs the applications loaded)
-from controlplane.turns import in_turns  # noqa: E402
 from jobs.api.addresses import query_parameters  # noqa: E402
 
 application = bounded_wsgi(in_turns(handler))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +18,29 @@ from controlplane import turns
 from controlplane.turns import Turns, in_turns
 
 LONG_S = 60.0
+#: Prints the cores of a process that is no worker of a server, and ids and cores of two workers.
+CORES = """
+import importlib, json, multiprocessing, os, threading
+import controlplane.wsgi
+
+def told():
+    cores = []
+    thread = threading.Thread(target=lambda: cores.extend(sorted(os.sched_getaffinity(0))))
+    thread.start()
+    thread.join()
+    return os.getpid(), cores
+
+def worker(end):
+    importlib.reload(controlplane.wsgi)
+    end.send(told())
+
+found = [told()]
+for _ in range(2):
+    end, other = multiprocessing.Pipe()
+    multiprocessing.get_context("fork").Process(target=worker, args=[other]).start()
+    found.append(end.recv())
+print(json.dumps(found))
+"""
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -144,3 +171,14 @@ def test_long_polls_take_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
         may_end.set()
         for thread in threads:
             thread.join(LONG_S)
+
+
+def test_worker_processes_keep_to_a_core_each() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CORES], env=os.environ | {"VIRTUALFLOW_DEBUG": "1"},
+        capture_output=True, text=True, timeout=LONG_S, check=True,
+    )  # fmt: skip
+    (_, all_cores), *workers = json.loads(done.stdout)
+    assert all_cores == sorted(os.sched_getaffinity(0))
+    for pid, cores in workers:
+        assert cores == [all_cores[pid % len(all_cores)]]
