@@ -237,7 +237,9 @@ class _Frame:
         self, whole: Snapshot, apart: Sequence[QuotaGroup], budgets: Mapping[str, int]
     ) -> dict[str, DecidedPart]:
         """Decide for each group on accelerators of its own."""
-        chosen = accelerators_choose(whole, apart, budgets, self._wanted, self._wanted_by_kind)
+        chosen = accelerators_choose(
+            whole, apart, budgets, self._wanted, self._wanted_by_kind, self._need
+        )
         return {group.key: self._part(whole, group, chosen[group.key]) for group in apart}
 
     def _part(
@@ -321,7 +323,7 @@ class _Frame:
             offered = replace(whole, accelerators=rows)
             budget = {group.key: part.total + room}
             by_kind = {group.key: self._wanted_by_kind[group.key]}
-            chosen = accelerators_choose(offered, [group], budget, {}, by_kind)
+            chosen = accelerators_choose(offered, [group], budget, {}, by_kind, self._need)
             more = self._part(whole, group, chosen[group.key])
             if more.total > part.total:
                 found[group.key] = more

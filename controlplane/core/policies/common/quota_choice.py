@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from controlplane.core.policies.common.quota_groups import QuotaGroup
 from controlplane.core.values.types import Accelerator, AcceleratorId, Job, Snapshot
@@ -20,22 +20,25 @@ def accelerators_choose(
     budgets: Mapping[str, int],
     guaranteed: Mapping[str, int],
     guaranteed_by_kind: Mapping[str, Mapping[str, int]],
+    need: Callable[[Job], int],
 ) -> dict[str, list[AcceleratorId]]:
     """Choose accelerators for groups, which take turns, one accelerator each.
 
     Guarantees of kinds come first, then other guarantees. No group gets more of a kind than its
     limit of it.
 
-    A group first takes what its jobs hold, of their own kind. Then it prefers kinds of which there
-    are as many as it may have, of these the kinds of which it holds or finds free as many, and of a
-    kind free ones, then those of jobs outside of all groups; among like ones, those on its nodes.
+    A group first takes what its jobs need of what they hold of their own kind, then all that they
+    hold of it. Then it prefers kinds of which there are as many as it may have, of these the kinds
+    of which it holds or finds free as many, and of a kind free ones, then those of jobs outside of
+    all groups; among like ones, those on its nodes.
 
     Args:
         budgets: key of a group -> accelerators that it is to have; fewer where there are no more.
         guaranteed: key of a group -> those of them that come before the budgets of others.
         guaranteed_by_kind: key of a group -> kind -> those that come before all others.
+        need: returns the accelerators with fewer of which a job does not run.
     """
-    choice = _Choice(_Pools(snapshot, groups), groups, budgets)
+    choice = _Choice(_Pools(snapshot, groups, need), groups, budgets)
     for kind in sorted({kind for row in guaranteed_by_kind.values() for kind in row}):
         choice.extend({key: row.get(kind, 0) for key, row in guaranteed_by_kind.items()}, kind)
     choice.extend(guaranteed)
@@ -91,7 +94,9 @@ class _Choice:
 class _Pools:
     """Accelerators by holder: of a group, of nobody, of other jobs."""
 
-    def __init__(self, snapshot: Snapshot, groups: Sequence[QuotaGroup]) -> None:
+    def __init__(
+        self, snapshot: Snapshot, groups: Sequence[QuotaGroup], need: Callable[[Job], int]
+    ) -> None:
         by_id = {one.id: one for one in snapshot.accelerators}
         self._held: dict[str, list[Accelerator]] = {}
         for group in groups:
@@ -99,9 +104,9 @@ class _Pools:
                 group.jobs,
                 key=lambda job: (job.id not in snapshot.resizing, -job.weight, job.submitted_at),
             )
-            self._held[group.key] = [
-                one for job in jobs for one in _own(by_id, snapshot.held.get(job.id, ()))
-            ]
+            rows = [(need(job), _own(by_id, snapshot.held.get(job.id, ()))) for job in jobs]
+            needed = [one for count, row in rows for one in row[:count]]
+            self._held[group.key] = needed + [one for count, row in rows for one in row[count:]]
         holders = {one.id: 2 for row in self._held.values() for one in row}
         for accelerator_id in snapshot.in_use:
             holders.setdefault(accelerator_id, 1)
