@@ -7,6 +7,7 @@ from typing import Any
 
 from asgiref.sync import iscoroutinefunction
 from django.conf import settings
+from django.contrib.messages.middleware import MessageMiddleware
 from django.http import HttpRequest, HttpResponseBase
 from django.middleware.gzip import GZipMiddleware
 from django.utils.decorators import sync_and_async_middleware
@@ -47,6 +48,15 @@ def _completed(response: HttpResponseBase) -> HttpResponseBase:
     response.headers.setdefault(HEADER, settings.CONTENT_SECURITY_POLICY)
     response.headers.setdefault("Cache-Control", "private, no-store")
     return response
+
+
+class PagesMessageMiddleware(MessageMiddleware):
+    """Keeps messages for the next page; the API has none."""
+
+    def process_request(self, request: HttpRequest) -> None:
+        """Open the store of messages of a page's request."""
+        if not request.path_info.startswith("/api/"):
+            super().process_request(request)
 
 
 class PagesGZipMiddleware(GZipMiddleware):

@@ -25,7 +25,7 @@ def client_address(request: HttpRequest) -> str:
     right: entries before it are the client's own word.
     """
     text = request.META.get("REMOTE_ADDR") or ""
-    forwarded = [part for part in request.headers.get("X-Forwarded-For", "").split(",") if part]
+    forwarded = [part for part in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if part]
     if 0 < settings.NUM_PROXIES <= len(forwarded):
         text = forwarded[-settings.NUM_PROXIES].strip()
     try:

@@ -21,7 +21,7 @@ class TokenAuthentication(BaseAuthentication):
 
     def authenticate(self, request: Request | HttpRequest) -> tuple[User, ApiToken] | None:
         """Return the user and the token; None when the request carries no such header."""
-        scheme, _, text = request.headers.get("Authorization", "").partition(" ")
+        scheme, _, text = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
         now = timezone.now()

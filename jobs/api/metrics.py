@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
 from django.http import HttpResponse
@@ -13,11 +11,11 @@ from drf_spectacular.utils import extend_schema
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
-from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from jobs.api.authentication import TokenAuthentication
+from jobs.api.negotiation import OneFormat
 from jobs.api.permissions import AdminPermission
 from jobs.selectors.metrics import SiteCollector
 
@@ -46,16 +44,6 @@ class ScrapePermission(AdminPermission):
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         return request.auth == SCRAPE or super().has_permission(request, view)
-
-
-class OneFormat(BaseContentNegotiation):
-    """The first parser and renderer, whatever the client accepts."""
-
-    def select_parser(self, _request: Request, parsers: Any) -> Any:
-        return parsers[0]
-
-    def select_renderer(self, _request: Request, renderers: Any, _suffix: Any = None) -> Any:
-        return renderers[0], renderers[0].media_type
 
 
 class PrometheusMetrics(APIView):

@@ -172,7 +172,7 @@ class JobDetail(APIView):
         if wait_s and since is not None:
             changes_await(request, lambda: _version(request, job_id)[1] > since, job_id, wait_s)
         # Most polls find no change: answer them from two numbers.
-        known = request.headers.get("If-None-Match")
+        known = request.META.get("HTTP_IF_NONE_MATCH")
         if known:
             row = _version(request, job_id)
             if known.strip().removeprefix("W/") == etag(*row):
