@@ -6,11 +6,14 @@ from typing import Any, cast
 import django
 from django.core.handlers.asgi import ASGIHandler
 
+from controlplane.turns import core_keep
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 # Other requests than streams run in a thread of their own here; a connection kept by an ended
 # thread would leak.
 os.environ.setdefault("VIRTUALFLOW_DATABASE_AGE_S", "0")
 
+core_keep()
 django.setup(set_prefix=False)
 
 from controlplane.request_bodies import bounded_asgi  # noqa: E402 (needs the applications loaded)

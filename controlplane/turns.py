@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import sys
 import threading
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -30,12 +31,14 @@ _WAITS = "wait="
 def core_keep() -> None:
     """Keep a worker process of a server, with all threads that it starts from now on, to one core.
 
-    Workers with consecutive process ids keep to different cores.
+    Workers with consecutive process ids keep to different cores, and containers, whose ids are
+    alike, seldom to the same ones.
     """
     if sys.platform == "linux" and multiprocessing.parent_process() is not None:
         cores = sorted(os.sched_getaffinity(0))
+        place = os.getpid() + zlib.crc32(os.uname().nodename.encode())
         with suppress(OSError):  # where a sandbox refuses it
-            os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
+            os.sched_setaffinity(0, {cores[place % len(cores)]})
 
 
 class Turns:
