@@ -196,32 +196,30 @@ class Site:
         if database:
             self._environment["DATABASE_URL"] = database
         self.port = int(self._environment["VIRTUALFLOW_DEMO_PORT"])
+        self.stream_port = int(self._environment["VIRTUALFLOW_DEMO_STREAM_PORT"])
+        self.broker = self._environment["REDIS_URL"]
         self._supervisor: Supervisor | None = None
 
     def fill(self, num_jobs: int) -> tuple[int, str]:
         """Bring the number of jobs up to `num_jobs`; return the polled job and a token."""
-        job_id, token = self._run(_FILL, num_jobs, _BATCH).split()
+        job_id, token = self.run(_FILL, num_jobs, _BATCH).split()
         return int(job_id), token
 
     def watchers(self, num_streams: int) -> tuple[str, list[tuple[str, int]]]:
         """Add users for so many streams; return the cookie's name, their sessions and jobs."""
-        name, users = json.loads(self._run(FILL, -(-num_streams // PER_USER)))
+        name, users = json.loads(self.run(FILL, -(-num_streams // PER_USER)))
         return name, [(session, job_id) for session, job_id in users]
 
     def streams_figures(
         self, sessions: tuple[str, list[tuple[str, int]]], load_process: ProcessPoolExecutor
     ) -> dict[str, Any]:
         """Open the streams of all users, and measure."""
-        assert self._supervisor is not None
         return watchers_figures(
-            psutil.Process(self._supervisor.pids()["stream"]),
-            int(self._environment["VIRTUALFLOW_DEMO_STREAM_PORT"]),
-            self._environment["REDIS_URL"],
-            sessions,
-            load_process,
+            self.process("stream"), self.stream_port, self.broker, sessions, load_process
         )
 
-    def _run(self, code: str, *arguments: int) -> str:
+    def run(self, code: str, *arguments: int) -> str:
+        """Run a program beside the site's settings; return what it prints."""
         done = subprocess.run(
             [sys.executable, "-c", code, *map(str, arguments)],
             env={**os.environ, **self._environment},
@@ -250,10 +248,14 @@ class Site:
         if self._supervisor is not None:
             self._supervisor.stop()
 
+    def process(self, name: str) -> psutil.Process:
+        """Return the first process of a server, `web` or `stream`."""
+        assert self._supervisor is not None
+        return psutil.Process(self._supervisor.pids()[name])
+
     def memory_mb(self) -> float:
         """Return the memory of the web server's processes that no other one shares."""
-        assert self._supervisor is not None
-        root = psutil.Process(self._supervisor.pids()["web"])
+        root = self.process("web")
         processes = [root, *root.children(recursive=True)]
         return sum(float(process.memory_full_info().uss) for process in processes) / 1e6
 

@@ -236,8 +236,8 @@ def listening(channel: str) -> Iterator[Listener]:
         yield Listener(pubsub)
 
 
-async def changes(timeout_s: float) -> AsyncIterator[dict[str, object] | None]:
-    """Yield each change; None after `timeout_s` without one (for a keep-alive)."""
+async def messages(channel: str, timeout_s: float) -> AsyncIterator[Any]:
+    """Yield each message of a channel; None once subscribed, and after `timeout_s` without one."""
     # No `socket_timeout`: the client enforces it with `asyncio.wait_for`, which in Python 3.11
     # loses a cancellation at the moment the awaited call completes. The reader would never end.
     client = redis.asyncio.Redis.from_url(
@@ -246,7 +246,9 @@ async def changes(timeout_s: float) -> AsyncIterator[dict[str, object] | None]:
     try:
         async with client.pubsub() as pubsub:
             async with asyncio.timeout(_SUBSCRIBE_LIMIT_S):
-                await pubsub.subscribe(CHANGES)
+                await pubsub.subscribe(channel)
+                await pubsub.get_message(timeout=_SUBSCRIBE_LIMIT_S)  # the confirmation
+            yield None
             while True:
                 message = await pubsub.get_message(
                     ignore_subscribe_messages=True, timeout=timeout_s

@@ -142,7 +142,7 @@ class Hub:
         """Distribute changes while there are streams; reconnect to Redis indefinitely."""
         while True:
             try:
-                async for change in nudges.changes(KEEP_ALIVE_S):
+                async for change in nudges.messages(nudges.CHANGES, KEEP_ALIVE_S):
                     if change is not None:
                         await self._send(change)
                     await self._tell_number()

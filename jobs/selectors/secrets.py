@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from jobs.models import Secret
 from jobs.sealing import UnsealError, unseal
@@ -33,7 +33,7 @@ def sealed_secrets(
 
 
 def secret_values(
-    owner_id: int, names: Collection[str], sealed: dict[tuple[int, str], str]
+    owner_id: int, names: Collection[str], sealed: Mapping[tuple[int, str], str]
 ) -> dict[str, str]:
     """Decrypt the named secrets of a user.
 

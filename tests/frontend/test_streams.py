@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from django.contrib.sessions.models import Session
 from django.test import AsyncClient, Client
 from pytest_django import DjangoAssertNumQueries, Settings
 
+from controlplane.asgi import stream_handler
 from frontend.live import streams
 from frontend.live.identities import Credential, Identity, identities_of
 from frontend.live.streams import Hub, Subscriber
@@ -407,12 +407,7 @@ def test_sessions_are_checked_in_three_queries_however_many(
     assert {*found} - {*left} == {keys[person] for person in (ben, *others[:2])}
 
 
-def test_open_streams_keep_no_threads(
-    world: World, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Imported here, as it sets a variable for the processes that are started later.
-    monkeypatch.setenv("VIRTUALFLOW_DATABASE_AGE_S", "0")
-    handler = import_module("controlplane.asgi").Handler()
+def test_open_streams_keep_no_threads(world: World, broker: redis.Redis) -> None:
     client = Client(headers={"host": "testserver"})
     client.force_login(world.ada)
     cookie = f"{settings_of.SESSION_COOKIE_NAME}={client.session.session_key}"
@@ -426,7 +421,7 @@ def test_open_streams_keep_no_threads(
                 "type": "http", "method": "GET", "path": "/stream/", "query_string": b"",
                 "headers": headers, "client": ("127.0.0.1", 1), "server": ("testserver", 80),
             }  # fmt: skip
-            one = ApplicationCommunicator(handler, scope)
+            one = ApplicationCommunicator(stream_handler, scope)
             await one.send_input({"type": "http.request", "body": b""})
             assert (await one.receive_output(DEADLINE_S))["status"] == 200
             assert (await one.receive_output(DEADLINE_S))["body"] == b"retry: 3000\n\n"

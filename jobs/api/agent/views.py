@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import wraps
 from typing import Any
 
 from django.conf import settings
+from django.core.handlers.asgi import ASGIRequest
 from django.http import (
     HttpRequest,
     HttpResponse,
@@ -159,10 +161,15 @@ def hello(request: HttpRequest, node: Node) -> HttpResponse:
 
 @agent_view("GET")
 def wanted(request: HttpRequest, node: Node) -> HttpResponse:
-    """Return the node's desired state once it differs from `version`; 304 after `wait` seconds."""
+    """Return the node's desired state once it differs from `version`; 304 after `wait` seconds.
+
+    Of an ASGI server, the handler waits (`waiting`).
+    """
     version = request.GET.get("version", "")
-    deadline = time.monotonic() + _wait_s(request)
-    with nudges.listening(nudges.ORDERS) as listener:
+    longest_s = wait_s(request)
+    may_wait = longest_s > 0 and not isinstance(request, ASGIRequest)
+    deadline = time.monotonic() + longest_s
+    with nudges.listening(nudges.ORDERS) if may_wait else nullcontext() as listener:
         while True:
             state, unsendable = wanted_orders(node)
             if unsendable:
@@ -171,17 +178,22 @@ def wanted(request: HttpRequest, node: Node) -> HttpResponse:
             left_s = deadline - time.monotonic()
             if state.version != version:
                 return JsonResponse(encode(state))
-            if left_s <= 0:
+            if listener is None or left_s <= 0:
                 return HttpResponse(status=304)
             listener.wait(left_s)
 
 
-def _wait_s(request: HttpRequest) -> float:
+def wait_s(request: HttpRequest) -> float:
+    """Return how long an agent may wait for its wanted state.
+
+    Raises:
+        InvalidInputError: `wait` is no number.
+    """
     try:
-        wait_s = float(request.GET.get("wait", "0"))
+        asked_s = float(request.GET.get("wait", "0"))
     except ValueError:
         raise InvalidInputError.of(wait="Give seconds.") from None
-    return min(max(wait_s, 0.0), settings.WAIT_LIMIT_S) if wait_s == wait_s else 0.0
+    return min(max(asked_s, 0.0), settings.WAIT_LIMIT_S) if asked_s == asked_s else 0.0
 
 
 @agent_view("POST")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from django.conf import settings
@@ -101,33 +102,48 @@ def wanted_orders(node: Node) -> tuple[WantedState, list[Unsendable]]:
     These have settings nested so deeply that a message with them cannot be encoded, or secrets that
     are missing.
     """
+    return orders_by_node([node.pk])[node.pk]
+
+
+def orders_by_node(
+    node_ids: Collection[int],
+) -> dict[int, tuple[WantedState, list[Unsendable]]]:
+    """Return the desired state of each of some nodes, and what is left out of it."""
     rows = list(
         Allocation.objects.filter(
-            accelerator__node=node, released_at=None, stop_requested_at=None
+            accelerator__node__in=node_ids, released_at=None, stop_requested_at=None
         ).select_related("job", "accelerator")
     )
     generations = _generations({row.job_id for row in rows})
     checkpoints = _checkpoints(generations)
-    trainers: list[tuple[Job, WantedTrainer]] = []
+    trainers: dict[int, list[tuple[Job, WantedTrainer]]] = defaultdict(list)
     for row in rows:
         generation = _generation_for(row, generations.get(row.job_id, {}))
         if generation is not None:
             preparing = generations[row.job_id].get(GenerationPhase.PREPARING)
             checkpoint = checkpoints.get(row.job_id)
             trainer = _wanted_trainer(row, generation, checkpoint, preparing)
-            trainers.append((row.job, trainer))
-    running = node.validations.filter(status=ValidationStatus.RUNNING)
+            trainers[row.accelerator.node_id].append((row.job, trainer))
+    running = Validation.objects.filter(node__in=node_ids, status=ValidationStatus.RUNNING)
     submitted_first = running.select_related("job", "owner").order_by(
         F("job").asc(nulls_last=True), "id"
     )
-    validations = [(one.validated_job, _wanted_validation(one)) for one in submitted_first]
-    trainers.sort(key=lambda pair: (pair[1].spec.job_id, pair[1].slot))
-    return _sent([*trainers, *validations])
+    wanted: dict[int, list[tuple[Job, Wanted]]] = {node_id: [] for node_id in node_ids}
+    for node_id, pairs in trainers.items():
+        pairs.sort(key=lambda pair: (pair[1].spec.job_id, pair[1].slot))
+        wanted[node_id].extend(pairs)
+    for one in submitted_first:
+        if one.node_id is not None:
+            wanted[one.node_id].append((one.validated_job, _wanted_validation(one)))
+    named = ((job.owner_id, job.secrets) for pairs in wanted.values() for job, _ in pairs)
+    sealed = sealed_secrets(named)
+    return {node_id: _sent(pairs, sealed) for node_id, pairs in wanted.items()}
 
 
-def _sent(pairs: Sequence[tuple[Job, Wanted]]) -> tuple[WantedState, list[Unsendable]]:
+def _sent(
+    pairs: Sequence[tuple[Job, Wanted]], sealed: Mapping[tuple[int, str], str]
+) -> tuple[WantedState, list[Unsendable]]:
     """Add the secrets; leave out what cannot be sent."""
-    sealed = sealed_secrets((job.owner_id, job.secrets) for job, _ in pairs)
     content: list[Wanted] = []
     sent: list[Wanted] = []
     unsendable = []

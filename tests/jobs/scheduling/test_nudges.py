@@ -41,7 +41,7 @@ def test_a_reader_ends_at_whichever_moment_it_is_cancelled(broker: redis.Redis) 
     async def read() -> None:
         # Not for ever, so that one that goes on regardless fails the test and does not hold it up.
         num_read = 0
-        async for _ in nudges.changes(0.1):
+        async for _ in nudges.messages(nudges.CHANGES, 0.1):
             num_read += 1
             if num_read > 3:
                 return

@@ -1,0 +1,205 @@
+"""Heartbeats and long-polls of the agents of many nodes, on the stream server of the site.
+
+Each node has an agent that sends a heartbeat every two seconds and waits for its wanted state, as
+the product's agents do; another process on the loopback plays all of them. Once a second something
+changes that wakes all that wait. Of a run with some nodes:
+
+- `heartbeat_ms`, `heartbeat_p99_ms`: time to the answer;
+- `processor_percent` of a core, and `threads` and `memory_mb`, of the stream server;
+- `refused`: answers other than 200 and 304.
+
+    python -m benchmarks.node_agents [--nodes 100] [--seconds 30] [--database URL | postgresql]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import redis
+
+from benchmarks.figures import figures_print
+from benchmarks.rest import Site
+from tests.support import servers
+
+HEARTBEAT_S = 2.0
+WAIT_S = 30
+#: Heartbeats before do not count: all agents open their connections at once.
+_OPENING_S = 10.0
+_ANSWER_S = 120.0
+_PERCENTILE = 0.99
+_CHANNEL = "virtualflow:orders"
+
+#: Prints the tokens and boots of so many nodes.
+FILL = """
+import django, json, sys; django.setup()
+from django.core.management import call_command
+from django.utils import timezone
+from tests.support.builders import node_make
+call_command("migrate", verbosity=0)
+made = [node_make(f"node-{number}", 4, now=timezone.now()) for number in range(int(sys.argv[1]))]
+print(json.dumps([(token, node.boot_id) for node, token in made]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Times of heartbeats, in seconds, and the statuses of all answers."""
+
+    heartbeats_s: list[float]
+    statuses: dict[int, int]
+
+
+def main() -> int:
+    """Run one load; print its figures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--database", default="", help="address of an empty database")
+    options = parser.parse_args()
+    if options.nodes < 1 or options.seconds <= _OPENING_S + HEARTBEAT_S:
+        parser.error(
+            f"at least 1 node and more than {_OPENING_S + HEARTBEAT_S:.0f} seconds are needed"
+        )
+    with _database(options.database) as database:
+        figures = _figures(options.nodes, options.seconds, database)
+    name = options.database.partition(":")[0] or "sqlite"
+    figures_print("node_agents", {**figures, "nodes": options.nodes, "database": name})
+    return 0
+
+
+@contextmanager
+def _database(named: str) -> Iterator[str]:
+    if named == "postgresql":
+        with servers.postgresql_running() as address:
+            yield address
+    else:
+        yield named
+
+
+def _figures(num_nodes: int, seconds: float, database: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(1) as load_process:
+        site = Site(Path(folder), database)
+        agents = json.loads(site.run(FILL, num_nodes))
+        with closing(site):
+            site.start()
+            server = site.process("stream")
+            began_s = _processor_s(server)
+            running = load_process.submit(load, site.stream_port, site.broker, agents, seconds)
+            time.sleep(seconds / 2)
+            processes = [server, *server.children(recursive=True)]
+            threads = sum(process.num_threads() for process in processes)
+            memory = sum(float(process.memory_full_info().uss) for process in processes)
+            found = running.result()
+            processor_s = _processor_s(server) - began_s
+    times_s = sorted(found.heartbeats_s)
+    return {
+        "heartbeats": len(times_s),
+        "heartbeat_ms": round(1e3 * statistics.median(times_s), 1),
+        "heartbeat_p99_ms": round(1e3 * times_s[int(_PERCENTILE * (len(times_s) - 1))], 1),
+        "processor_percent": round(100 * processor_s / seconds),
+        "threads": threads,
+        "memory_mb": round(memory / 1e6),
+        "refused": sum(n for status, n in found.statuses.items() if status not in (200, 304)),
+    }
+
+
+def _processor_s(root: psutil.Process) -> float:
+    times = [process.cpu_times() for process in (root, *root.children(recursive=True))]
+    return sum(one.user + one.system for one in times)
+
+
+def load(port: int, broker: str, agents: list[tuple[str, str]], seconds: float) -> Load:
+    """Play the agents of all nodes for some time; runs in a process of its own."""
+    return asyncio.run(_load(port, broker, agents, seconds))
+
+
+async def _load(port: int, broker: str, agents: list[tuple[str, str]], seconds: float) -> Load:
+    ends_at = time.perf_counter() + seconds
+    found = Load([], Counter())
+    client = redis.Redis.from_url(broker, socket_timeout=_ANSWER_S)
+    waits = [asyncio.create_task(_wait(port, token, ends_at, found)) for token, _ in agents]
+    beats = [
+        asyncio.create_task(_beat(port, token, boot_id, place / len(agents), ends_at, found))
+        for place, (token, boot_id) in enumerate(agents)
+    ]
+    while time.perf_counter() < ends_at:
+        await asyncio.sleep(1.0)
+        client.publish(_CHANNEL, json.dumps({"jobs": []}))
+    await asyncio.gather(*beats)
+    for wait in waits:
+        wait.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
+    return found
+
+
+async def _beat(
+    port: int, token: str, boot_id: str, phase: float, ends_at: float, found: Load
+) -> None:
+    """Send heartbeats, the first one after a part of the time between two."""
+    body = {
+        "boot_id": boot_id, "sent_at": 0.0, "trainers": [], "reports": [], "logs": [],
+        "validations": [],
+    }  # fmt: skip
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    due_at = time.perf_counter() + phase * HEARTBEAT_S
+    counts_from = time.perf_counter() + _OPENING_S
+    while due_at < ends_at:
+        await asyncio.sleep(max(due_at - time.perf_counter(), 0.0))
+        sent_at = time.perf_counter()
+        body["sent_at"] = time.time()
+        await _answer(reader, writer, "POST", "reports/", token, json.dumps(body), found)
+        if sent_at >= counts_from:
+            found.heartbeats_s.append(time.perf_counter() - sent_at)
+        due_at = max(due_at + HEARTBEAT_S, time.perf_counter())
+    writer.close()
+
+
+async def _wait(port: int, token: str, ends_at: float, found: Load) -> None:
+    """Wait for the wanted state again and again, until cancelled."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    version = ""
+    try:
+        while time.perf_counter() < ends_at:
+            path = f"wanted/?version={version}&wait={WAIT_S}"
+            answer = await _answer(reader, writer, "GET", path, token, "", found)
+            version = json.loads(answer)["version"] if answer else version
+    finally:
+        writer.close()
+
+
+async def _answer(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, method: str, path: str, token: str,
+    body: str, found: Load,
+) -> bytes:  # fmt: skip
+    """Send a request; return the body of its answer, and count its status."""
+    writer.write(
+        f"{method} /api/v1/agent/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        f"Authorization: Agent {token}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+    )
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _ANSWER_S)
+    first, *lines = head.decode("latin-1").lower().split("\r\n")
+    status = int(first.split(" ")[1])
+    found.statuses[status] = found.statuses.get(status, 0) + 1
+    headers = dict(line.split(": ", 1) for line in lines if ": " in line)
+    length = int(headers.get("content-length", 0))
+    answer = await asyncio.wait_for(reader.readexactly(length), _ANSWER_S) if length else b""
+    return answer if status == 200 else b""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
