@@ -161,6 +161,29 @@ def test_a_guarantee_of_a_kind_keeps_the_limits_of_users(
 
 
 @every_policy
+def test_a_guarantee_takes_no_more_than_its_users_may_have(name: str) -> None:
+    """What the limit of its only user leaves idle is not kept from another guarantee."""
+    jobs = [
+        fast(job_make(1, most=3), VISION, 10),
+        fast(job_make(2, least=3, most=3), SPEECH, 20),
+        fast(job_make(3, most=5)),
+    ]
+    snapshot = replace(
+        snapshot_make(
+            accelerators_make("cpu cpu cpu cpu cpu"), *jobs, held={3: (1, 2, 3, 4, 5)}, now=500.0
+        ),
+        projects={
+            VISION: ProjectQuota(guaranteed=3, user_limit=1),
+            SPEECH: ProjectQuota(guaranteed=3),
+        },
+    )
+    decision = POLICIES[name](snapshot)
+    decision_check(snapshot, decision)
+    assert given_to(snapshot, decision, VISION) == 1
+    assert given_to(snapshot, decision, SPEECH) == 3
+
+
+@every_policy
 @fewer
 @given(snapshot=in_projects())
 def test_a_guaranteed_job_starts_with_the_next_decision(name: str, snapshot: Snapshot) -> None:

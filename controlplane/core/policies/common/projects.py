@@ -153,11 +153,11 @@ class _Frame:
             for group in groups:
                 guaranteed = min(group.guaranteed_by_kind.get(kind, 0), capacity)
                 demands = (
-                    job.max_accelerators
+                    (job, job.max_accelerators)
                     for job in group.jobs
                     if job.accepts(kind) and job.min_accelerators <= guaranteed
                 )
-                able[group.key] = group.most(min(guaranteed, sum(demands)))
+                able[group.key] = group.most(min(guaranteed, group.usable(demands)))
             weights = {group.key: group.guaranteed_by_kind.get(kind, 0) for group in groups}
             for key, count in _in_proportion(able, weights, capacity).items():
                 if count:
@@ -172,8 +172,8 @@ class _Frame:
         wanted = {
             group.key: min(
                 group.guaranteed,
-                sum(
-                    min(job.max_accelerators, self._room(job))
+                group.usable(
+                    (job, min(job.max_accelerators, self._room(job)))
                     for job in group.jobs
                     if job.min_accelerators <= min(group.guaranteed, self._room(job))
                 ),
@@ -315,7 +315,7 @@ class _Frame:
                 and given[one.kind] < group.most(given[one.kind] + 1, one.kind)
             }
             room = group.most(part.total + len(usable)) - part.total
-            wish = sum(job.max_accelerators for job in group.jobs) - part.total
+            wish = group.usable((job, job.max_accelerators) for job in group.jobs) - part.total
             if min(room, wish, len(usable)) <= 0:
                 continue
             reach = part.taken | usable

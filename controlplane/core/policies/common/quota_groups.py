@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from controlplane.core.values.types import Job, Snapshot
@@ -18,6 +19,7 @@ class QuotaGroup:
         guaranteed: accelerators that the jobs get at once if they can use them.
         limit: most that they may have together; None: there is no limit.
         guaranteed_by_kind, limit_by_kind: the same of one kind; a kind that is missing has none.
+        user_limits: user -> most that the user's jobs may have together.
     """
 
     key: str
@@ -27,11 +29,21 @@ class QuotaGroup:
     limit: int | None
     guaranteed_by_kind: Mapping[str, int] = field(default_factory=dict)
     limit_by_kind: Mapping[str, int] = field(default_factory=dict)
+    user_limits: Mapping[int | None, int] = field(default_factory=dict)
 
     def most(self, count: int, kind: str | None = None) -> int:
         """Return a count, or the limit if that is less: the limit of a kind, or of all kinds."""
         limit = self.limit if kind is None else self.limit_by_kind.get(kind)
         return count if limit is None else min(count, limit)
+
+    def usable(self, demands: Iterable[tuple[Job, int]]) -> int:
+        """Return the sum of what jobs can use, as far as the limits of their users let them."""
+        by_user: Counter[int | None] = Counter()
+        for job, count in demands:
+            limit = self.user_limits.get(job.user, count)
+            if job.min_accelerators <= limit:
+                by_user[job.user] += count
+        return sum(min(count, self.user_limits.get(user, count)) for user, count in by_user.items())
 
 
 def projects_of(snapshot: Snapshot) -> list[QuotaGroup]:
@@ -43,6 +55,7 @@ def projects_of(snapshot: Snapshot) -> list[QuotaGroup]:
     found = []
     for project, members in sorted(jobs.items()):
         quota = snapshot.projects[project]
+        limits = [(job.user, quota.user_limit_left(job.user)) for job in members]
         group = QuotaGroup(
             str(project),
             "project",
@@ -51,6 +64,7 @@ def projects_of(snapshot: Snapshot) -> list[QuotaGroup]:
             quota.limit_left,
             quota.guaranteed_left_by_kind,
             quota.limit_left_by_kind,
+            {user: limit for user, limit in limits if limit is not None},
         )
         has_guarantee = group.guaranteed or any(group.guaranteed_by_kind.values())
         if has_guarantee or group.limit is not None or group.limit_by_kind:
