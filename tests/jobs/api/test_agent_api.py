@@ -16,7 +16,7 @@ from django.utils import timezone
 from controlplane.core.protocol.wire import HelloRequest, ReportKind, ValidationReport, encode
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Artifact, EnrolmentToken, Event, Job, LogChunk, Node
-from jobs.selectors.desired_state.state import wanted_state
+from jobs.selectors.desired_state.state import orders_by_node, wanted_orders, wanted_state
 from jobs.selectors.forks import ADOPTED_FILE
 from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.cluster.nodes import enrolment_token_create
@@ -259,6 +259,23 @@ class TestWanted:
         world.settle(4)
         with django_assert_max_num_queries(4):
             assert len(wanted_state(world.nodes[0].node).trainers) == 6
+
+    def test_many_nodes_cost_as_many_queries_as_one(
+        self, django_assert_max_num_queries: Any
+    ) -> None:
+        """Jobs on one node and on several, one that is validated, and a node without orders."""
+        world = World(num_nodes=4, num_accelerators=2)
+        for number in (1, 3, 2):
+            job_make(max_accelerators=number)
+        world.settle(4)
+        nodes = [played.node for played in world.nodes]
+        assert validation_start(job_make(status=JobStatus.VALIDATING).validation, world.now)
+        alone = {node.pk: wanted_orders(node) for node in nodes}
+        with django_assert_max_num_queries(4):
+            assert orders_by_node([node.pk for node in nodes]) == alone
+        assert sum(len(state.trainers) for state, _ in alone.values()) == 6
+        assert sum(len(state.validations) for state, _ in alone.values()) == 1
+        assert orders_by_node([]) == {}
 
     def test_a_wait_that_is_no_number(self, fresh_node: tuple[Node, Client]) -> None:
         assert fresh_node[1].get(f"{BASE}wanted/", {"wait": "x"}).status_code == 400
