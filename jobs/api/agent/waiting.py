@@ -40,7 +40,7 @@ Answer = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
 
 
 @dataclass(eq=False, slots=True)
-class Wait:
+class LongPoll:
     """A long-poll that waits for another version of its node's wanted state."""
 
     node_id: int
@@ -48,19 +48,19 @@ class Wait:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Waits:
+class LongPolls:
     """The long-polls that wait on an event loop, and the tasks that wake them."""
 
     def __init__(self) -> None:
-        self._waiting: set[Wait] = set()
+        self._waiting: set[LongPoll] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._is_subscribed = asyncio.Event()
         self._is_due = asyncio.Event()
 
     @asynccontextmanager
-    async def joined(self, wait: Wait) -> AsyncIterator[None]:
+    async def joined(self, poll: LongPoll) -> AsyncIterator[None]:
         """Join for a time, in which no change of orders is missed; the last one ends the tasks."""
-        self._waiting.add(wait)
+        self._waiting.add(poll)
         if not self._tasks or any(task.done() for task in self._tasks):
             self._stop()
             self._tasks = [self._started(self._feed()), self._started(self._check())]
@@ -70,7 +70,7 @@ class Waits:
                     await self._is_subscribed.wait()
             yield
         finally:
-            self._waiting.discard(wait)
+            self._waiting.discard(poll)
             if not self._waiting:
                 self._stop()
 
@@ -109,13 +109,13 @@ class Waits:
             waiting = list(self._waiting)
             look = sync_to_async(_changed, thread_sensitive=False)
             try:
-                changed = await look({(wait.node_id, wait.version) for wait in waiting})
+                changed = await look({(poll.node_id, poll.version) for poll in waiting})
             except Exception:
                 logger.exception("the orders of agents that wait cannot be read")
-                changed = {(wait.node_id, wait.version) for wait in waiting}
-            for wait in waiting:
-                if (wait.node_id, wait.version) in changed:
-                    wait.wake.set()
+                changed = {(poll.node_id, poll.version) for poll in waiting}
+            for poll in waiting:
+                if (poll.node_id, poll.version) in changed:
+                    poll.wake.set()
 
 
 def _changed(known: Collection[tuple[int, str]]) -> set[tuple[int, str]]:
@@ -133,7 +133,9 @@ def _changed(known: Collection[tuple[int, str]]) -> set[tuple[int, str]]:
     return set(known) - unchanged
 
 
-_waits: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Waits] = weakref.WeakKeyDictionary()
+_polls: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LongPolls] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 async def answer_once_changed(answer: Answer, request: HttpRequest) -> HttpResponseBase:
@@ -150,14 +152,14 @@ async def answer_once_changed(answer: Answer, request: HttpRequest) -> HttpRespo
     if node_id is None:
         return await answer(request)
     ends_at = began_at + wait_s(request)
-    wait = Wait(node_id, request.GET.get("version", ""))
-    async with _waits.setdefault(loop, Waits()).joined(wait):
+    poll = LongPoll(node_id, request.GET.get("version", ""))
+    async with _polls.setdefault(loop, LongPolls()).joined(poll):
         response = await answer(request)
         while response.status_code == HTTPStatus.NOT_MODIFIED and loop.time() < ends_at:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(ends_at):
-                    await wait.wake.wait()
-            wait.wake.clear()
+                    await poll.wake.wait()
+            poll.wake.clear()
             response = await answer(request)
     return response
 

@@ -86,7 +86,7 @@ async def waiting_poll(token: str, wait_s: float = LONG_S) -> Poll:
 
 
 def waits() -> Any:
-    return waiting._waits.get(asyncio.get_running_loop())
+    return waiting._polls.get(asyncio.get_running_loop())
 
 
 def num_waiting() -> int:
@@ -247,4 +247,4 @@ def test_a_database_that_is_away_ends_the_wait(
 @pytest.fixture(autouse=True)
 def _no_waits_are_left() -> Iterator[None]:
     yield
-    assert not [found for found in waiting._waits.values() if found._waiting]
+    assert not [found for found in waiting._polls.values() if found._waiting]
