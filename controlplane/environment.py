@@ -132,7 +132,7 @@ def database(url: str, *, connection_age_s: float) -> dict[str, Any]:
         )
     options = dict(parse_qsl(parts.query))
     return {
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": "controlplane.postgresql",
         "NAME": unquote(parts.path.lstrip("/")),
         "USER": unquote(parts.username or options.pop("user", "")),
         "PASSWORD": unquote(parts.password or ""),
