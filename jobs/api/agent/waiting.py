@@ -29,6 +29,8 @@ from jobs.models import Node
 from jobs.selectors.desired_state.state import orders_by_node
 
 WANTED_PATH = "/api/v1/agent/wanted/"
+#: Most long-polls of a node that wait; an agent has one, and one more after its connection broke.
+NODE_LIMIT = 4
 RECONNECT_S = 2.0
 #: An agent waits this long for the subscription; without it, orders that come first may be missed.
 SUBSCRIBED_S = 5.0
@@ -56,6 +58,10 @@ class LongPolls:
         self._tasks: list[asyncio.Task[None]] = []
         self._is_subscribed = asyncio.Event()
         self._is_due = asyncio.Event()
+
+    def has_room_for(self, node_id: int) -> bool:
+        """Return whether one more long-poll of a node may wait."""
+        return sum(poll.node_id == node_id for poll in self._waiting) < NODE_LIMIT
 
     @asynccontextmanager
     async def joined(self, poll: LongPoll) -> AsyncIterator[None]:
@@ -149,11 +155,12 @@ async def answer_once_changed(answer: Answer, request: HttpRequest) -> HttpRespo
         node_id = await sync_to_async(_waiting_node, thread_sensitive=False)(request)
     except (ControlPlaneError, DatabaseProblem):
         node_id = None  # the answer says so
-    if node_id is None:
+    polls = _polls.setdefault(loop, LongPolls())
+    if node_id is None or not polls.has_room_for(node_id):
         return await answer(request)
     ends_at = began_at + wait_s(request)
     poll = LongPoll(node_id, request.GET.get("version", ""))
-    async with _polls.setdefault(loop, LongPolls()).joined(poll):
+    async with polls.joined(poll):
         response = await answer(request)
         while response.status_code == HTTPStatus.NOT_MODIFIED and loop.time() < ends_at:
             with suppress(TimeoutError):

@@ -143,16 +143,21 @@ def test_new_orders_end_the_wait_of_their_node_alone(
 def test_many_wait_with_neither_threads_nor_connections(
     broker: redis.Redis, agents: list[tuple[Node, str]]
 ) -> None:
-    def clients() -> int:
-        return len(broker.client_list())
+    more = [node_make(now=timezone.now()) for _ in range(8)]
+
+    def num_subscriptions() -> int:
+        return dict(broker.pubsub_numsub(nudges.ORDERS))[nudges.ORDERS.encode()]
 
     async def scenario() -> None:
+        known = await version_of(more[0][1])
         polls = [await waiting_poll(agents[0][1])]
-        threads, connections = threading.active_count(), clients()
-        polls += [await waiting_poll(agents[1][1]) for _ in range(30)]
-        # A thread of the pool may begin for an answer; one for each would be thirty.
+        threads = threading.active_count()
+        polls += [await waiting_poll(token) for _, token in more for _ in range(waiting.NODE_LIMIT)]
+        # A thread of the pool may begin for an answer; one for each would be 32.
         assert threading.active_count() - threads <= settings_of.UPLOADS_LIMIT
-        assert clients() == connections
+        assert num_subscriptions() == 1
+        status, _ = await (await Poll(more[0][1], f"version={known}&wait={LONG_S}").sent()).answer()
+        assert (status, num_waiting()) == (304, 33)  # its node has as many as may wait
         for poll in polls:
             await poll.leave()
 
