@@ -161,6 +161,31 @@ def test_a_guarantee_of_a_kind_keeps_the_limits_of_users(
 
 
 @every_policy
+def test_a_guarantee_with_a_part_of_a_kind_is_one_kind(name: str) -> None:
+    """Two kinds would leave a job with half of its guarantee; it took turns with the other one."""
+    jobs = [
+        replace(job_make(2, least=2, most=2), project=SPEECH),
+        replace(job_make(3, most=2, at=10.0), project=VISION),
+        replace(job_make(5, most=1), project=SPEECH),
+    ]
+    snapshot = replace(
+        snapshot_make(
+            accelerators_make("slow fast", "slow fast"),
+            *(replace(job, tier=Tier.URGENT) for job in jobs),
+            *(job_make(number, most=1) for number in (1, 4)),
+            held={4: (1,)},
+        ),
+        projects={
+            VISION: ProjectQuota(guaranteed=2, guaranteed_by_kind={"fast": 1}),
+            SPEECH: ProjectQuota(guaranteed_by_kind={"fast": 1}),
+        },
+    )
+    for _ in range(6):
+        snapshot = after(snapshot, decide(snapshot, name))
+    assert decide(snapshot, name).resizes == ()
+
+
+@every_policy
 def test_a_guarantee_takes_no_more_than_its_users_may_have(name: str) -> None:
     """What the limit of its only user leaves idle is not kept from another guarantee."""
     jobs = [

@@ -29,8 +29,8 @@ def accelerators_choose(
 
     A group first takes what its jobs need of what they hold of their own kind, then all that they
     hold of it. Then it prefers kinds of which there are as many as it may have, of these the kinds
-    of which it holds or finds free as many, and of a kind free ones, then those of jobs outside of
-    all groups; among like ones, those on its nodes.
+    that it has chosen, then those of which it holds or finds free as many, and of a kind free ones,
+    then those of jobs outside of all groups; among like ones, those on its nodes.
 
     Args:
         budgets: key of a group -> accelerators that it is to have; fewer where there are no more.
@@ -66,7 +66,7 @@ class _Choice:
             wanted: key of a group -> accelerators; those without an entry choose nothing.
         """
         wishes = {
-            key: self._pools.wishes(group, self._budgets[key])
+            key: self._pools.wishes(group, self._budgets[key], self._counts[key])
             for key, group in self._groups.items()
             if wanted.get(key)
         }
@@ -119,14 +119,21 @@ class _Pools:
                 size = Counter(one.node_id for one in row)
                 row.sort(key=lambda one: (-size[one.node_id], one.node_id, one.index))
 
-    def wishes(self, group: QuotaGroup, budget: int) -> Iterator[Accelerator]:
-        """Yield the accelerators that a group can use, the best first."""
+    def wishes(
+        self, group: QuotaGroup, budget: int, chosen: Mapping[str, int]
+    ) -> Iterator[Accelerator]:
+        """Yield the accelerators that a group can use, the best first.
+
+        Args:
+            chosen: kind -> accelerators that the group has already; read at the first one.
+        """
         held = self._held[group.key]
         own = Counter(one.kind for one in held)
         kinds = [kind for kind in self._by_kind if accepts_any(group.jobs, kind)]
         kinds.sort(
             key=lambda kind: (
                 -min(sum(map(len, self._by_kind[kind])), budget),
+                -chosen.get(kind, 0),
                 -min(own[kind] + len(self._by_kind[kind][0]), budget),
                 -own[kind],
                 kind,
