@@ -66,6 +66,22 @@ def test_a_connection_that_ended_while_idle_is_replaced(
     assert backend(own) != first
 
 
+def test_a_transaction_that_goes_on_until_the_next_check_is_not_disturbed(
+    own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query between its end and the return to autocommit would begin another one."""
+    monkeypatch.setattr(base, "CHECK_EVERY_S", 1000.0)
+    for _ in range(2):
+        request_begins(own)
+        own.set_autocommit(False)
+        first = backend(own)
+        monkeypatch.setattr(base, "CHECK_EVERY_S", 0.0)
+        own.commit()
+        own.set_autocommit(True)
+        assert backend(own) == first
+        monkeypatch.setattr(base, "CHECK_EVERY_S", 1000.0)
+
+
 def test_one_that_ended_between_two_checks_fails_once(
     own: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
