@@ -119,21 +119,48 @@ def test_a_cluster_with_quotas_comes_to_rest(name: str, snapshot: Snapshot) -> N
 
 
 @every_policy
-def test_a_count_for_the_nodes_of_a_part_is_placed_on_these(name: str) -> None:
+@pytest.mark.parametrize(("first_node", "held_by_one"), [("fast", (1,)), ("fast fast", (1, 2))])
+def test_a_count_for_the_nodes_of_a_part_is_placed_on_these(
+    name: str, first_node: str, held_by_one: tuple[int, ...]
+) -> None:
     """A job that is slow on two nodes has three on one, two beside one elsewhere, three again."""
     slow_apart = replace(job_make(3, most=3), performance=Speed(company=0.05, distance=0.5))
     jobs = [job_make(1, most=2), job_make(2, most=1), replace(slow_apart, remaining_examples=0.0)]
     snapshot = replace(
         snapshot_make(
-            accelerators_make("fast", "fast fast fast", "fast fast fast"),
+            accelerators_make(first_node, "fast fast fast", "fast fast fast"),
             *(replace(job, project=VISION, tier=Tier.URGENT) for job in jobs),
-            held={1: (1,)},
+            held={1: held_by_one},
         ),
         projects={VISION: ProjectQuota(limit_by_kind={"fast": 3})},
     )
     for _ in range(4):
         snapshot = after(snapshot, decide(snapshot, name))
     assert decide(snapshot, name).resizes == ()
+
+
+def test_a_group_keeps_what_its_jobs_need_to_run() -> None:
+    """Its older job gave up and took back one accelerator, as half of the other was set apart."""
+    jobs = [
+        job_make(1, most=1),
+        job_make(2, most=1, kinds="fast"),
+        replace(job_make(3, most=3), project=SPEECH),
+        replace(job_make(4, least=2, most=2), project=SPEECH),
+        job_make(5, most=1),
+        job_make(6, most=1),
+    ]
+    snapshot = replace(
+        snapshot_make(
+            accelerators_make("slow slow", "slow slow", "slow slow", "fast fast"),
+            *(replace(job, tier=Tier.URGENT) for job in jobs),
+            held={4: (7, 8)},
+        ),
+        projects={SPEECH: ProjectQuota(limit=4)},
+    )
+    for _ in range(6):
+        snapshot = after(snapshot, decide(snapshot, "optimus"))
+    assert decide(snapshot, "optimus").resizes == ()
+    assert set(snapshot.held[4]) == {7, 8}
 
 
 @every_policy
@@ -187,7 +214,7 @@ def test_a_guarantee_with_a_part_of_a_kind_is_one_kind(name: str) -> None:
 
 @every_policy
 def test_a_guarantee_takes_no_more_than_its_users_may_have(name: str) -> None:
-    """What the limit of its only user leaves idle is not kept from another guarantee."""
+    """One guarantee is kept in full, as the other one's only user may have no more than one."""
     jobs = [
         fast(job_make(1, most=3), VISION, 10),
         fast(job_make(2, least=3, most=3), SPEECH, 20),
