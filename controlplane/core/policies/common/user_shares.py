@@ -5,7 +5,8 @@ jobs there are. Two steps make a policy follow it:
 
 * A user's accelerators of a kind are counted as if each user were one job. Where the minima of the
   user's jobs exceed them, the least important jobs are withheld from the policy, never the first
-  one. What the others leave idle goes to withheld jobs again.
+  one. What the others leave idle goes to withheld jobs again, and a running one is not stopped for
+  jobs that do not start.
 * The claim is divided among the remaining jobs in proportion to their weights: `Job.share_part`.
 
 With one user, or with one job and the factor 1 for each, the policy sees its snapshot unchanged.
@@ -72,11 +73,13 @@ def shares_by_user(policy: Policy, sharing: Sharing) -> Policy:
             return _decided(policy, snapshot, _Crowd(members, claims, {}, {}), {})
         capacity = capacity_by_kind(snapshot)
         crowd = _Crowd(members, claims, capacity, _kinds(snapshot, capacity))
-        withheld = _withheld(snapshot, crowd, user_limits(crowd))
+        limits = user_limits(crowd)
+        withheld = _withheld(snapshot, crowd, limits)
         decision = _decided(policy, snapshot, crowd, withheld)
-        usable = _usable(snapshot, crowd, decision, withheld)
-        if usable:
-            rest = {job_id: why for job_id, why in withheld.items() if job_id not in usable}
+        back = _usable(snapshot, crowd, decision, withheld)
+        back |= _stopped_in_vain(snapshot, crowd, limits, decision, withheld)
+        if back:
+            rest = {job_id: why for job_id, why in withheld.items() if job_id not in back}
             decision = _decided(policy, snapshot, crowd, rest)
         return decision
 
@@ -211,6 +214,28 @@ def _usable(
             free[kind] -= job.min_accelerators
             usable.add(job.id)
     return frozenset(usable)
+
+
+def _stopped_in_vain(
+    snapshot: Snapshot,
+    crowd: _Crowd,
+    limits: Mapping[str, Mapping[User, int]],
+    decision: Decision,
+    withheld: Collection[JobId],
+) -> frozenset[JobId]:
+    """Return the running jobs that are withheld for jobs which a decision does not start.
+
+    Stopped, such a job would be given its accelerators again, as it would fit another kind as well.
+    """
+    running = {job_id for job_id in withheld if snapshot.held.get(job_id)}
+    if not running:
+        return frozenset()
+    members = {
+        user: [job for job in jobs if job.id in decision.shares or job.id in withheld]
+        for user, jobs in crowd.members.items()
+    }
+    still = _withheld(snapshot, replace(crowd, members=members), limits)
+    return frozenset(running.difference(still))
 
 
 def _user_order(snapshot: Snapshot, jobs: Sequence[Job]) -> list[Job]:
