@@ -7,10 +7,11 @@ periodically. So a failure of Redis is logged, never raised.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -256,3 +257,30 @@ async def messages(channel: str, timeout_s: float) -> AsyncIterator[Any]:
                 yield None if message is None else json.loads(message["data"])
     finally:
         await client.aclose()
+
+
+class SharedTasks:
+    """Endless tasks of an event loop that serve all requests which wait on it."""
+
+    def __init__(self, *works: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._works = works
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def are_running(self) -> bool:
+        """Whether all of them run."""
+        return bool(self._tasks) and not any(task.done() for task in self._tasks)
+
+    def start(self) -> None:
+        """Start them anew, each in a context of its own: that of a request ends with it."""
+        self.stop()
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(work(), context=contextvars.Context()) for work in self._works
+        ]
+
+    def stop(self) -> None:
+        """Cancel them."""
+        for task in self._tasks:
+            task.cancel()
+        self._tasks = []

@@ -9,15 +9,13 @@ the reader are sent, who then requests their data; so the stream cannot leak any
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import json
 import logging
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 from asgiref.sync import sync_to_async
@@ -90,7 +88,7 @@ class Hub:
 
     def __init__(self) -> None:
         self.subscribers: set[Subscriber] = set()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = nudges.SharedTasks(self._feed, self._check)
         self._owners: OrderedDict[int, tuple[int, int | None]] = OrderedDict()
         self._tell_after = 0.0
 
@@ -102,25 +100,14 @@ class Hub:
     def join(self, subscriber: Subscriber) -> None:
         """Add a stream; the first one starts the tasks."""
         self.subscribers.add(subscriber)
-        if not self._tasks or any(task.done() for task in self._tasks):
-            self._stop()
-            self._tasks = [self._started(self._feed()), self._started(self._check())]
+        if not self._tasks.are_running:
+            self._tasks.start()
 
     def leave(self, subscriber: Subscriber) -> None:
         """Remove a stream; the last one ends the tasks."""
         self.subscribers.discard(subscriber)
         if not self.subscribers:
-            self._stop()
-
-    def _started(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        # A context of its own: the request's context would tie the task to the request's thread,
-        # which ends with the request.
-        return asyncio.get_running_loop().create_task(work, context=contextvars.Context())
-
-    def _stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        self._tasks = []
+            self._tasks.stop()
 
     async def _check(self) -> None:
         """End the streams whose session or token is over, or whose user sees other jobs now."""

@@ -7,14 +7,12 @@ serve all of them.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import Error as DatabaseProblem
@@ -55,7 +53,7 @@ class LongPolls:
 
     def __init__(self) -> None:
         self._waiting: set[LongPoll] = set()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = nudges.SharedTasks(self._feed, self._check)
         self._is_subscribed = asyncio.Event()
         self._is_due = asyncio.Event()
 
@@ -67,9 +65,9 @@ class LongPolls:
     async def joined(self, poll: LongPoll) -> AsyncIterator[None]:
         """Join for a time, in which no change of orders is missed; the last one ends the tasks."""
         self._waiting.add(poll)
-        if not self._tasks or any(task.done() for task in self._tasks):
-            self._stop()
-            self._tasks = [self._started(self._feed()), self._started(self._check())]
+        if not self._tasks.are_running:
+            self._is_subscribed.clear()
+            self._tasks.start()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SUBSCRIBED_S):
@@ -78,17 +76,7 @@ class LongPolls:
         finally:
             self._waiting.discard(poll)
             if not self._waiting:
-                self._stop()
-
-    def _started(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        # A context of its own: that of a request ends with it.
-        return asyncio.get_running_loop().create_task(work, context=contextvars.Context())
-
-    def _stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        self._tasks = []
-        self._is_subscribed.clear()
+                self._tasks.stop()
 
     async def _feed(self) -> None:
         """Note each change of orders; reconnect to Redis indefinitely."""

@@ -110,7 +110,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def checked() -> None:
         await scenario()
         await until(lambda: num_waiting() == 0)
-        assert waits() is None or waits()._tasks == []
+        assert waits() is None or not waits()._tasks.are_running
 
     async_to_sync(checked)()
 
