@@ -46,6 +46,7 @@ def test_facts_of_a_small_network(tmp_path: Path) -> None:
     json.dumps(facts)
 
 
+@pytest.mark.usefixtures("no_trial_steps")
 @pytest.mark.parametrize(
     ("changes", "code", "field"),
     [
@@ -61,6 +62,7 @@ def test_a_submission_that_does_not_fit_is_refused_by_field(
     assert (report.ok, report.code, report.field) == (False, code, field)
 
 
+@pytest.mark.usefixtures("no_trial_steps")
 @pytest.mark.parametrize(
     ("metric", "is_known"),
     [("mae", True), ("val_loss", False), ("accuracy", False)],
@@ -77,6 +79,7 @@ def test_the_metric_to_stop_at_must_be_in_the_logs(
     assert is_known or "loss" in report.message
 
 
+@pytest.mark.usefixtures("no_trial_steps")
 @pytest.mark.parametrize(
     ("name", "optimizer", "objective", "refused"),
     [
@@ -105,6 +108,7 @@ def test_what_is_tuned_must_be_there(
 SELECTIVE = SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP, start=4)
 
 
+@pytest.mark.usefixtures("no_trial_steps")
 @pytest.mark.parametrize(
     ("name", "high", "stop", "enough"),
     [
@@ -131,6 +135,7 @@ def test_too_few_steps_for_two_trials_are_warned_about(
         assert len(found) == (limit < enough), limit
 
 
+@pytest.mark.usefixtures("no_trial_steps")
 @pytest.mark.parametrize(
     ("stop", "enough"),
     [(StopKind.STEPS, 13), (StopKind.EPOCHS, 5)],  # of 3 steps
@@ -150,6 +155,7 @@ def test_a_selection_that_begins_after_the_end_is_warned_about(
         assert len(found) == (limit < enough), limit
 
 
+@pytest.mark.usefixtures("no_trial_steps")
 @pytest.mark.parametrize("method", SelectionMethod)
 def test_a_tuned_exponent_needs_a_selection_by_losses(
     method: SelectionMethod, tmp_path: Path
@@ -168,6 +174,7 @@ def test_a_tuned_exponent_needs_a_selection_by_losses(
         assert "give selection.method selective_backprop" in report.message
 
 
+@pytest.mark.usefixtures("no_trial_steps")
 @pytest.mark.parametrize(
     ("high", "stop", "refused"),
     [
