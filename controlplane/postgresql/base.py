@@ -1,29 +1,18 @@
-"""Connections to PostgreSQL: checked now and then, and with prepared statements where asked for.
+"""Connections to PostgreSQL that are asked now and then whether they are still there.
 
-Django checks a connection before the first query of every request, which is a third query where a
-request has two. It prepares no statements, and the server parses and plans each query anew.
+Django asks before the first query of every request, which is a third query where a request has two.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from typing import Any, Self
 
 from django.db.backends.postgresql import base
-from django.db.backends.utils import CursorWrapper
 
 #: A connection that was found to be there so long ago is asked again. Requests that come between
 #: the end of the server and the next check are answered with 503, each by a connection of its own.
 CHECK_EVERY_S = 1.0
-
-
-class PreparedCursor(base.ServerBindingCursor):
-    """A cursor whose statements the server parses and plans once per connection."""
-
-    def execute(self, query: Any, params: Any = None, **options: Any) -> Self:
-        """Execute a statement that is prepared at its first use."""
-        return super().execute(query, params, prepare=True, **options)
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -45,8 +34,3 @@ class DatabaseWrapper(base.DatabaseWrapper):
             super().close_if_health_check_failed()
             self._checked_at = now
         self.health_check_done = True
-
-    def prepared_cursor(self) -> CursorWrapper:
-        """Return a `PreparedCursor`, wrapped like any other cursor."""
-        self.ensure_connection()
-        return self._prepare_cursor(PreparedCursor(self.connection))

@@ -1,6 +1,6 @@
-"""Queries that are translated to SQL once, and on PostgreSQL planned once per connection.
+"""Queries that are translated to SQL once.
 
-For a query that every request makes, either takes longer than its execution does.
+For a query that every request makes, the translation takes longer than the database does.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ class PreparedQuery:
         Args:
             values: by stand-in, as the database takes them.
         """
-        make_cursor = getattr(connection, "prepared_cursor", connection.cursor)
-        with make_cursor() as cursor:
+        with connection.cursor() as cursor:
             cursor.execute(self._sql, [values[one] for one in self._stand_ins])
             found = cursor.fetchone()
         if found is None:
