@@ -138,6 +138,9 @@ def test_users_code_reaches_the_gateway_alone(config: dict[str, Any]) -> None:
         assert not others & {volume.split(":")[0] for volume in services[name]["volumes"]}
 
 
+BODY_LIMITS = ("large", "sender_of_large")
+
+
 def test_bodies_that_the_proxy_keeps_fit_into_its_folder() -> None:
     """Large ones are bounded in number; others are below 100 kB, or of the site's limit."""
     text = re.sub(r"#.*", "", (ROOT / "proxy/nginx.conf").read_text())
@@ -146,16 +149,28 @@ def test_bodies_that_the_proxy_keeps_fit_into_its_folder() -> None:
     (folder_mib,) = re.findall(r"^/tmp:size=(\d+)m$", folder)
     server, *locations = re.split(r"\blocation\b", text[text.index("server {") :])
     buffered = [part for part in locations if "proxy_request_buffering off" not in part]
-    limits = [re.findall(r"limit_conn large (\d+);", part) for part in (server, *buffered)]
-    (most,), *others = limits
-    assert not any("limit_conn" in part for part in buffered)  # it would replace the server's
-    assert others == [[]] * len(buffered)
+    limits = [dict(re.findall(r"limit_conn (\w+) (\d+);", part)) for part in (server, *buffered)]
+    whole, *own = limits
+    for kept in own:  # limits of its own replace the server's
+        assert not kept or {name: kept[name] for name in BODY_LIMITS} == {
+            name: whole[name] for name in BODY_LIMITS
+        }
     sizes = [int(mib) for part in buffered
              for mib in re.findall(r"client_max_body_size (\d+)m;", part)]  # fmt: skip
-    assert int(most) * max(sizes) <= 0.8 * int(folder_mib)
-    (each,) = re.findall(r"limit_conn sender_of_large (\d+);", server)
-    assert int(each) < int(most)
+    assert int(whole["large"]) * max(sizes) <= 0.8 * int(folder_mib)
+    assert int(whole["sender_of_large"]) < int(whole["large"])
     assert max(sizes) * 2**20 >= settings.CODE_LIMIT_BYTES + settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+
+
+def test_open_pages_and_nodes_behind_one_address_keep_no_request_out() -> None:
+    """They are counted apart from other requests, which are refused beyond a hundred."""
+    text = (ROOT / "proxy/nginx.conf").read_text()
+    for location in ("= /stream/", "/api/v1/agent/"):
+        start = text.index(f"location {location} {{")
+        kept = dict(re.findall(r"limit_conn (\w+) (\d+);", text[start : text.index("}", start)]))
+        assert "address" not in kept
+        assert int(kept["waiting"]) >= 500
+    assert int(kept["waiting"]) * 2 < int(*re.findall(r"worker_connections (\d+);", text))
 
 
 def test_the_proxy_takes_no_large_body_of_anybody() -> None:
