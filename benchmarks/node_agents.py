@@ -1,14 +1,16 @@
-"""Heartbeats and long-polls of the agents of many nodes, on the stream server of the site.
+"""Heartbeats, reports and long-polls of the agents of many nodes, on the stream server of the site.
 
 Each node has an agent that sends a heartbeat every two seconds and waits for its wanted state, as
 the product's agents do; another process on the loopback plays all of them. Once a second something
-changes that wakes all that wait. Of a run with some nodes:
+changes that wakes all that wait. With `--jobs`, as many nodes have a job each, whose steps they
+report every half second, with each heartbeat. Of a run with some nodes:
 
-- `heartbeat_ms`, `heartbeat_p99_ms`: time to the answer;
+- `heartbeats`, `heartbeat_ms`, `heartbeat_p99_ms`: their number and time to the answer;
 - `processor_percent` of a core, and `threads` and `memory_mb`, of the stream server;
 - `refused`: answers other than 200 and 304.
 
-    python -m benchmarks.node_agents [--nodes 100] [--seconds 30] [--database URL | postgresql]
+    python -m benchmarks.node_agents [--nodes 100] [--jobs 0] [--seconds 30] \
+        [--database URL | postgresql]
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,7 @@ from benchmarks.rest import Site
 from tests.support import servers
 
 HEARTBEAT_S = 2.0
+REPORT_S = 0.5
 WAIT_S = 30
 #: Heartbeats before do not count: all agents open their connections at once.
 _OPENING_S = 10.0
@@ -43,16 +47,39 @@ _ANSWER_S = 120.0
 _PERCENTILE = 0.99
 _CHANNEL = "virtualflow:orders"
 
-#: Prints the tokens and boots of so many nodes.
+#: Prints the token, the boot and the job, if any, of so many nodes, of which so many have one.
 FILL = """
 import django, json, sys; django.setup()
 from django.core.management import call_command
 from django.utils import timezone
-from tests.support.builders import node_make
+from controlplane.core.values.lifecycle import JobStatus
+from jobs.models import Allocation, Generation
+from tests.support.builders import job_make, membership_make, node_make, user_make
 call_command("migrate", verbosity=0)
-made = [node_make(f"node-{number}", 4, now=timezone.now()) for number in range(int(sys.argv[1]))]
-print(json.dumps([(token, node.boot_id) for node, token in made]))
+now, owner, made = timezone.now(), user_make("owner"), []
+for number in range(int(sys.argv[1])):
+    node, token = node_make(f"node-{number}", 4, now=now)
+    job = None
+    if number < int(sys.argv[2]):
+        job = job_make(
+            owner, status=JobStatus.RUNNING, stop_limit=10**6, generation=1, next_slot=1, step=0,
+            started_at=now,
+        )
+        Allocation.objects.create(
+            job=job, slot=0, accelerator=node.accelerators.first(), granted_at=now,
+            granted_generation=1, joined_at=now,
+        )
+        Generation.objects.create(
+            job=job, number=1, phase="active", membership=membership_make(1, {0: [0, 1, 2, 3]}),
+            num_members=1, requested_at=now, switched_at=now, reported_at=now,
+        )
+    made.append((token, node.boot_id, job and job.pk))
+print(json.dumps(made))
 """
+
+
+#: Token, boot and job of a node; None without a job.
+Agent = tuple[str, str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +94,7 @@ def main() -> int:
     """Run one load; print its figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=100)
+    parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--database", default="", help="address of an empty database")
     options = parser.parse_args()
@@ -74,10 +102,13 @@ def main() -> int:
         parser.error(
             f"at least 1 node and more than {_OPENING_S + HEARTBEAT_S:.0f} seconds are needed"
         )
+    if not 0 <= options.jobs <= options.nodes:
+        parser.error("a node has one job or none")
     with _database(options.database) as database:
-        figures = _figures(options.nodes, options.seconds, database)
+        figures = _figures(options.nodes, options.jobs, options.seconds, database)
     name = options.database.partition(":")[0] or "sqlite"
-    figures_print("node_agents", {**figures, "nodes": options.nodes, "database": name})
+    sizes = {"nodes": options.nodes, "jobs": options.jobs, "database": name}
+    figures_print("node_agents", figures | sizes)
     return 0
 
 
@@ -90,10 +121,10 @@ def _database(named: str) -> Iterator[str]:
         yield named
 
 
-def _figures(num_nodes: int, seconds: float, database: str) -> dict[str, Any]:
+def _figures(num_nodes: int, num_jobs: int, seconds: float, database: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(1) as load_process:
         site = Site(Path(folder), database)
-        agents = json.loads(site.run(FILL, num_nodes))
+        agents = json.loads(site.run(FILL, num_nodes, num_jobs))
         with closing(site):
             site.start()
             server = site.process("stream")
@@ -122,19 +153,19 @@ def _processor_s(root: psutil.Process) -> float:
     return sum(one.user + one.system for one in times)
 
 
-def load(port: int, broker: str, agents: list[tuple[str, str]], seconds: float) -> Load:
+def load(port: int, broker: str, agents: Sequence[Agent], seconds: float) -> Load:
     """Play the agents of all nodes for some time; runs in a process of its own."""
     return asyncio.run(_load(port, broker, agents, seconds))
 
 
-async def _load(port: int, broker: str, agents: list[tuple[str, str]], seconds: float) -> Load:
+async def _load(port: int, broker: str, agents: Sequence[Agent], seconds: float) -> Load:
     ends_at = time.perf_counter() + seconds
     found = Load([], Counter())
     client = redis.Redis.from_url(broker, socket_timeout=_ANSWER_S)
-    waits = [asyncio.create_task(_wait(port, token, ends_at, found)) for token, _ in agents]
+    waits = [asyncio.create_task(_wait(port, token, ends_at, found)) for token, *_ in agents]
     beats = [
-        asyncio.create_task(_beat(port, token, boot_id, place / len(agents), ends_at, found))
-        for place, (token, boot_id) in enumerate(agents)
+        asyncio.create_task(_beat(port, agent, place / len(agents), ends_at, found))
+        for place, agent in enumerate(agents)
     ]
     while time.perf_counter() < ends_at:
         await asyncio.sleep(1.0)
@@ -146,26 +177,41 @@ async def _load(port: int, broker: str, agents: list[tuple[str, str]], seconds: 
     return found
 
 
-async def _beat(
-    port: int, token: str, boot_id: str, phase: float, ends_at: float, found: Load
-) -> None:
+async def _beat(port: int, agent: Agent, phase: float, ends_at: float, found: Load) -> None:
     """Send heartbeats, the first one after a part of the time between two."""
-    body = {
-        "boot_id": boot_id, "sent_at": 0.0, "trainers": [], "reports": [], "logs": [],
-        "validations": [],
+    token, boot_id, job_id = agent
+    every_s = HEARTBEAT_S if job_id is None else REPORT_S
+    body: dict[str, Any] = {
+        "boot_id": boot_id, "trainers": [], "reports": [], "logs": [], "validations": [],
     }  # fmt: skip
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    due_at = time.perf_counter() + phase * HEARTBEAT_S
+    due_at = time.perf_counter() + phase * every_s
     counts_from = time.perf_counter() + _OPENING_S
-    while due_at < ends_at:
+    for number in count():
+        if due_at >= ends_at:
+            break
         await asyncio.sleep(max(due_at - time.perf_counter(), 0.0))
         sent_at = time.perf_counter()
         body["sent_at"] = time.time()
+        if job_id is not None:
+            body["reports"] = [_steps(job_id, number, body["sent_at"])]
         await _answer(reader, writer, "POST", "reports/", token, json.dumps(body), found)
         if sent_at >= counts_from:
             found.heartbeats_s.append(time.perf_counter() - sent_at)
-        due_at = max(due_at + HEARTBEAT_S, time.perf_counter())
+        due_at = max(due_at + every_s, time.perf_counter())
     writer.close()
+
+
+def _steps(job_id: int, number: int, at: float) -> dict[str, Any]:
+    """Return the report of five steps of a job on one accelerator."""
+    return {
+        "job_id": job_id, "slot": 0, "generation": 1, "sequence": number, "at": at, "kind": "steps",
+        "data": {
+            "first_step": 5 * number + 1, "last_step": 5 * number + 5, "epoch": 0, "examples": 160,
+            "seconds": 0.45, "loss": 0.5, "last_loss": 0.5, "num_accelerators": 1,
+            "batch_size": 32, "compute_s": {"0": 0.08},
+        },
+    }  # fmt: skip
 
 
 async def _wait(port: int, token: str, ends_at: float, found: Load) -> None:

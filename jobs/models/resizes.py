@@ -102,6 +102,11 @@ class Generation(models.Model):
         return f"generation {self.number} of job {self.job_id}"
 
     @property
+    def is_start(self) -> bool:
+        """True if it started or restarted the job, whose state nobody held then."""
+        return self.previous is None and self.num_members > 0
+
+    @property
     def is_recovery(self) -> bool:
         """True if the generation was made because trainers were lost."""
         return self.membership.recover

@@ -6,10 +6,12 @@ For a query that every request makes, the translation takes longer than the data
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from django.db import connection
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
+
+M = TypeVar("M", bound=Model)
 
 
 class PreparedQuery:
@@ -38,3 +40,22 @@ class PreparedQuery:
             for converter in converters:
                 row[place] = converter(row[place], column, connection)
         return row
+
+
+class PreparedObject(Generic[M]):
+    """A `PreparedQuery` for one object, with all columns of its table."""
+
+    def __init__(self, objects: QuerySet[M, M]) -> None:
+        self._model = objects.model
+        columns = self._model._meta.concrete_fields  # noqa: SLF001  public by its documentation
+        self._names = [field.attname for field in columns]
+        self._query = PreparedQuery(objects.order_by().values_list(*self._names))
+
+    def first(self, values: Mapping[Any, Any]) -> M | None:
+        """Return the first object; None if there is none.
+
+        Args:
+            values: by stand-in, as the database takes them.
+        """
+        row = self._query.first(values)
+        return None if row is None else self._model.from_db(connection.alias, self._names, row)

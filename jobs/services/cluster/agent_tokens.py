@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from functools import cache
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -11,24 +12,31 @@ from django.db.models import Q
 
 from jobs.exceptions import ConflictError, ForbiddenError
 from jobs.models import AuditAction, EnrolmentToken, Node
+from jobs.selectors.prepared import PreparedObject
 from jobs.services.cluster.tokens import token_digest, token_make
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import event_add
 
 REPLACEMENT_HOURS = 24
+#: Stand-in of `_node_query`.
+_DIGEST = "digest"
 
 
 def node_by_token(text: str, now: datetime.datetime) -> Node | None:
     """Return the node of an agent token; the first use of a new token ends the old one."""
     digest = token_digest(text)
-    node = Node.objects.filter(
-        Q(agent_token_digest=digest) | Q(next_agent_token_digest=digest)
-    ).first()
+    node = _node_query().first({_DIGEST: digest})
     if node is not None and node.agent_token_digest != digest:
         Node.objects.filter(id=node.pk, next_agent_token_digest=digest).update(
             agent_token_digest=digest, next_agent_token_digest="", agent_token_issued_at=now
         )
     return node
+
+
+@cache
+def _node_query() -> PreparedObject[Node]:
+    has_token = Q(agent_token_digest=_DIGEST) | Q(next_agent_token_digest=_DIGEST)
+    return PreparedObject(Node.objects.filter(has_token))
 
 
 def token_for_hello(node: Node, present: str, now: datetime.datetime) -> str:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass, field
+from functools import cache
 
 from controlplane.core.protocol.wire import TrainerReport
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES
 from jobs.models import Allocation, Generation, Job, Node
+from jobs.selectors.prepared import PreparedObject
 from jobs.services.lifecycle.missed_reports import start_of
+
+#: Stand-ins of `_generation_query`.
+_JOB, _NUMBER = 1, 2
 
 
 @dataclass(slots=True)
@@ -41,11 +46,17 @@ class ReportContext:
     def generation(self, number: int) -> Generation | None:
         """Return a generation of the job; it is read once for each report."""
         if number not in self._generations:
-            self._generations[number] = self.job.generations.filter(number=number).first()
+            found = _generation_query().first({_JOB: self.job.pk, _NUMBER: number})
+            if found is not None:
+                found.job = self.job
+            self._generations[number] = found
         return self._generations[number]
 
     def start_of(self, number: int) -> Generation | None:
         """Return the job's newest start up to a generation; it is read once for each report."""
+        generation = self.generation(number)
+        if generation is not None and generation.is_start:
+            return generation
         if number not in self._starts:
             self._starts[number] = start_of(self.job, number)
         return self._starts[number]
@@ -54,6 +65,11 @@ class ReportContext:
         """Read generations again: a report may change them."""
         self._generations.clear()
         self._starts.clear()
+
+
+@cache
+def _generation_query() -> PreparedObject[Generation]:
+    return PreparedObject(Generation.objects.filter(job=_JOB, number=_NUMBER))
 
 
 def time_read(report: TrainerReport, now: datetime.datetime) -> datetime.datetime:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 from django.conf import settings
@@ -23,10 +24,13 @@ from controlplane.core.values.lifecycle import (
 from jobs.models import Allocation, Generation, Job, JobAttempts, JobForecast
 from jobs.models.jobs import PREEMPTED
 from jobs.selectors.access import HEAVY_COLUMNS
+from jobs.selectors.prepared import PreparedObject
 from jobs.services.lifecycle.attempts import attempt_count
 from jobs.services.lifecycle.events import SYSTEM, event_add
 from jobs.services.lifecycle.resize_events import resize_event_write
 
+#: Stand-in of `_job_query`.
+_JOB = -1
 _UNDER_WAY = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING)
 
 
@@ -38,7 +42,12 @@ def job_lock(job_id: int) -> Job | None:
     """
     if not Job.objects.filter(id=job_id).update(version=F("version") + 1):
         return None
-    return Job.objects.get(id=job_id)
+    return _job_query().first({_JOB: job_id})
+
+
+@cache
+def _job_query() -> PreparedObject[Job]:
+    return PreparedObject(Job.objects.filter(pk=_JOB))
 
 
 def jobs_lock(job_ids: Collection[int]) -> list[Job]:

@@ -136,8 +136,9 @@ def _job_reports_take(
             Allocation.objects.filter(id=allocation.pk).update(
                 last_sequence=allocation.last_sequence
             )
-        with _refusing(f"the losses of job {job_id}", **job_fields(job)):
-            losses_settle(context)
+        if context.is_loss_due or context.is_settle_due:
+            with _refusing(f"the losses of job {job_id}", **job_fields(job)):
+                losses_settle(context)
     outcome.changed_jobs.add(job_id)
     if context.is_stalled:
         outcome.stalled_jobs.add(job_id)

@@ -39,6 +39,7 @@ def is_learned_from(context: ReportContext, row: StepReport, report: TrainerRepo
     """Return whether the times of some reported steps are plausible; note it if they are not.
 
     Steps of a membership before the newest one that has reported are no measure of today's speed.
+    The caller writes the job's `report_clock`, which this changes.
     """
     job, generation = context.job, context.generation(report.generation)
     if generation is None:
@@ -56,7 +57,7 @@ def is_learned_from(context: ReportContext, row: StepReport, report: TrainerRepo
     counts = {row.num_members for row in (generation, before) if row is not None}
     was_settled = clock.is_settled
     clock, found = claim_check(clock, claim, context.now.timestamp(), counts, away_s=context.away_s)
-    job.update_columns(report_clock=encode(clock))
+    job.report_clock = encode(clock)
     if found is None:
         return True
     if not was_settled:  # reports that could not be compared yet may have been false as well

@@ -98,6 +98,7 @@ def _span_take(
         present |= _speeds(job, row)
     job.update_columns(
         **present,
+        report_clock=job.report_clock,
         step=row.last_step,
         epoch=row.epoch,
         # Means over different steps would differ between equal jobs.
