@@ -24,26 +24,28 @@ class PreparedQuery:
         columns = [expression for expression, *_ in compiler.select]
         self._converters = compiler.get_converters(columns)
 
-    def first(self, values: Mapping[Any, Any]) -> list[Any] | None:
-        """Return the first row; None if there is none.
+    def rows(self, values: Mapping[Any, Any]) -> list[list[Any]]:
+        """Return all rows.
 
         Args:
             values: by stand-in, as the database takes them.
         """
         with connection.cursor() as cursor:
             cursor.execute(self._sql, [values[one] for one in self._stand_ins])
-            found = cursor.fetchone()
-        if found is None:
-            return None
-        row = list(found)
+            rows = [list(row) for row in cursor.fetchall()]
         for place, (converters, column) in self._converters.items():
             for converter in converters:
-                row[place] = converter(row[place], column, connection)
-        return row
+                for row in rows:
+                    row[place] = converter(row[place], column, connection)
+        return rows
+
+    def first(self, values: Mapping[Any, Any]) -> list[Any] | None:
+        """Return the first row; None if there is none."""
+        return next(iter(self.rows(values)), None)
 
 
-class PreparedObject(Generic[M]):
-    """A `PreparedQuery` for one object, with all columns of its table."""
+class PreparedObjects(Generic[M]):
+    """A `PreparedQuery` for objects, with all columns of their table."""
 
     def __init__(self, objects: QuerySet[M, M]) -> None:
         self._model = objects.model
@@ -51,11 +53,15 @@ class PreparedObject(Generic[M]):
         self._names = [field.attname for field in columns]
         self._query = PreparedQuery(objects.order_by().values_list(*self._names))
 
-    def first(self, values: Mapping[Any, Any]) -> M | None:
-        """Return the first object; None if there is none.
+    def all(self, values: Mapping[Any, Any]) -> list[M]:
+        """Return all objects, in any order.
 
         Args:
             values: by stand-in, as the database takes them.
         """
-        row = self._query.first(values)
-        return None if row is None else self._model.from_db(connection.alias, self._names, row)
+        make, alias = self._model.from_db, connection.alias
+        return [make(alias, self._names, row) for row in self._query.rows(values)]
+
+    def first(self, values: Mapping[Any, Any]) -> M | None:
+        """Return the first object; None if there is none."""
+        return next(iter(self.all(values)), None)

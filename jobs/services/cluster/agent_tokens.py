@@ -12,7 +12,7 @@ from django.db.models import Q
 
 from jobs.exceptions import ConflictError, ForbiddenError
 from jobs.models import AuditAction, EnrolmentToken, Node
-from jobs.selectors.prepared import PreparedObject
+from jobs.selectors.prepared import PreparedObjects
 from jobs.services.cluster.tokens import token_digest, token_make
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import event_add
@@ -34,9 +34,9 @@ def node_by_token(text: str, now: datetime.datetime) -> Node | None:
 
 
 @cache
-def _node_query() -> PreparedObject[Node]:
+def _node_query() -> PreparedObjects[Node]:
     has_token = Q(agent_token_digest=_DIGEST) | Q(next_agent_token_digest=_DIGEST)
-    return PreparedObject(Node.objects.filter(has_token))
+    return PreparedObjects(Node.objects.filter(has_token))
 
 
 def token_for_hello(node: Node, present: str, now: datetime.datetime) -> str:

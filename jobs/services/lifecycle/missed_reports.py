@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from functools import cache
 
 from django.db.models import QuerySet
 
 from controlplane.core.protocol.wire import Membership
 from jobs.models import Generation, Job, StepReport
+from jobs.selectors.prepared import PreparedQuery
 
 #: Newest step reports searched for a gap; trainers may not keep a longer record.
 _LOOKED_AT = 10_000
+#: Stand-ins of `_overlapping_query`.
+_JOB, _SINCE, _FIRST, _LAST = 1, 2, 3, 4
 
 
 def membership_ask_missed(job: Job, membership: Membership) -> Membership:
@@ -56,14 +60,22 @@ def steps_unreported(
     Two leaders may report the same steps in different spans. Steps repeated after a restart are
     reported again.
     """
-    reported = _reports_since(job, start)
-    overlapping = reported.filter(last_step__gte=first, first_step__lte=last).order_by("first_step")
-    for reported_first, reported_last in overlapping.values_list("first_step", "last_step"):
+    since = 0 if start is None else start.number
+    values = {_JOB: job.pk, _SINCE: since, _FIRST: first, _LAST: last}
+    for reported_first, reported_last in _overlapping_query().rows(values):
         if reported_first > first:
             yield first, reported_first - 1
         first = max(first, reported_last + 1)
     if first <= last:
         yield first, last
+
+
+@cache
+def _overlapping_query() -> PreparedQuery:
+    reports = StepReport.objects.filter(
+        job=_JOB, generation__gte=_SINCE, last_step__gte=_FIRST, first_step__lte=_LAST
+    )
+    return PreparedQuery(reports.order_by("first_step").values_list("first_step", "last_step"))
 
 
 def start_of(job: Job, generation: int) -> Generation | None:

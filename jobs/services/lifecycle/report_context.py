@@ -9,7 +9,7 @@ from functools import cache
 from controlplane.core.protocol.wire import TrainerReport
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES
 from jobs.models import Allocation, Generation, Job, Node
-from jobs.selectors.prepared import PreparedObject
+from jobs.selectors.prepared import PreparedObjects
 from jobs.services.lifecycle.missed_reports import start_of
 
 #: Stand-ins of `_generation_query`.
@@ -68,8 +68,8 @@ class ReportContext:
 
 
 @cache
-def _generation_query() -> PreparedObject[Generation]:
-    return PreparedObject(Generation.objects.filter(job=_JOB, number=_NUMBER))
+def _generation_query() -> PreparedObjects[Generation]:
+    return PreparedObjects(Generation.objects.filter(job=_JOB, number=_NUMBER))
 
 
 def time_read(report: TrainerReport, now: datetime.datetime) -> datetime.datetime:

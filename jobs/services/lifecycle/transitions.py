@@ -24,7 +24,7 @@ from controlplane.core.values.lifecycle import (
 from jobs.models import Allocation, Generation, Job, JobAttempts, JobForecast
 from jobs.models.jobs import PREEMPTED
 from jobs.selectors.access import HEAVY_COLUMNS
-from jobs.selectors.prepared import PreparedObject
+from jobs.selectors.prepared import PreparedObjects
 from jobs.services.lifecycle.attempts import attempt_count
 from jobs.services.lifecycle.events import SYSTEM, event_add
 from jobs.services.lifecycle.resize_events import resize_event_write
@@ -46,8 +46,8 @@ def job_lock(job_id: int) -> Job | None:
 
 
 @cache
-def _job_query() -> PreparedObject[Job]:
-    return PreparedObject(Job.objects.filter(pk=_JOB))
+def _job_query() -> PreparedObjects[Job]:
+    return PreparedObjects(Job.objects.filter(pk=_JOB))
 
 
 def jobs_lock(job_ids: Collection[int]) -> list[Job]:

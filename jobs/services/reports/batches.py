@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
 
 from django.conf import settings
@@ -29,6 +30,7 @@ from controlplane.core.protocol.wire import (
 from jobs import counters
 from jobs.models import Allocation, Job, Node
 from jobs.selectors.desired_state.state import wanted_state
+from jobs.selectors.prepared import PreparedObjects
 from jobs.services.failures.exits import exited_take, losses_settle
 from jobs.services.failures.quarantine import node_judge
 from jobs.services.lifecycle.events import event_add, job_fields
@@ -53,6 +55,8 @@ _PROGRESS_KINDS = frozenset(
 )
 
 _NUMBER_LIMIT = 2**31 - 1
+#: Stand-in of `_open_query`.
+_NODE = -1
 
 logger = logging.getLogger(__name__)
 
@@ -119,14 +123,11 @@ def _job_reports_take(
 ) -> None:
     slots = {report.slot for report in reports}
     with transaction.atomic():
-        known = Allocation.objects.filter(
-            job_id=job_id, slot__in=slots, accelerator__node=node, released_at=None
-        )
         # Without an open allocation on this node all reports of the job are stale.
-        job = job_lock(job_id) if known.exists() else None
+        job = job_lock(job_id) if _allocations(node, job_id, slots) else None
         if job is None:
             return
-        allocations = {row.slot: row for row in known.select_related("accelerator")}
+        allocations = _allocations(node, job_id, slots)
         context = ReportContext(job=job, node=node, now=now, away_s=_away_s(node, now))
         for report in reports:
             allocation = allocations.get(report.slot)
@@ -144,6 +145,17 @@ def _job_reports_take(
         outcome.stalled_jobs.add(job_id)
     if context.is_loss_due:
         node_judge(node.pk, now)
+
+
+def _allocations(node: Node, job_id: int, slots: Container[int]) -> dict[int, Allocation]:
+    """Return a job's open allocations on a node, by slot."""
+    rows = _open_query().all({_NODE: node.pk})
+    return {row.slot: row for row in rows if row.job_id == job_id and row.slot in slots}
+
+
+@cache
+def _open_query() -> PreparedObjects[Allocation]:
+    return PreparedObjects(Allocation.objects.filter(accelerator__node=_NODE, released_at=None))
 
 
 def _away_s(node: Node, now: datetime.datetime) -> float:
@@ -220,7 +232,7 @@ def _trainers_compare(
     node: Node, batch: ReportBatch, now: datetime.datetime, outcome: BatchOutcome
 ) -> None:
     """Report stale trainers to the agent, and release allocations that ended without a report."""
-    open_rows = list(Allocation.objects.filter(accelerator__node=node, released_at=None))
+    open_rows = _open_query().all({_NODE: node.pk})
     wanted = {(row.job_id, row.slot) for row in open_rows if row.stop_requested_at is None}
     owned = {(state.job_id, state.slot) for state in batch.trainers}
     outcome.reply = BatchReply(
