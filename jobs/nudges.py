@@ -268,7 +268,7 @@ class SharedTasks:
 
     @property
     def are_running(self) -> bool:
-        """Whether all of them run."""
+        """True if all of them run."""
         return bool(self._tasks) and not any(task.done() for task in self._tasks)
 
     def start(self) -> None:
