@@ -239,8 +239,10 @@ class Agent:
                 self._closed = deque(old for old in self._closed if old.key != key)
                 directory = RunDirectory(self._state.trainers, key)
                 self.trainers[key] = TrainerHandle(directory, self._around)
-            with self._contained(self.trainers[key].directory.path):
-                self.trainers[key].follow(item)
+            trainer = self.trainers[key]
+            with self._contained(trainer.directory.path):
+                trainer.report_every_s = self._outbox.report_every_s
+                trainer.follow(item)
 
     def _reconcile_validations(self, wanted: WantedState) -> None:
         by_key = {(item.validation_id, item.attempt): item for item in wanted.validations}

@@ -3,9 +3,11 @@
 Each node has an agent that sends a heartbeat every two seconds and waits for its wanted state, as
 the product's agents do; another process on the loopback plays all of them. Once a second something
 changes that wakes all that wait. With `--jobs`, as many nodes have a job each, whose steps they
-report every half second, with each heartbeat. Of a run with some nodes:
+report every half second, or as seldom as the answers ask for. Of a run with some nodes:
 
-- `heartbeats`, `heartbeat_ms`, `heartbeat_p99_ms`: their number and time to the answer;
+- `heartbeats`, `heartbeat_ms`, `heartbeat_p99_ms`: their number and time to the answer, reports
+  included;
+- `report_every_s`: the longest time between two reports of steps that an answer asked for;
 - `processor_percent` of a core, and `threads` and `memory_mb`, of the stream server;
 - `refused`: answers other than 200 and 304.
 
@@ -27,7 +29,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,11 @@ import redis
 
 from benchmarks.figures import figures_print
 from benchmarks.rest import Site
+from controlplane.core.protocol.wire import REPORT_EVERY_S
 from tests.support import servers
 
 HEARTBEAT_S = 2.0
-REPORT_S = 0.5
+STEPS_A_SECOND = 10
 WAIT_S = 30
 #: Heartbeats before do not count: all agents open their connections at once.
 _OPENING_S = 10.0
@@ -84,9 +86,10 @@ Agent = tuple[str, str, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Times of heartbeats, in seconds, and the statuses of all answers."""
+    """Times of heartbeats and the times between reports asked for, in seconds, and statuses."""
 
     heartbeats_s: list[float]
+    reports_every_s: set[float]
     statuses: dict[int, int]
 
 
@@ -141,6 +144,7 @@ def _figures(num_nodes: int, num_jobs: int, seconds: float, database: str) -> di
         "heartbeats": len(times_s),
         "heartbeat_ms": round(1e3 * statistics.median(times_s), 1),
         "heartbeat_p99_ms": round(1e3 * times_s[int(_PERCENTILE * (len(times_s) - 1))], 1),
+        "report_every_s": max(found.reports_every_s, default=0.0),
         "processor_percent": round(100 * processor_s / seconds),
         "threads": threads,
         "memory_mb": round(memory / 1e6),
@@ -160,7 +164,7 @@ def load(port: int, broker: str, agents: Sequence[Agent], seconds: float) -> Loa
 
 async def _load(port: int, broker: str, agents: Sequence[Agent], seconds: float) -> Load:
     ends_at = time.perf_counter() + seconds
-    found = Load([], Counter())
+    found = Load([], set(), Counter())
     client = redis.Redis.from_url(broker, socket_timeout=_ANSWER_S)
     waits = [asyncio.create_task(_wait(port, token, ends_at, found)) for token, *_ in agents]
     beats = [
@@ -180,36 +184,43 @@ async def _load(port: int, broker: str, agents: Sequence[Agent], seconds: float)
 async def _beat(port: int, agent: Agent, phase: float, ends_at: float, found: Load) -> None:
     """Send heartbeats, the first one after a part of the time between two."""
     token, boot_id, job_id = agent
-    every_s = HEARTBEAT_S if job_id is None else REPORT_S
+    every_s, report_every_s, reported_at = HEARTBEAT_S, REPORT_EVERY_S, 0.0
+    step = sequence = 0
     body: dict[str, Any] = {
         "boot_id": boot_id, "trainers": [], "reports": [], "logs": [], "validations": [],
     }  # fmt: skip
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     due_at = time.perf_counter() + phase * every_s
     counts_from = time.perf_counter() + _OPENING_S
-    for number in count():
-        if due_at >= ends_at:
-            break
+    while due_at < ends_at:
         await asyncio.sleep(max(due_at - time.perf_counter(), 0.0))
         sent_at = time.perf_counter()
         body["sent_at"] = time.time()
-        if job_id is not None:
-            body["reports"] = [_steps(job_id, number, body["sent_at"])]
-        await _answer(reader, writer, "POST", "reports/", token, json.dumps(body), found)
+        body["reports"] = []
+        if job_id is not None and sent_at - reported_at >= 0.9 * report_every_s:
+            num_steps = round(STEPS_A_SECOND * report_every_s)
+            body["reports"] = [_steps(job_id, sequence, step, num_steps, body["sent_at"])]
+            step, sequence, reported_at = step + num_steps, sequence + 1, sent_at
+        answer = await _answer(reader, writer, "POST", "reports/", token, json.dumps(body), found)
         if sent_at >= counts_from:
             found.heartbeats_s.append(time.perf_counter() - sent_at)
+        if job_id is not None:
+            report_every_s = json.loads(answer).get("report_every_s", REPORT_EVERY_S)
+            found.reports_every_s.add(report_every_s)
+            every_s = min(report_every_s, HEARTBEAT_S)
         due_at = max(due_at + every_s, time.perf_counter())
     writer.close()
 
 
-def _steps(job_id: int, number: int, at: float) -> dict[str, Any]:
-    """Return the report of five steps of a job on one accelerator."""
+def _steps(job_id: int, sequence: int, step: int, num_steps: int, at: float) -> dict[str, Any]:
+    """Return the report of so many steps after `step` of a job on one accelerator."""
     return {
-        "job_id": job_id, "slot": 0, "generation": 1, "sequence": number, "at": at, "kind": "steps",
+        "job_id": job_id, "slot": 0, "generation": 1, "sequence": sequence, "at": at,
+        "kind": "steps",
         "data": {
-            "first_step": 5 * number + 1, "last_step": 5 * number + 5, "epoch": 0, "examples": 160,
-            "seconds": 0.45, "loss": 0.5, "last_loss": 0.5, "num_accelerators": 1,
-            "batch_size": 32, "compute_s": {"0": 0.08},
+            "first_step": step + 1, "last_step": step + num_steps, "epoch": 0,
+            "examples": 32 * num_steps, "seconds": 0.09 * num_steps, "loss": 0.5, "last_loss": 0.5,
+            "num_accelerators": 1, "batch_size": 32, "compute_s": {"0": 0.08},
         },
     }  # fmt: skip
 

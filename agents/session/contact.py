@@ -129,8 +129,9 @@ class Contact:
             error = call.exception()
             if error is None:
                 self._relax()
-                self._outbox.accept(parcel)
-                return call.result().stale
+                reply = call.result()
+                self._outbox.accept(parcel, reply.report_every_s)
+                return reply.stale
             self._batch_failed(now, parcel, error)
         return ()
 

@@ -13,16 +13,23 @@ from agents.session.uploads import Uploads
 from agents.supervision.readings import Readings
 from agents.supervision.trainer_handle import Stage, TrainerHandle
 from agents.supervision.validations import ValidationAttempt
-from controlplane.core.protocol.wire import LogChunk, ReportBatch, ReportKind, TrainerReport
+from controlplane.core.protocol.wire import (
+    REPORT_EVERY_S,
+    LogChunk,
+    ReportBatch,
+    ReportKind,
+    TrainerReport,
+)
 
 log = logging.getLogger("agents")
 
 MAX_ITEMS = 400
 MAX_REPORT_BYTES = 512 * 1024
 MAX_LOG_BYTES = 256 * 1024
-#: Delay, in seconds, that batches STEPS, LEFT and log chunks into one request; other reports are
-#: sent at once. LEFT may wait: the accelerator is free only after the EXITED report that follows.
-BATCH_DELAY_S = 0.5
+#: Longest time that the control plane may ask for between two reports.
+REPORT_EVERY_MOST_S = 60.0
+#: Reports that wait, as log chunks do, to be sent in one batch; others are sent at once. LEFT may
+#: wait: the accelerator is free only after the EXITED report that follows.
 LINGERING = frozenset({ReportKind.STEPS, ReportKind.LEFT})
 #: Times in a row that the control plane has to fail over a batch before the batch is halved.
 FAILURES_LIMIT = 3
@@ -47,9 +54,15 @@ class InFlightBatch:
 
 
 class Outbox:
-    """Makes batches of waiting items, oldest first within a trainer, trainers in round-robin."""
+    """Makes batches of waiting items, oldest first within a trainer, trainers in round-robin.
+
+    Attributes:
+        report_every_s: least time between two batches of reports that may wait, as the control
+            plane asked for with its last answer.
+    """
 
     def __init__(self, boot_id: str, uploads: Uploads, readings: Readings) -> None:
+        self.report_every_s = REPORT_EVERY_S
         self._boot_id = boot_id
         self._uploads = uploads
         self._readings = readings
@@ -79,10 +92,10 @@ class Outbox:
             return True
         heads = [next(iter(self._ready(trainer, 1)), None) for trainer in trainers]
         if any(head is not None for head in heads):
-            return waited_s >= BATCH_DELAY_S or any(
+            return waited_s >= self.report_every_s or any(
                 self._has_urgent(trainer) for trainer in trainers
             )
-        return waited_s >= BATCH_DELAY_S and any(_next_chunk(trainer) for trainer in trainers)
+        return waited_s >= self.report_every_s and any(map(_next_chunk, trainers))
 
     def parcel(
         self,
@@ -113,8 +126,9 @@ class Outbox:
         """Return whether a batch made under this desired state has been acknowledged."""
         return self._accepted_version == wanted_version
 
-    def accept(self, parcel: InFlightBatch) -> None:
-        """Process the acknowledgement of all of `parcel`."""
+    def accept(self, parcel: InFlightBatch, report_every_s: float = REPORT_EVERY_S) -> None:
+        """Process the acknowledgement of all of `parcel`, and the pace that came with it."""
+        self.report_every_s = min(max(report_every_s, REPORT_EVERY_S), REPORT_EVERY_MOST_S)
         self._is_narrowing = self._is_alone = self._item_limit == 0
         self._item_limit = min(MAX_ITEMS, self._item_limit * 2 or 1)
         self._num_failures = 0

@@ -30,6 +30,7 @@ from agents.supervision.processes import OwnedProcess, processes_of
 from agents.supervision.run_directory import RunDirectory, TrainerKey
 from agents.trainer.contract.full_disk import is_disk_full
 from controlplane.core.protocol.wire import (
+    REPORT_EVERY_S,
     AcceleratorInfo,
     ReportKind,
     TrainerOrders,
@@ -98,7 +99,11 @@ class _TrainerLog(logging.LoggerAdapter[logging.Logger]):
 
 
 class TrainerHandle:
-    """One (job, slot) on this node. Call `follow` or `end` per the desired state, then `step`."""
+    """One (job, slot) on this node. Call `follow` or `end` per the desired state, then `step`.
+
+    Attributes:
+        report_every_s: time that the trainer is to leave between two reports of steps.
+    """
 
     def __init__(self, directory: RunDirectory, surroundings: AgentContext) -> None:
         settings = surroundings.settings
@@ -107,6 +112,7 @@ class TrainerHandle:
         self.accelerator_index = -1
         self.queue = ReportQueue(directory)
         self.log_tail = LogTail(directory, settings.log_beginning_bytes, settings.log_slack_bytes)
+        self.report_every_s = REPORT_EVERY_S
         self._around = surroundings
         self._log = _TrainerLog(self)
         self._wanted: WantedTrainer | None = None
@@ -391,6 +397,7 @@ class TrainerHandle:
             peers=wanted.peers,
             save_request=wanted.save_request,
             adopted_path=str(self.directory.adopted(self._adopted)) if has_adopted else None,
+            report_every_s=self.report_every_s,
         )
         if orders != self._orders:
             self._around.isolation.reach(self.directory.path, orders)

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from controlplane.core.protocol.wire import (
+    REPORT_EVERY_S,
     BatchReply,
     EnrolReply,
     EnrolRequest,
@@ -60,6 +61,7 @@ class ControlPlane:
         self.uploads: dict[tuple[int, str], bytes] = {}
         self.files: dict[str, bytes] = {}
         self.stale: tuple[TrainerState, ...] = ()
+        self.report_every_s = REPORT_EVERY_S
         self.lost_answers = 0
         self.held_up: set[str] = set()
         self._is_closing = threading.Event()
@@ -251,7 +253,8 @@ class _Handler(BaseHTTPRequestHandler):
             if plane.lease_holder not in (None, batch.boot_id):
                 return 409, b'{"detail": "another agent holds the lease"}'
             plane.batches.append(batch)
-            return 200, json.dumps(encode(BatchReply(stale=plane.stale))).encode()
+            reply = BatchReply(stale=plane.stale, report_every_s=plane.report_every_s)
+            return 200, json.dumps(encode(reply)).encode()
 
     def _take_file(self, path: str, body: bytes) -> tuple[int, bytes]:
         if hashlib.sha256(body).hexdigest() != self.headers["X-Sha256"]:

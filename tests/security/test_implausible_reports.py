@@ -128,6 +128,7 @@ def test_a_profile_fits_into_the_time_since_the_start() -> None:
         ({"first_step": 20, "last_step": 19}, "steps 20 to 19"),
         ({"first_step": 991, "last_step": 1001}, "step 1001: the job ends with step 1000"),
         ({"examples": 641}, "641 examples in 10 steps of 64 examples at most"),
+        ({"examples": 9}, "9 examples in 10 steps"),
         ({"first_step": 0, "last_step": 9}, "step 0: the job was started from step 0"),
         ({"batch_size": 65}, "a batch of 65 examples, where 64 are the most"),
     ],
@@ -139,6 +140,16 @@ def test_steps_that_cannot_be_are_refused(changes: dict[str, Any], message: str)
     world.report(job, **changes)
     assert fresh(job).step == 10
     assert message in job.events.get(kind="report_refused").message
+
+
+def test_a_job_that_ends_with_epochs_reports_no_steps_without_examples() -> None:
+    world, job = TimedWorld(1, 2), timed_job(stop_kind="epochs", stop_limit=5)
+    started(world, job)
+    world.report(job)
+    world.report(job, last_step=2**40)
+    assert fresh(job).step == 10
+    message = job.events.get(kind="report_refused").message
+    assert f"640 examples in {2**40 - 10} steps" in message
 
 
 def test_a_tuned_job_reports_no_batch_above_its_search() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -26,7 +26,13 @@ from agents.trainer.step.prefetch import Feeder, LocalBatch, SelectingFeeder
 from agents.trainer.step.stepper import StepOutcome
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.selection import MOST_CHOSEN_LIMIT, SelectionEnd
-from controlplane.core.protocol.wire import Membership, OnNonfinite, ReportKind, TrainingSpec
+from controlplane.core.protocol.wire import (
+    REPORT_EVERY_S,
+    Membership,
+    OnNonfinite,
+    ReportKind,
+    TrainingSpec,
+)
 from controlplane.core.selection.cost import ExampleTimes
 from controlplane.core.selection.guard import NOT_MEASURED, GuardVerdict
 from controlplane.core.tuning.course import course_epoch, course_stop, trials_turned
@@ -57,12 +63,14 @@ class MembershipSession:
         membership: Membership,
         progress: Progress,
         note: CatchUpPlan | None = None,
+        report_every_s: Callable[[], float] = lambda: REPORT_EVERY_S,
     ) -> None:
         """Begin to fetch the examples from `progress` on.
 
         Args:
             phase: the phase name reported while steps run.
             note: the interim mapping while learners catch up; None: there are none.
+            report_every_s: returns the present time between two reports of steps.
         """
         self.is_interim = note is not None
         mapped = membership if note is None else interim_membership(membership, note)
@@ -87,7 +95,7 @@ class MembershipSession:
             self._feeder = Feeder(self.data, planner, progress)
         else:
             self._feeder = SelectingFeeder(self.data, planner)
-        self._step_reports = StepReports(reports, len(working), work.learning_rate)
+        self._step_reports = StepReports(reports, len(working), work.learning_rate, report_every_s)
         self._generation = membership.generation
         self._steps_known = membership.steps_known
         self._epochs_known = membership.epochs_known

@@ -1,7 +1,7 @@
 """Reports of finished steps and epochs.
 
-Steps are aggregated into STEPS reports: two a second, and each membership's first step. An epoch is
-a line in the job's log.
+Steps are aggregated into STEPS reports: two a second, or fewer if the control plane asks for that,
+and each membership's first step. An epoch is a line in the job's log.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from agents.trainer.step.stepper import StepOutcome
 from controlplane.core.estimates.noise_scale import GradientNoise
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.nonfinite import Nonfinite
-from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind
-
-REPORT_EVERY_S = 0.5
+from controlplane.core.protocol.wire import REPORT_EVERY_S, ReportKind, StopCondition, StopKind
 
 
 class StepReports:
@@ -32,14 +30,18 @@ class StepReports:
         reports: ReportWriter,
         num_accelerators: int,
         learning_rate: Callable[[], float | None],
+        report_every_s: Callable[[], float] = lambda: REPORT_EVERY_S,
     ) -> None:
         """Begin a membership.
 
-        `learning_rate` is called at each report and returns the rate after the reported steps.
+        Args:
+            learning_rate: called at each report; returns the rate after the reported steps.
+            report_every_s: called after each step; returns the time between two reports.
         """
         self._reports = reports
         self._batch_size = 0
         self._learning_rate = learning_rate
+        self._report_every_s = report_every_s
         self._num_accelerators = num_accelerators
         self._reported_at = -math.inf  # the first step is reported at once: it ends the resize
         self._is_nonfinite: Nonfinite | None = None
@@ -95,7 +97,7 @@ class StepReports:
                 self._busy[slot] = (total + value, count + 1)
         if outcome.noise is not None:
             self._noises.append(outcome.noise.at_batch_size(examples, self._batch_size))
-        if time.monotonic() - self._reported_at >= REPORT_EVERY_S:
+        if time.monotonic() - self._reported_at >= self._report_every_s():
             self.flush()
 
     def flush(self) -> None:

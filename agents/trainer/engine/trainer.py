@@ -392,6 +392,7 @@ class Trainer:
             membership,
             self.progress,
             note,
+            lambda: self.watcher.orders.report_every_s,
         )
         self.stepper.enter(self.session.group)
         return self.session

@@ -218,7 +218,7 @@ def steps_check(
         to_step: last step of the job, if it ends with a number of steps.
 
     Raises:
-        ValueError: the steps are none of this job, or have too many examples.
+        ValueError: the steps are none of this job, or have too many or too few examples.
     """
     if batch_size is not None and batch_size > largest_batch:
         raise ValueError(f"a batch of {batch_size} examples, where {largest_batch} are the most")
@@ -228,6 +228,8 @@ def steps_check(
         raise ValueError(f"step {steps.start}: the job was started from step {from_step}")
     if to_step is not None and steps[-1] > to_step:
         raise ValueError(f"step {steps[-1]}: the job ends with step {to_step}")
+    if examples < len(steps):
+        raise ValueError(f"{examples} examples in {len(steps)} steps")
     if examples > len(steps) * largest_batch:
         raise ValueError(
             f"{examples} examples in {len(steps)} steps of {largest_batch} examples at most"

@@ -28,6 +28,8 @@ from controlplane.core.protocol.selection import SelectionSpec
 from controlplane.core.protocol.tuning import TuningSpec
 
 PROTOCOL_VERSION = 1
+#: Least time between a trainer's reports of steps, which is also that of a control plane at ease.
+REPORT_EVERY_S = 0.5
 
 
 class ReductionMode(StrEnum):
@@ -236,6 +238,7 @@ class TrainerOrders:
         save_request: number of a request to save the state between two steps, which the leader
             follows once; 0: there is none.
         adopted_path: a local copy of the state of `membership.adoption`, once it is there.
+        report_every_s: least time between two reports of steps, but for the first of a membership.
     """
 
     spec: TrainingSpec
@@ -248,6 +251,7 @@ class TrainerOrders:
     peers: tuple[str, ...] = ()
     save_request: int = 0
     adopted_path: str | None = None
+    report_every_s: float = REPORT_EVERY_S
 
 
 class ReportKind(StrEnum):
@@ -456,6 +460,13 @@ class ReportBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReply:
-    """Acceptance of the whole batch; `stale` lists trainers that reported for an old generation."""
+    """Acceptance of the whole batch.
+
+    Attributes:
+        stale: trainers that reported for an old generation.
+        report_every_s: time that trainers of this node should leave between two reports of steps;
+            so long reports of steps and logs may wait at the agent as well.
+    """
 
     stale: tuple[TrainerState, ...]
+    report_every_s: float = REPORT_EVERY_S

@@ -38,6 +38,7 @@ from jobs.services.lifecycle.report_context import ReportContext
 from jobs.services.lifecycle.transitions import allocation_release, job_lock, job_settle
 from jobs.services.reports.handlers import HANDLERS
 from jobs.services.reports.log_chunks import log_chunks_store, logs_file
+from jobs.services.reports.pace import ReportPace
 from jobs.services.reports.readings import readings_take
 from jobs.services.submission.validations import validation_take, validations_extend
 
@@ -59,6 +60,7 @@ _NUMBER_LIMIT = 2**31 - 1
 _NODE = -1
 
 logger = logging.getLogger(__name__)
+_pace = ReportPace()
 
 
 @dataclass(slots=True)
@@ -236,7 +238,8 @@ def _trainers_compare(
     wanted = {(row.job_id, row.slot) for row in open_rows if row.stop_requested_at is None}
     owned = {(state.job_id, state.slot) for state in batch.trainers}
     outcome.reply = BatchReply(
-        stale=tuple(state for state in batch.trainers if _key(state) not in wanted)
+        stale=tuple(state for state in batch.trainers if _key(state) not in wanted),
+        report_every_s=_pace.every_s(job_id for job_id, _ in wanted),
     )
     _adoptions_note(open_rows, batch)
     unowned = [

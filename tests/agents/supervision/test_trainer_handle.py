@@ -106,6 +106,18 @@ def test_a_resize_reaches_the_orders_and_a_leaver_is_reported_gone(
     assert plane.kinds(1, 0).count(ReportKind.READY) == 1
 
 
+@pytest.mark.parametrize(("asked_s", "told_s"), [(4.0, 4.0), (0.0, 0.5), (1e9, 60.0)])
+def test_a_trainer_is_told_how_often_the_control_plane_wants_reports(
+    plane: ControlPlane, drive: Drive, state_dir: Path, asked_s: float, told_s: float
+) -> None:
+    driven = drive()
+    plane.report_every_s = 2.0
+    plane.want(wanted_trainer(plane))
+    driven.until(lambda: plane.owned() and orders_of(state_dir).report_every_s == 2.0)
+    plane.report_every_s = asked_s
+    driven.until(lambda: orders_of(state_dir).report_every_s == told_s)
+
+
 def test_a_state_to_adopt_is_fetched_before_the_trainer_is_told_where_it_is(
     plane: ControlPlane, drive: Drive, state_dir: Path
 ) -> None:

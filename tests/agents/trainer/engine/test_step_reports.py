@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import pytest
 
 from agents.trainer.contract.run_dir import ReportWriter
-from agents.trainer.engine import step_reports
 from agents.trainer.engine.step_reports import StepReports
 from agents.trainer.model.progress import Progress
 from agents.trainer.step.stepper import StepOutcome
@@ -38,11 +38,9 @@ def test_a_report_has_the_mean_loss_and_the_last(
     losses: tuple[float, ...],
     mean: float | None,
     last: float | None,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(step_reports, "REPORT_EVERY_S", math.inf)
     written = Written()
-    reports = StepReports(written, 1, lambda: 0.1)
+    reports = StepReports(written, 1, lambda: 0.1, report_every_s=lambda: math.inf)
     reports._reported_at = 0.0  # as if the first step was reported
     for step, loss in enumerate(losses, start=1):
         reports.add(Progress(step=step), 32, 0.1, StepOutcome(loss, False, {}), 32)
@@ -50,3 +48,16 @@ def test_a_report_has_the_mean_loss_and_the_last(
     (told,) = written.data
     assert (told["first_step"], told["last_step"]) == (1, len(losses))
     assert (told["loss"], told["last_loss"]) == (mean, last)
+
+
+def test_the_time_between_two_reports_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of a second each: every one is a report, and later those of three seconds."""
+    written, every_s, now_s = Written(), 0.5, 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    reports = StepReports(written, 1, lambda: 0.1, report_every_s=lambda: every_s)
+    for step in range(1, 9):
+        now_s += 1.0
+        every_s = 3.0 if step > 2 else 0.5
+        reports.add(Progress(step=step), 32, 1.0, StepOutcome(1.0, False, {}), 32)
+    spans = [(told["first_step"], told["last_step"]) for told in written.data]
+    assert spans == [(1, 1), (2, 2), (3, 5), (6, 8)]

@@ -1,0 +1,42 @@
+"""The time between two reports that nodes are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.core.protocol.wire import REPORT_EVERY_S, ReportKind
+from jobs.services.reports import batches
+from jobs.services.reports.batches import batch_take
+from jobs.services.reports.pace import LONGEST_S, REPORTS_A_SECOND, ReportPace
+from tests.jobs.world import settled
+
+
+@pytest.mark.parametrize("num_jobs", [0, 1, 50, 51, 100, 101, 250, 400, 401, 800, 20_000])
+def test_no_more_reports_come_than_can_be_taken(num_jobs: int) -> None:
+    every_s = ReportPace().every_s(range(num_jobs), 100.0)
+    assert REPORT_EVERY_S <= every_s <= LONGEST_S
+    assert every_s == LONGEST_S or num_jobs / every_s <= REPORTS_A_SECOND
+    assert every_s == REPORT_EVERY_S or num_jobs / every_s > REPORTS_A_SECOND / 2
+
+
+def test_jobs_count_once_and_for_as_long_as_they_are_heard_of() -> None:
+    pace = ReportPace()
+    for first in range(0, 90, 30):
+        pace.every_s(range(first, first + 40), 100.0)
+    assert pace.every_s((), 100.5) == 1.0
+    assert pace.every_s(range(10), 105.0) == 1.0
+    assert pace.every_s((), 111.0) == REPORT_EVERY_S
+
+
+@pytest.mark.django_db
+def test_an_answer_tells_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jobs counted are those that have trainers on the node by the site's own books."""
+    monkeypatch.setattr(batches, "_pace", ReportPace())
+    monkeypatch.setattr("jobs.services.reports.pace.REPORTS_A_SECOND", 0.4)
+    world, job = settled(max_accelerators=1)
+    played, trainer = world.leader_of(job)
+    trainer.job_id += 1
+    played.say(trainer, ReportKind.PHASE, phase="training")
+    reply = batch_take(played.node, played.batch(), world.now).reply
+    assert reply.report_every_s == 4.0
+    assert len(reply.stale) == 1
