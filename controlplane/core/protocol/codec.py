@@ -9,20 +9,26 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 Message = TypeVar("Message")
+#: Turns one plain value into what is expected; raises _MisfitError.
+_Decoder = Callable[[Any], Any]
+
+_PLAIN = frozenset({int, float, str, bool, type(None)})
+_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
 def encode(message: Any) -> Any:
     """Turn a message into plain JSON values (dicts, lists, strings, numbers, None)."""
-    if dataclasses.is_dataclass(message) and not isinstance(message, type):
-        return {
-            item.name: encode(getattr(message, item.name)) for item in dataclasses.fields(message)
-        }
+    kind = type(message)
+    if kind in _PLAIN:
+        return message
+    if dataclasses.is_dataclass(kind):
+        return {name: encode(getattr(message, name)) for name in _field_names(kind)}
     if isinstance(message, Mapping):
         return {str(key): encode(value) for key, value in message.items()}
     if isinstance(message, tuple | list):
@@ -38,7 +44,10 @@ def decode(expected: type[Message], value: Any, path: str = "") -> Message:
     Raises:
         ValueError: with the path of the field that is missing or has the wrong type.
     """
-    return typing.cast(Message, _decode(expected, value, path or expected.__name__))
+    try:
+        return typing.cast(Message, _decoder(typing.cast(Any, expected))(value))
+    except _MisfitError as misfit:
+        raise ValueError(f"{path or expected.__name__}{misfit.path} {misfit.text}") from None
 
 
 def is_nested_deeper(value: Any, num_levels: int) -> bool:
@@ -54,93 +63,148 @@ def is_nested_deeper(value: Any, num_levels: int) -> bool:
     return bool(level)
 
 
-def _decode(expected: Any, value: Any, path: str) -> Any:
-    origin = typing.get_origin(expected)
+class _MisfitError(Exception):
+    """A value that is not what is expected, with its path from the value that is decoded."""
+
+    def __init__(self, text: str, path: str = "") -> None:
+        super().__init__(text)
+        self.text = text
+        self.path = path
+
+    def below(self, step: str) -> _MisfitError:
+        """Return the same error seen from one level above."""
+        return _MisfitError(self.text, step + self.path)
+
+
+@cache
+def _decoder(expected: Any) -> _Decoder:
+    """Return the decoder of a type; looking at types takes longer than decoding does."""
+    origin, parts = typing.get_origin(expected), typing.get_args(expected)
     if expected is Any:
-        return value
+        return lambda value: value
     if origin in (types.UnionType, typing.Union):
-        return _decode_optional(expected, value, path)
+        (inner,) = (option for option in parts if option is not type(None))
+        return partial(_optional_decode, _decoder(inner))
+    if origin is tuple and parts[-1] is Ellipsis:
+        return partial(_items_decode, _decoder(parts[0]))
     if origin is tuple:
-        return _decode_tuple(expected, value, path)
+        return partial(_tuple_decode, [_decoder(part) for part in parts])
     if origin in (dict, Mapping):
-        return _decode_mapping(expected, value, path)
+        return partial(_mapping_decode, parts[0], _decoder(parts[1]))
     if dataclasses.is_dataclass(expected):
-        return _decode_message(expected, value, path)
+        return partial(_message_decode, expected)
     if isinstance(expected, type) and issubclass(expected, StrEnum):
-        try:
-            return expected(value)
-        except ValueError:
-            choices = ", ".join(expected)
-            raise ValueError(f"{path} must be one of {choices}, got {value!r}") from None
-    return _decode_scalar(expected, value, path)
+        return partial(_choice_decode, expected)
+    return _float_decode if expected is float else partial(_scalar_decode, expected)
 
 
-def _decode_optional(expected: Any, value: Any, path: str) -> Any:
-    if value is None:
-        return None
-    (inner,) = (option for option in typing.get_args(expected) if option is not type(None))
-    return _decode(inner, value, path)
+def _optional_decode(decoder: _Decoder, value: Any) -> Any:
+    return None if value is None else decoder(value)
 
 
-def _decode_tuple(expected: Any, value: Any, path: str) -> tuple[Any, ...]:
-    types_of_items = typing.get_args(expected)
+def _items_decode(decoder: _Decoder, value: Any) -> tuple[Any, ...]:
+    _list_check(value)
+    decoded: list[Any] = []
+    try:
+        for item in value:
+            decoded.append(decoder(item))  # noqa: PERF401  its length is the place of an error
+    except _MisfitError as misfit:
+        raise misfit.below(f"[{len(decoded)}]") from None
+    return tuple(decoded)
+
+
+def _tuple_decode(decoders: Sequence[_Decoder], value: Any) -> tuple[Any, ...]:
+    _list_check(value)
+    if len(decoders) != len(value):
+        raise _MisfitError(f"must have {len(decoders)} items, got {len(value)}")
+    return tuple(
+        _at(f"[{place}]", decoder, item)
+        for place, (decoder, item) in enumerate(zip(decoders, value, strict=True))
+    )
+
+
+def _list_check(value: Any) -> None:
     if not isinstance(value, list | tuple):
-        raise ValueError(f"{path} must be a list, got {_describe(value)}")
-    if types_of_items[-1] is Ellipsis:
-        types_of_items = types_of_items[:1] * len(value)
-    if len(types_of_items) != len(value):
-        raise ValueError(f"{path} must have {len(types_of_items)} items, got {len(value)}")
-    pairs = zip(types_of_items, value, strict=True)
-    return tuple(_decode(kind, item, f"{path}[{i}]") for i, (kind, item) in enumerate(pairs))
+        raise _MisfitError(f"must be a list, got {_describe(value)}")
 
 
-def _decode_mapping(expected: Any, value: Any, path: str) -> dict[Any, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{path} must be an object, got {_describe(value)}")
-    key_type, value_type = typing.get_args(expected)
+def _mapping_decode(key_type: Any, decoder: _Decoder, value: Any) -> dict[Any, Any]:
+    _object_check(value)
     return {
-        _decode_key(key_type, key, path): _decode(value_type, item, f"{path}[{key}]")
-        for key, item in value.items()
+        _key_decode(key_type, key): _at(f"[{key}]", decoder, item) for key, item in value.items()
     }
 
 
-def _decode_key(expected: Any, key: Any, path: str) -> Any:
+def _object_check(value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise _MisfitError(f"must be an object, got {_describe(value)}")
+
+
+def _key_decode(expected: Any, key: Any) -> Any:
     try:
         return expected(key)
     except ValueError:
-        raise ValueError(f"{path} has the key {key!r:.60}, which is no {expected}") from None
+        raise _MisfitError(f"has the key {key!r:.60}, which is no {expected}") from None
 
 
-def _decode_message(expected: Any, value: Any, path: str) -> Any:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{path} must be an object, got {_describe(value)}")
+def _at(step: str, decoder: _Decoder, value: Any) -> Any:
+    try:
+        return decoder(value)
+    except _MisfitError as misfit:
+        raise misfit.below(step) from None
+
+
+def _message_decode(expected: Any, value: Any) -> Any:
+    _object_check(value)
     known: dict[str, Any] = {}
-    hints = _type_hints(expected)
-    for item in dataclasses.fields(expected):
-        if item.name in value:
-            known[item.name] = _decode(hints[item.name], value[item.name], f"{path}.{item.name}")
-        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
-            raise ValueError(f"{path}.{item.name} is missing")
+    for name, decoder, is_needed in _fields(expected):
+        if name in value:
+            try:
+                known[name] = decoder(value[name])
+            except _MisfitError as misfit:
+                raise misfit.below(f".{name}") from None
+        elif is_needed:
+            raise _MisfitError("is missing", f".{name}")
     return expected(**known)
 
 
 @cache
-def _type_hints(expected: Any) -> dict[str, Any]:
-    return typing.get_type_hints(expected)
+def _fields(expected: Any) -> list[tuple[str, _Decoder, bool]]:
+    """List the fields of a message: name, decoder, and whether it has no default."""
+    hints, none = typing.get_type_hints(expected), dataclasses.MISSING
+    return [
+        (item.name, _decoder(hints[item.name]), item.default is item.default_factory is none)
+        for item in dataclasses.fields(expected)
+    ]
 
 
-def _decode_scalar(expected: Any, value: Any, path: str) -> Any:
-    if expected is float and isinstance(value, int) and not isinstance(value, bool):
+@cache
+def _field_names(kind: Any) -> list[str]:
+    return [item.name for item in dataclasses.fields(kind)]
+
+
+def _choice_decode(expected: type[StrEnum], value: Any) -> Any:
+    try:
+        return expected(value)
+    except ValueError:
+        choices = ", ".join(expected)
+        raise _MisfitError(f"must be one of {choices}, got {value!r}") from None
+
+
+def _float_decode(value: Any) -> float:
+    if isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError:
-            raise ValueError(f"{path} is too large: {_describe(value)}") from None
+            raise _MisfitError(f"is too large: {_describe(value)}") from None
+    result: float = _scalar_decode(float, value)
+    return result
+
+
+def _scalar_decode(expected: Any, value: Any) -> Any:
     if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
-        raise ValueError(f"{path} must be {_NAMES[expected]}, got {_describe(value)}")
+        raise _MisfitError(f"must be {_NAMES[expected]}, got {_describe(value)}")
     return value
-
-
-_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
 def _describe(value: Any) -> str:
