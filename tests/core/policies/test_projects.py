@@ -164,6 +164,37 @@ def test_a_group_keeps_what_its_jobs_need_to_run() -> None:
 
 
 @every_policy
+def test_a_waiting_job_starts_on_what_another_group_leaves_idle(name: str) -> None:
+    """A job that runs was moved to and fro between the kinds, as each of its places was needed."""
+    jobs = [
+        replace(job_make(1, most=2, weight=2.0), project=SPEECH),
+        replace(
+            job_make(2, most=1),
+            project=SPEECH,
+            performance=Speed(company=0.0),
+            num_resizes=2,
+            changed_at=500.0,
+            running_since=500.0,
+        ),
+        replace(job_make(3, most=3), project=VISION),
+        job_make(4, least=2, most=2),
+    ]
+    snapshot = replace(
+        snapshot_make(
+            accelerators_make("slow slow", "slow slow", "fast fast"),
+            *(replace(job, tier=Tier.URGENT) for job in jobs),
+            held={2: (1,)},
+            now=5000.0,
+        ),
+        projects={VISION: ProjectQuota(guaranteed=3), SPEECH: ProjectQuota(guaranteed=3)},
+    )
+    for _ in range(24 if name == "pollux" else 6):
+        snapshot = after(snapshot, decide(snapshot, name))
+    assert decide(snapshot, name).resizes == ()
+    assert 1 in snapshot.held
+
+
+@every_policy
 @pytest.mark.parametrize("num_users", [1, 2])
 @pytest.mark.parametrize("is_held", [False, True])
 def test_a_guarantee_of_a_kind_keeps_the_limits_of_users(

@@ -236,7 +236,26 @@ class _Frame:
     def _parts(
         self, whole: Snapshot, apart: Sequence[QuotaGroup], budgets: Mapping[str, int]
     ) -> dict[str, DecidedPart]:
-        """Decide for each group on accelerators of its own."""
+        """Decide for each group on accelerators of its own.
+
+        Where a job is to start on what another one has to leave first, the groups choose once more,
+        without what they leave idle, and the job may start at once.
+        """
+        parts = self._chosen(whole, apart, budgets)
+        late = {key: _num_late(part) for key, part in parts.items()}
+        used = {key: budgets[key] if late[key] else part.total for key, part in parts.items()}
+        if used == budgets or not any(late.values()):
+            return parts
+        again = self._chosen(whole, apart, used)
+        is_better = sum(map(_num_late, again.values())) < sum(late.values()) and all(
+            again[key].total >= part.total for key, part in parts.items()
+        )
+        return again if is_better else parts
+
+    def _chosen(
+        self, whole: Snapshot, apart: Sequence[QuotaGroup], budgets: Mapping[str, int]
+    ) -> dict[str, DecidedPart]:
+        """Let groups choose accelerators, and decide for each on its own."""
         chosen = accelerators_choose(
             whole, apart, budgets, self._wanted, self._wanted_by_kind, self._need
         )
@@ -391,6 +410,14 @@ class _Frame:
             note = reason("quota_taken", accelerators=taken)
             reasons[job.id] = reason("quota_own", own=own, note=note) if is_short else own
         return reasons
+
+
+def _num_late(part: DecidedPart) -> int:
+    """Count the jobs that would start on accelerators that other jobs hold."""
+    in_use, held = part.whole.in_use, part.whole.held
+    return sum(
+        not held.get(job_id) and not in_use.isdisjoint(row) for job_id, row in part.placed.items()
+    )
 
 
 def _given(jobs: Iterable[Job], decision: Decision) -> Counter[str]:
