@@ -28,9 +28,10 @@ MAX_REPORT_BYTES = 512 * 1024
 MAX_LOG_BYTES = 256 * 1024
 #: Longest time that the control plane may ask for between two reports.
 REPORT_EVERY_MOST_S = 60.0
-#: Reports that wait, as log chunks do, to be sent in one batch; others are sent at once. LEFT may
-#: wait: the accelerator is free only after the EXITED report that follows.
-LINGERING = frozenset({ReportKind.STEPS, ReportKind.LEFT})
+#: Reports that wait, as log chunks do, to be sent in one batch; others are sent at once. An epoch
+#: may take a tenth of a second. LEFT may wait: the accelerator is free only after the EXITED report
+#: that follows.
+LINGERING = frozenset({ReportKind.STEPS, ReportKind.EPOCH, ReportKind.PHASE, ReportKind.LEFT})
 #: Times in a row that the control plane has to fail over a batch before the batch is halved.
 FAILURES_LIMIT = 3
 #: Least time between two batches.

@@ -131,7 +131,7 @@ def _job_reports_take(
             return
         allocations = _allocations(node, job_id, slots)
         context = ReportContext(job=job, node=node, now=now, away_s=_away_s(node, now))
-        for report in reports:
+        for report in _without_past_phases(reports):
             allocation = allocations.get(report.slot)
             if allocation is not None and allocation.released_at is None:
                 _report_take(context, allocation, report, outcome)
@@ -147,6 +147,15 @@ def _job_reports_take(
         outcome.stalled_jobs.add(job_id)
     if context.is_loss_due:
         node_judge(node.pk, now)
+
+
+def _without_past_phases(reports: Sequence[TrainerReport]) -> Iterator[TrainerReport]:
+    """Leave out the phases of a trainer that have ended: one that evaluates each epoch has many."""
+    phases = [report for report in reports if report.kind is ReportKind.PHASE]
+    newest = {report.slot: report.sequence for report in phases}
+    for report in reports:
+        if report.kind is not ReportKind.PHASE or report.sequence == newest[report.slot]:
+            yield report
 
 
 def _allocations(node: Node, job_id: int, slots: Container[int]) -> dict[int, Allocation]:

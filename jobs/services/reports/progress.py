@@ -146,18 +146,22 @@ def _first_step_note(context: ReportContext, row: StepReport) -> None:
 
 def epoch_take(context: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
     logs, number, step = (report.data[name] for name in ("logs", "epoch", "step"))
-    known = EpochReport.objects.filter(job=context.job, epoch=number).first()
+    known = EpochReport.objects.filter(job=context.job, epoch=number).values_list("step", "logs")
     # A new leader may repeat its predecessor's report: then the time of the first report stays.
-    if known is None or (known.step, known.logs) != (step, logs):
-        EpochReport.objects.update_or_create(
+    if known.first() != (step, logs):
+        row = EpochReport(
             job=context.job,
             epoch=number,
-            defaults={
-                "generation": report.generation,
-                "step": step,
-                "logs": logs,
-                "at": time_read(report, context.now),
-            },
+            generation=report.generation,
+            step=step,
+            logs=logs,
+            at=time_read(report, context.now),
+        )
+        EpochReport.objects.bulk_create(
+            [row],
+            update_conflicts=True,
+            unique_fields=["job", "epoch"],
+            update_fields=["generation", "step", "logs", "at"],
         )
         metric_values_write(context.job, number, logs)
     if number + 1 >= context.job.epoch:

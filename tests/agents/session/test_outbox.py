@@ -32,7 +32,10 @@ class Reporting(SimpleNamespace):
 
 
 @pytest.mark.parametrize("every_s", [0.5, 2.0])
-def test_steps_wait_as_long_as_the_control_plane_asked(tmp_path: Path, every_s: float) -> None:
+@pytest.mark.parametrize("kind", [ReportKind.STEPS, ReportKind.EPOCH, ReportKind.PHASE])
+def test_progress_waits_as_long_as_the_control_plane_asked(
+    tmp_path: Path, kind: ReportKind, every_s: float
+) -> None:
     trainer, outbox = Reporting(tmp_path), Outbox("boot", NOTHING, NOTHING)
     trainers = [cast(TrainerHandle, trainer)]
 
@@ -42,7 +45,7 @@ def test_steps_wait_as_long_as_the_control_plane_asked(tmp_path: Path, every_s: 
     outbox.report_every_s = 60.0
     outbox.accept(outbox.parcel(100.0, (), (), "w1"), every_s)
     assert not is_due(100.0 + 2 * every_s)
-    trainer.say(ReportKind.STEPS)
+    trainer.say(kind)
     assert not is_due(100.0 + 0.9 * every_s)
     assert is_due(100.0 + every_s)
     trainer.say(ReportKind.SWITCHED)

@@ -113,7 +113,8 @@ def test_a_trainer_is_told_how_often_the_control_plane_wants_reports(
     driven = drive()
     plane.report_every_s = 2.0
     plane.want(wanted_trainer(plane))
-    driven.until(lambda: plane.owned() and orders_of(state_dir).report_every_s == 2.0)
+    driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+    driven.until(lambda: orders_of(state_dir).report_every_s == 2.0)
     plane.report_every_s = asked_s
     driven.until(lambda: orders_of(state_dir).report_every_s == told_s)
 
