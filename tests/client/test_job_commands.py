@@ -67,8 +67,8 @@ def test_saved_filters_are_kept_used_and_deleted(site: Site, logged_in: Shell) -
 def test_show(site: Site, logged_in: Shell) -> None:
     job = job_make(site.ada, name="mine", step=40, settings={"units": 8}, metrics={"loss": 0.5})
     file_make(job, "model.keras", b"weights")
-    metric_values_write(job, 0, {"val_accuracy": 0.75})
-    metric_values_write(job, 1, {"val_accuracy": 0.5})
+    metric_values_write(job, {0: {"val_accuracy": 0.75}})
+    metric_values_write(job, {1: {"val_accuracy": 0.5}})
     facts = dict(line.split("\t", 1) for line in logged_in("show", f"#{job.pk}").out.splitlines())
     assert facts["best metric"] == "val_accuracy 0.75 in epoch 1, now 0.5"
     assert facts["progress"] == "step 40 of 100"
@@ -98,7 +98,7 @@ def test_logs(site: Site, logged_in: Shell) -> None:
 def test_compare(site: Site, logged_in: Shell) -> None:
     one = job_make(site.ada, settings={"units": 8, "same": 1})
     two = job_make(site.ada, settings={"units": 16, "same": 1}, seed=3)
-    metric_values_write(one, 0, {"loss": 0.5})
+    metric_values_write(one, {0: {"loss": 0.5}})
     found = json.loads(logged_in("compare", one.pk, two.pk, "--json").out)
     assert [job["id"] for job in found["jobs"]] == [one.pk, two.pk]
     assert found["settings"] == {"seed": [0, 3], "settings.units": [8, 16]}

@@ -86,7 +86,7 @@ def test_the_page_shows_values_and_differences(world: World, ada: Client) -> Non
         Job.objects.filter(pk=job.pk).update(settings={"units": units, "same": 1}, colour=4)
         job.epoch = 0
         for epoch, value in enumerate(values):
-            metric_values_write(job, epoch, {"val_accuracy": value})
+            metric_values_write(job, {epoch: {"val_accuracy": value}})
     response = ada.get(f"/jobs/compare/?{query(world, 'running', 'finished')}")
     assert response.status_code == 200
     (row, values), *_ = [

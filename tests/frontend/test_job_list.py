@@ -29,7 +29,7 @@ def tagged(world: World) -> Job:
     job.tags, job.settings = ["base/line"], {"units": 64}
     job.save()
     search_terms_write(job)
-    metric_values_write(job, 0, {"val_accuracy": 0.75})
+    metric_values_write(job, {0: {"val_accuracy": 0.75}})
     return job
 
 

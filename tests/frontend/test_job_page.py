@@ -64,7 +64,7 @@ def test_the_page_of_a_running_job(world: World, ada: Client) -> None:
 def test_best_metric_and_expected_end_stand_in_the_first_view(world: World, ada: Client) -> None:
     job = world.jobs["running"]
     for epoch, accuracy in enumerate((0.5, 0.9, 0.7), start=job.epoch):
-        metric_values_write(job, epoch, {"loss": 0.1, "val_accuracy": accuracy})
+        metric_values_write(job, {epoch: {"loss": 0.1, "val_accuracy": accuracy}})
     job.update_columns(stop_kind="steps", stop_limit=job.step + 10, throughput_by_count={"2": 16.0})
     told_at = steps_add(job)
     left_s = 10 * job.global_batch_size / 16.0

@@ -13,7 +13,7 @@ from agents.trainer.contract.failures import TrainerError
 from agents.trainer.contract.full_disk import log_file
 from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.engine.break_even import BreakEven
-from agents.trainer.engine.step_reports import StepReports, epoch_line
+from agents.trainer.engine.step_reports import PhaseReports, StepReports, epoch_line
 from agents.trainer.engine.workload import BuiltJob
 from agents.trainer.model.history import EpochRow, metrics_nonfinite
 from agents.trainer.model.outputs import json_numbers
@@ -96,6 +96,9 @@ class MembershipSession:
         else:
             self._feeder = SelectingFeeder(self.data, planner)
         self._step_reports = StepReports(reports, len(working), work.learning_rate, report_every_s)
+        self._phase_reports = PhaseReports(reports, phase, report_every_s)
+        # How far such jobs are in an epoch is read off the reports of its steps.
+        self._is_epoch_apart = bool(spec.selection or spec.tuning or spec.batch_size_max)
         self._generation = membership.generation
         self._steps_known = membership.steps_known
         self._epochs_known = membership.epochs_known
@@ -233,6 +236,8 @@ class MembershipSession:
     def _after_activity(self, progress: Progress, epoch: int, is_train: bool) -> Progress:
         """If the activity's last batch is done, collect and reset its metrics and move on."""
         course = self.data.course
+        if self._is_leader:
+            self._phase_reports.settle()
         if not course.is_activity_over(progress):
             return self.judged(progress)
         logs = self._work.logs(with_learning_rate=is_train)
@@ -250,7 +255,8 @@ class MembershipSession:
                 "user_code", f"stop.metric {error} is not in the epoch's logs ({known})"
             ) from error
         if self._is_leader:
-            self._step_reports.flush()
+            if self._is_epoch_apart:
+                self._step_reports.flush()
             self._report_activity(progress, epoch)
         return self.judged(progress, has_new_epoch=progress.epoch > epoch)
 
@@ -351,11 +357,11 @@ class MembershipSession:
     def _report_activity(self, progress: Progress, epoch: int) -> None:
         """Report the end of an activity that began in `epoch`: a new phase or the epoch."""
         if progress.epoch == epoch:
-            self._reports.phase("evaluating")
+            self._phase_reports.begin("evaluating")
             return
         self._report_epoch(progress.history)
         if self._work.data.course.num_validation and not progress.is_over:
-            self._reports.phase(self._phase)
+            self._phase_reports.begin(self._phase)
 
     def _report_epoch(self, history: Sequence[EpochRow]) -> None:
         """Report the last of these epochs, and write its line into the log."""

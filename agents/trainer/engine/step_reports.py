@@ -1,7 +1,8 @@
-"""Reports of finished steps and epochs.
+"""Reports of finished steps and epochs, and of phases.
 
 Steps are aggregated into STEPS reports: two a second, or fewer if the control plane asks for that,
-and each membership's first step. An epoch is a line in the job's log.
+and each membership's first step. Phases are reported as seldom. An epoch is a line in the job's
+log.
 """
 
 from __future__ import annotations
@@ -147,6 +148,32 @@ class StepReports:
             "sqr": sum(noise.sqr for noise in self._noises) / len(self._noises),
             "var": sum(noise.var for noise in self._noises) / len(self._noises),
         }
+
+
+class PhaseReports:
+    """The leader's phases after the first one of a membership, without those that soon end."""
+
+    def __init__(
+        self, reports: ReportWriter, phase: str, report_every_s: Callable[[], float]
+    ) -> None:
+        """Begin with a phase that has been reported."""
+        self._reports = reports
+        self._report_every_s = report_every_s
+        self._phase = self._reported = phase
+        self._reported_at = -math.inf
+
+    def begin(self, phase: str) -> None:
+        """Begin a phase; it is reported now, or by `settle`."""
+        self._phase = phase
+        self.settle()
+
+    def settle(self) -> None:
+        """Report the present phase if it is time for that. Called after each batch."""
+        now = time.monotonic()
+        if self._phase == self._reported or now - self._reported_at < self._report_every_s():
+            return
+        self._reports.phase(self._phase)
+        self._reported, self._reported_at = self._phase, now
 
 
 def epoch_line(

@@ -24,6 +24,7 @@ from agents.trainer.local.predictions import resume_at
 from controlplane.core.protocol.fork import Adoption
 from controlplane.core.protocol.nonfinite import NONFINITE_CODES
 from controlplane.core.protocol.wire import (
+    REPORT_EVERY_S,
     AcceleratorInfo,
     Member,
     Membership,
@@ -65,6 +66,7 @@ class LocalJob:
     Attributes:
         program: starts a trainer; the run directory is appended. May change between starts.
         spawn: starts the process of a command; a test may fork it instead.
+        report_every_s: as in the orders; read when they are written.
         lost: slots whose trainers may fail without failing the run.
     """
 
@@ -78,6 +80,7 @@ class LocalJob:
         self.trainers: dict[int, LocalTrainer] = {}
         self.membership: Membership | None = None
         self.wants_profile = False
+        self.report_every_s = REPORT_EVERY_S
         self.parent_pid = os.getpid()
         self.program: Sequence[str] = TRAINER_PROGRAM
         self.spawn: Spawn = trainer_spawn
@@ -424,6 +427,7 @@ class LocalJob:
             checkpoint_path=None if checkpoint is None else str(checkpoint),
             profile=self.wants_profile,
             adopted_path=None if adopted is None else str(adopted),
+            report_every_s=self.report_every_s,
         )
         orders_write(self.folder / f"{self.spec.job_id}-{slot}", orders)
 

@@ -8,7 +8,7 @@ from functools import cache
 
 from controlplane.core.protocol.wire import TrainerReport
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES
-from jobs.models import Allocation, Generation, Job, Node
+from jobs.models import Allocation, EpochReport, Generation, Job, Node
 from jobs.selectors.prepared import PreparedObjects
 from jobs.services.lifecycle.missed_reports import start_of
 
@@ -26,6 +26,7 @@ class ReportContext:
         is_stalled: trainers wait for others; check again after the grace period.
         is_settle_due: a trainer has exited, maybe the last one.
         crashed: trainers that exited unexpectedly.
+        epochs: reported epochs that are not written yet, by number.
     """
 
     job: Job
@@ -36,6 +37,7 @@ class ReportContext:
     is_stalled: bool = False
     is_settle_due: bool = False
     crashed: list[Allocation] = field(default_factory=list)
+    epochs: dict[int, EpochReport] = field(default_factory=dict)
     _generations: dict[int, Generation | None] = field(default_factory=dict)
     _starts: dict[int, Generation | None] = field(default_factory=dict)
 

@@ -51,14 +51,15 @@ def settings_terms(settings: Mapping[str, Any]) -> list[str]:
     return [term for term in terms if len(term) <= TERM_LIMIT][:SETTINGS_LIMIT]
 
 
-def metric_values_write(job: Job, epoch: int, logs: Mapping[str, float | None]) -> None:
-    """Take the values of an epoch into the best and newest values of the job's metrics.
+def metric_values_write(job: Job, epochs: Mapping[int, Mapping[str, float | None]]) -> None:
+    """Take the logs of some epochs into the best and newest values of the job's metrics.
 
     The newest is that of the highest epoch; epochs may be reported late and again.
     """
     known = {row.name: row for row in JobMetric.objects.filter(job=job)}
-    changed = []
-    for name, value in logs.items():
+    changed: dict[str, JobMetric] = {}
+    values = ((epoch, *item) for epoch in sorted(epochs) for item in epochs[epoch].items())
+    for epoch, name, value in values:
         if value is None or len(name) > _NAME_LIMIT:
             continue
         row = known.get(name)
@@ -71,9 +72,9 @@ def metric_values_write(job: Job, epoch: int, logs: Mapping[str, float | None]) 
             row.best, row.best_epoch = value, epoch
         if epoch + 1 >= job.epoch:
             row.last = value
-        changed.append(row)
+        changed[name] = row
     JobMetric.objects.bulk_create(
-        changed,
+        changed.values(),
         update_conflicts=True,
         unique_fields=["job", "name"],
         update_fields=["best", "best_epoch", "last"],

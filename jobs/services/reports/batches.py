@@ -39,6 +39,7 @@ from jobs.services.lifecycle.transitions import allocation_release, job_lock, jo
 from jobs.services.reports.handlers import HANDLERS
 from jobs.services.reports.log_chunks import log_chunks_store, logs_file
 from jobs.services.reports.pace import ReportPace
+from jobs.services.reports.progress import epochs_settle
 from jobs.services.reports.readings import readings_take
 from jobs.services.submission.validations import validation_take, validations_extend
 
@@ -134,7 +135,10 @@ def _job_reports_take(
         for report in _without_past_phases(reports):
             allocation = allocations.get(report.slot)
             if allocation is not None and allocation.released_at is None:
+                if report.kind not in _PROGRESS_KINDS:
+                    _epochs_settle(context)
                 _report_take(context, allocation, report, outcome)
+        _epochs_settle(context)
         for allocation in allocations.values():
             Allocation.objects.filter(id=allocation.pk).update(
                 last_sequence=allocation.last_sequence
@@ -147,6 +151,12 @@ def _job_reports_take(
         outcome.stalled_jobs.add(job_id)
     if context.is_loss_due:
         node_judge(node.pk, now)
+
+
+def _epochs_settle(context: ReportContext) -> None:
+    if context.epochs:
+        with _refusing(f"the epochs of job {context.job.pk}", **job_fields(context.job)):
+            epochs_settle(context)
 
 
 def _without_past_phases(reports: Sequence[TrainerReport]) -> Iterator[TrainerReport]:

@@ -145,26 +145,37 @@ def _first_step_note(context: ReportContext, row: StepReport) -> None:
 
 
 def epoch_take(context: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
+    """Take an epoch; `epochs_settle` writes it, with those that follow in the batch."""
     logs, number, step = (report.data[name] for name in ("logs", "epoch", "step"))
-    known = EpochReport.objects.filter(job=context.job, epoch=number).values_list("step", "logs")
-    # A new leader may repeat its predecessor's report: then the time of the first report stays.
-    if known.first() != (step, logs):
-        row = EpochReport(
-            job=context.job,
-            epoch=number,
-            generation=report.generation,
-            step=step,
-            logs=logs,
-            at=time_read(report, context.now),
-        )
-        EpochReport.objects.bulk_create(
-            [row],
-            update_conflicts=True,
-            unique_fields=["job", "epoch"],
-            update_fields=["generation", "step", "logs", "at"],
-        )
-        metric_values_write(context.job, number, logs)
-    if number + 1 >= context.job.epoch:
-        context.job.update_columns(epoch=number + 1, metrics=logs)
+    is_newest = number >= max(context.job.epoch - 1, *context.epochs, 0)
+    context.epochs[number] = EpochReport(
+        job=context.job,
+        epoch=number,
+        generation=report.generation,
+        step=step,
+        logs=logs,
+        at=time_read(report, context.now),
+    )
+    if is_newest:
         most_chosen_take(context.job, report.data)
         metrics_note(context, logs, step, report.data.get("nonfinite"))
+
+
+def epochs_settle(context: ReportContext) -> None:
+    """Write the epochs of a batch that are not written yet: of a small job there are many."""
+    job, rows, context.epochs = context.job, context.epochs, {}
+    same = EpochReport.objects.filter(job=job, epoch__in=rows)
+    known = {epoch: rest for epoch, *rest in same.values_list("epoch", "step", "logs")}
+    # A new leader may repeat its predecessor's report: then the time of the first report stays.
+    new = [row for row in rows.values() if known.get(row.epoch) != [row.step, row.logs]]
+    EpochReport.objects.bulk_create(
+        new,
+        update_conflicts=True,
+        unique_fields=["job", "epoch"],
+        update_fields=["generation", "step", "logs", "at"],
+    )
+    if new:
+        metric_values_write(job, {row.epoch: row.logs for row in new})
+    newest = rows[max(rows)]
+    if newest.epoch + 1 >= job.epoch:
+        job.update_columns(epoch=newest.epoch + 1, metrics=newest.logs)

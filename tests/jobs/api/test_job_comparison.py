@@ -58,8 +58,8 @@ def test_jobs_stand_side_by_side(ada: User, client_of: Clients) -> None:
         granted_at=timezone.now() - timedelta(hours=1),
     )  # fmt: skip
     train(first, 20)
-    metric_values_write(first, 0, {"val_accuracy": 0.5, "loss": 2.0})
-    metric_values_write(first, 1, {"val_accuracy": 0.25, "loss": 1.0})
+    metric_values_write(first, {0: {"val_accuracy": 0.5, "loss": 2.0}})
+    metric_values_write(first, {1: {"val_accuracy": 0.25, "loss": 1.0}})
     answer = get(client_of(ada), [second, first])
     assert [job["id"] for job in answer["jobs"]] == [second.pk, first.pk]
     # Two hours held before and one since, not only in steps.

@@ -33,7 +33,7 @@ def make(owner: User, accuracy: float | None = None, **other: Any) -> Job:
     job = job_make(owner, **other)
     search_terms_write(job)
     if accuracy is not None:
-        metric_values_write(job, 0, {"val_accuracy": accuracy, "loss": 1 - accuracy})
+        metric_values_write(job, {0: {"val_accuracy": accuracy, "loss": 1 - accuracy}})
     return job
 
 
@@ -190,9 +190,9 @@ def test_others_descriptions_are_not_there(ada: User, bob: User, client_of: Clie
 def test_the_best_values_of_metrics_are_kept(ada: User) -> None:
     job = job_make(ada, stop_metric="gain_loss", epoch=0)
     for epoch, value in enumerate([0.5, 0.9, 0.7]):
-        metric_values_write(job, epoch, {"accuracy": value, "loss": value, "gain_loss": value})
+        metric_values_write(job, {epoch: {"accuracy": value, "loss": value, "gain_loss": value}})
     job.epoch = 3
-    metric_values_write(job, 0, {"accuracy": 0.4, "odd": None})  # a late report
+    metric_values_write(job, {0: {"accuracy": 0.4, "odd": None}})  # a late report
     rows = {row.name: (row.best, row.best_epoch, row.last) for row in job.metric_values.all()}
     assert rows == {
         "accuracy": (0.9, 1, 0.7), "loss": (0.5, 0, 0.7), "gain_loss": (0.9, 1, 0.7),

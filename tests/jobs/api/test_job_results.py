@@ -24,7 +24,7 @@ Clients = Callable[..., APIClient]
 
 def epoch_add(job: Job, epoch: int, logs: Mapping[str, float | None]) -> None:
     job.epoch = epoch + 1
-    metric_values_write(job, epoch, logs)
+    metric_values_write(job, {epoch: logs})
     EpochReport.objects.create(
         job=job, epoch=epoch, generation=1, step=10 * (epoch + 1), logs=logs, at=at(epoch)
     )

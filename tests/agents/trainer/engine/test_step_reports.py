@@ -1,18 +1,30 @@
-"""Reports of steps: those of half a second are one."""
+"""Reports of steps and phases: those of half a second are one."""
 
 from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from agents.trainer.contract.run_dir import ReportWriter
-from agents.trainer.engine.step_reports import StepReports
+from agents.trainer.engine.step_reports import PhaseReports, StepReports
 from agents.trainer.model.progress import Progress
 from agents.trainer.step.stepper import StepOutcome
-from controlplane.core.protocol.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind
+from tests.agents.trainer.local_jobs import local_job, training_spec
+from tests.agents.trainer.trial_jobs import HEAD
+
+VALIDATED_JOB = (
+    HEAD
+    + """
+def build(settings):
+    return compiled(net(), metrics=["accuracy"]), (X, Y), (X[:8], Y[:8])
+"""
+)
 
 
 class Written(ReportWriter):
@@ -61,3 +73,42 @@ def test_the_time_between_two_reports_may_change(monkeypatch: pytest.MonkeyPatch
         reports.add(Progress(step=step), 32, 1.0, StepOutcome(1.0, False, {}), 32)
     spans = [(told["first_step"], told["last_step"]) for told in written.data]
     assert spans == [(1, 1), (2, 2), (3, 5), (6, 8)]
+
+
+def test_a_phase_that_soon_ends_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five short evaluations, and one that lasts."""
+    told: list[tuple[float, str]] = []
+    now_s = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    writer = cast(ReportWriter, SimpleNamespace(phase=lambda name: told.append((now_s, name))))
+    phases = PhaseReports(writer, "training", lambda: 0.5)
+    for _ in range(5):
+        phases.begin("evaluating")
+        phases.begin("training")
+        phases.settle()
+        now_s += 0.2
+    phases.begin("evaluating")
+    for _ in range(10):
+        now_s += 0.2
+        phases.settle()
+    assert [(round(at, 1), phase) for at, phase in told] == [
+        (100.0, "evaluating"),
+        (100.6, "training"),
+        (101.2, "evaluating"),
+    ]
+
+
+def test_a_job_of_short_epochs_reports_each_of_them_and_little_else(tmp_path: Path) -> None:
+    stop = StopCondition(kind=StopKind.EPOCHS, limit=30)
+    with local_job(tmp_path, training_spec(stop=stop, global_batch_size=24), VALIDATED_JOB) as job:
+        job.report_every_s = 3600.0
+        job.resize(1)
+        job.wait_finished()
+        job.trainers[0].read()
+        reports = job.trainers[0].reports
+    of_kind = {kind: [row.data for row in reports if row.kind is kind] for kind in ReportKind}
+    steps = [(row["first_step"], row["last_step"]) for row in of_kind[ReportKind.STEPS]]
+    assert steps == [(1, 1), (2, 30)]
+    assert [row["epoch"] for row in of_kind[ReportKind.EPOCH]] == list(range(30))
+    phases = [row["phase"] for row in of_kind[ReportKind.PHASE]]
+    assert phases == ["booting", "building", "tracing", "training", "evaluating", "saving"]
