@@ -34,8 +34,9 @@ REPORT_EVERY_MOST_S = 60.0
 LINGERING = frozenset({ReportKind.STEPS, ReportKind.EPOCH, ReportKind.PHASE, ReportKind.LEFT})
 #: Times in a row that the control plane has to fail over a batch before the batch is halved.
 FAILURES_LIMIT = 3
-#: Least time between two batches.
-SPACING_S = 0.05
+#: Least time between two batches, and after one with many items for each of them: a node that has
+#: much to say does not keep the control plane from others.
+SPACING_S, ITEM_SPACING_S = 0.05, 0.005
 
 
 @dataclass(slots=True)
@@ -73,6 +74,7 @@ class Outbox:
         self._is_alone = False  # a batch without items was accepted just before
         self._turn = 0
         self._last_sent_at = float("-inf")
+        self._spacing_s = SPACING_S
         self._accepted_version: str | None = None
 
     def is_due(
@@ -85,7 +87,7 @@ class Outbox:
     ) -> bool:
         """Return whether a batch should be sent now."""
         waited_s = now - self._last_sent_at
-        if waited_s < SPACING_S:
+        if waited_s < min(self._spacing_s, heartbeat_s):
             return False
         if waited_s >= heartbeat_s or wanted_version != self._accepted_version:
             return True
@@ -114,6 +116,7 @@ class Outbox:
         reports = self._take_reports(parcel, in_turn)
         self._take_validations(parcel, validations)
         self._take_logs(parcel, in_turn)
+        self._spacing_s = max(SPACING_S, ITEM_SPACING_S * parcel.num_items)
         parcel.batch = dataclasses.replace(
             parcel.batch,
             reports=tuple(reports),

@@ -2,12 +2,16 @@
 
 The files are the queue and are never truncated. An offset marks the part that the control plane
 has accepted, so an unreachable control plane or a killed agent only causes repeats.
+
+Job code can write reports as well. Of a trainer that has written far more than any healthy one only
+the newest report of each kind is sent, once a second.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
@@ -23,6 +27,10 @@ log = logging.getLogger("agents")
 
 #: Size of one read from a file; a longer line is dropped.
 READ_BYTES = 256 * 1024
+#: Bytes of reports that are sent of a trainer, and more for each second since its start: some 100
+#: epochs or reports of steps a second.
+BURST_BYTES, BYTES_A_SECOND = 16 * 1024 * 1024, 64 * 1024
+SKIP_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,7 @@ class ReportQueue:
         self._reports_read = directory.shipped.reports_offset
         self._own_read = directory.shipped.agent_offset
         self._pending: deque[QueuedReport] = deque()
+        self._skipped_at = -math.inf
 
     def fill(self) -> None:
         """Read more reports, unless a block is pending; memory is bounded by two blocks.
@@ -84,8 +93,32 @@ class ReportQueue:
     def _read_trainers(self) -> bool:
         """Read the trainer's next lines; returns whether there were any (more may follow)."""
         before = self._reports_read
+        if self._is_flooding():
+            return self._skip_to_newest()
         found, self._reports_read = read_reports(self._directory, before, is_agents_own=False)
         self._pending.extend(found)
+        return self._reports_read != before
+
+    def _is_flooding(self) -> bool:
+        """Return whether the trainer has written more reports than a healthy one does."""
+        if self._reports_read <= BURST_BYTES:
+            return False
+        process = self._directory.read_process()
+        age_s = 0.0 if process is None else max(time.time() - process[1], 0.0)
+        return self._reports_read > BURST_BYTES + BYTES_A_SECOND * age_s
+
+    def _skip_to_newest(self) -> bool:
+        """Read the newest report of each kind among the last lines, if it is time for that."""
+        now, before = time.monotonic(), self._reports_read
+        if now - self._skipped_at < SKIP_EVERY_S:
+            return False
+        if self._skipped_at == -math.inf:
+            log.warning("job %d, slot %d reports too much, some is left out", *self._directory.key)
+        self._skipped_at = now
+        start = max(before, plain_file_size(self._directory.reports) - READ_BYTES)
+        found, self._reports_read = read_reports(self._directory, start, is_agents_own=False)
+        newest = {queued.report.kind: queued for queued in found}.values()
+        self._pending.extend(sorted(newest, key=lambda queued: queued.end_offset))
         return self._reports_read != before
 
 

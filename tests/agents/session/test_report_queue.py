@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.session.report_queue import READ_BYTES, ReportQueue
+from agents.session import report_queue
+from agents.session.report_queue import (
+    BYTES_A_SECOND,
+    READ_BYTES,
+    SKIP_EVERY_S,
+    ReportQueue,
+)
 from agents.supervision import run_directory as run_directories
 from agents.supervision.run_directory import AGENT_SEQUENCE, RunDirectory
 from controlplane.core.protocol.wire import ReportKind
@@ -164,3 +171,43 @@ def test_another_error_of_the_disk_is_not_taken_for_a_full_one(
     monkeypatch.setattr(run_directories, "write_atomically", broken)
     with pytest.raises(OSError, match="broken"):
         directory.add_own_report(1, ReportKind.EXITED, {})
+
+
+def test_of_a_flood_of_reports_the_newest_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the trainer is told at once, whatever has been written before."""
+    now_s, burst_bytes = 100.0, 4 * READ_BYTES
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(report_queue, "BURST_BYTES", burst_bytes)
+    directory = run_directory(tmp_path)
+    directory.write_process(1234, time.time())
+    count = 3 * burst_bytes // len(line(0))
+    lines = [line(number) for number in range(count)]
+    lines[-5] = line(count - 5, kind="switched")
+    directory.reports.write_bytes(b"".join(lines))
+    queue = ReportQueue(directory)
+    found = sent(queue)
+    whole = next(place for place, number in enumerate(found) if number != place)
+    assert count / 3 <= whole <= count / 2
+    assert found[whole:] == [count - 5, count - 1]
+    with directory.reports.open("ab") as file:
+        file.write(line(count) + line(count + 1))
+    assert sent(queue) == []
+    now_s += SKIP_EVERY_S
+    assert sent(queue) == [count + 1]
+    with directory.reports.open("ab") as file:
+        file.write(line(count + 2))
+    directory.add_own_report(1, ReportKind.EXITED, {"exit_code": 1})
+    assert sent(queue) == [AGENT_SEQUENCE]
+
+
+def test_an_old_trainer_may_have_reported_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_queue, "BURST_BYTES", 0)
+    directory = run_directory(tmp_path)
+    directory.write_process(1234, time.time() - 4 * READ_BYTES / BYTES_A_SECOND)
+    count = 3 * READ_BYTES // len(line(0))
+    directory.reports.write_bytes(b"".join(map(line, range(count))))
+    assert sent(ReportQueue(directory)) == list(range(count))
