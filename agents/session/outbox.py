@@ -132,7 +132,7 @@ class Outbox:
 
     def accept(self, parcel: InFlightBatch, report_every_s: float = REPORT_EVERY_S) -> None:
         """Process the acknowledgement of all of `parcel`, and the pace that came with it."""
-        self.report_every_s = min(max(report_every_s, REPORT_EVERY_S), REPORT_EVERY_MOST_S)
+        self.report_every_s = min(max(REPORT_EVERY_S, report_every_s), REPORT_EVERY_MOST_S)
         self._is_narrowing = self._is_alone = self._item_limit == 0
         self._item_limit = min(MAX_ITEMS, self._item_limit * 2 or 1)
         self._num_failures = 0

@@ -52,6 +52,7 @@ class ReportQueue:
         self._own_read = directory.shipped.agent_offset
         self._pending: deque[QueuedReport] = deque()
         self._skipped_at = -math.inf
+        self._made_at = time.time()
 
     def fill(self) -> None:
         """Read more reports, unless a block is pending; memory is bounded by two blocks.
@@ -104,8 +105,8 @@ class ReportQueue:
         if self._reports_read <= BURST_BYTES:
             return False
         process = self._directory.read_process()
-        age_s = 0.0 if process is None else max(time.time() - process[1], 0.0)
-        return self._reports_read > BURST_BYTES + BYTES_A_SECOND * age_s
+        began_at = self._made_at if process is None else process[1]
+        return self._reports_read > BURST_BYTES + BYTES_A_SECOND * (time.time() - began_at)
 
     def _skip_to_newest(self) -> bool:
         """Read the newest report of each kind among the last lines, if it is time for that."""
