@@ -322,7 +322,7 @@ class TestReports:
         node, client = fresh_node
         Node.objects.filter(id=node.pk).update(last_seen_at=timezone.now() - timedelta(hours=1))
         response = post(client, "reports/", batch(node))
-        assert (response.status_code, response.json()) == (200, {"stale": []})
+        assert (response.status_code, response.json()["stale"]) == (200, [])
         age = timezone.now() - Node.objects.get().last_seen_at
         assert age < timedelta(seconds=30)
 
@@ -347,7 +347,7 @@ class TestReports:
         node, client = fresh_node
         state = {"job_id": 77, "slot": 0, "generation": 1, "accelerator_index": 0, "pid": 5}
         response = post(client, "reports/", batch(node, trainers=[state]))
-        assert response.json() == {"stale": [state | {"adoption": 0}]}
+        assert response.json()["stale"] == [state | {"adoption": 0}]
 
     def test_the_log_of_another_nodes_trainer_is_not_taken(
         self, fresh_node: tuple[Node, Client]
