@@ -40,6 +40,7 @@ class Submitted:
         self.stack = stack
         self.name = name
         self.go_file = stack.directory / f"go-{name}"
+        self.go_file.unlink(missing_ok=True)  # an earlier test may have had a job of this name
         body = {
             "name": name,
             "code": CODE,
