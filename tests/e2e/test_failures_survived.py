@@ -103,7 +103,7 @@ def fails_by_its_own_code(stack: Stack) -> None:
     assert state["status_code"] == "user_code"
     assert "the examples are used up" in state["status_reason"]
     assert "LookupError" in state["error_traceback"]
-    assert not stack.trainers_of(failing.id)
+    stack.wait_for("the end of its trainer", lambda: not stack.trainers_of(failing.id), DEADLINE_S)
 
 
 def failed(job: FatedJob) -> dict[str, Any] | None:
