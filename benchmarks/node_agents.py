@@ -204,8 +204,8 @@ async def _beat(port: int, agent: Agent, phase: float, ends_at: float, found: Lo
         answer = await _answer(reader, writer, "POST", "reports/", token, json.dumps(body), found)
         if sent_at >= counts_from:
             found.heartbeats_s.append(time.perf_counter() - sent_at)
-        if job_id is not None:
-            report_every_s = json.loads(answer).get("report_every_s", REPORT_EVERY_S)
+        if job_id is not None and answer:
+            report_every_s = json.loads(answer)["report_every_s"]
             found.reports_every_s.add(report_every_s)
             every_s = min(report_every_s, HEARTBEAT_S)
         due_at = max(due_at + every_s, time.perf_counter())
