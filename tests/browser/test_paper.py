@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.page_site import JOB, Site
-from tests.browser.visitor import visit
+from tests.browser.visitor import MUTED, visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -28,15 +28,6 @@ FAULTS = """() => [...document.querySelectorAll("main *")]
         return isCut || one.getBoundingClientRect().right > innerWidth + 1;
     })
     .slice(0, 5).map(one => `${one.tagName} ${one.className} ${one.textContent.slice(0, 40)}`)"""
-
-#: The colour that labels of charts have once they are drawn.
-MUTED = """() => {
-    const probe = document.body.appendChild(document.createElement("i"));
-    probe.style.color = "var(--muted)";
-    const found = getComputedStyle(probe).color;
-    probe.remove();
-    return found;
-}"""
 
 
 def test_nothing_is_cut_on_paper(browser: Browser, site: Site) -> None:

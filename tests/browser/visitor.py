@@ -21,6 +21,14 @@ HURT = """window.hurt !== undefined
     || document.querySelectorAll("main b, .legend b, svg b").length > 0"""
 #: Script that returns what does not fit into the width of the window.
 SIDEWAYS = (Path(__file__).parent / "sideways.js").read_text().split("\n", 1)[1]
+#: Script that returns the colour that labels of charts have once they are drawn.
+MUTED = """() => {
+    const probe = document.body.appendChild(document.createElement("i"));
+    probe.style.color = "var(--muted)";
+    const found = getComputedStyle(probe).color;
+    probe.remove();
+    return found;
+}"""
 WAIT_MS = 60_000
 
 
