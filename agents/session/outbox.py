@@ -34,9 +34,9 @@ REPORT_EVERY_MOST_S = 60.0
 LINGERING = frozenset({ReportKind.STEPS, ReportKind.EPOCH, ReportKind.PHASE, ReportKind.LEFT})
 #: Times in a row that the control plane has to fail over a batch before the batch is halved.
 FAILURES_LIMIT = 3
-#: Least time between two batches, and after one with many items for each of them: a node that has
-#: much to say does not keep the control plane from others.
-SPACING_S, ITEM_SPACING_S = 0.05, 0.005
+#: Least time between two batches, and after a large one for each item and byte of a report: a node
+#: that has much to say does not keep the control plane from others.
+SPACING_S, ITEM_SPACING_S, BYTE_SPACING_S = 0.05, 0.005, 1 / (256 * 1024)
 
 
 @dataclass(slots=True)
@@ -47,6 +47,7 @@ class InFlightBatch:
     counts: list[tuple[TrainerHandle, int]] = field(default_factory=list)
     chunks: list[tuple[TrainerHandle, LogChunk]] = field(default_factory=list)
     validations: list[ValidationAttempt] = field(default_factory=list)
+    report_bytes: int = 0
 
     @property
     def num_items(self) -> int:
@@ -113,10 +114,12 @@ class Outbox:
         start = self._turn % len(trainers) if trainers else 0
         in_turn = [*trainers[start:], *trainers[:start]]
         parcel = InFlightBatch(self._empty_batch(trainers, wanted_version))
-        reports = self._take_reports(parcel, in_turn)
         self._take_validations(parcel, validations)
+        reports = self._take_reports(parcel, in_turn)
         self._take_logs(parcel, in_turn)
-        self._spacing_s = max(SPACING_S, ITEM_SPACING_S * parcel.num_items)
+        self._spacing_s = max(
+            SPACING_S, ITEM_SPACING_S * parcel.num_items, BYTE_SPACING_S * parcel.report_bytes
+        )
         parcel.batch = dataclasses.replace(
             parcel.batch,
             reports=tuple(reports),
@@ -195,14 +198,20 @@ class Outbox:
         self, parcel: InFlightBatch, trainers: Sequence[TrainerHandle]
     ) -> list[TrainerReport]:
         reports: list[TrainerReport] = []
-        size_bytes = 0
+        num_trainers = max(1, len(trainers))
+        room = self._item_limit - parcel.num_items
+        share, share_bytes = max(1, room // num_trainers - 1), MAX_REPORT_BYTES // num_trainers
         for trainer in trainers:
-            count = 0
-            for queued in self._ready(trainer, self._item_limit - len(reports)):
-                size_bytes += queued.size_bytes
-                if reports and size_bytes > MAX_REPORT_BYTES:
+            count = own_bytes = 0
+            for queued in self._ready(trainer, min(share, room - len(reports))):
+                own_bytes += queued.size_bytes
+                size_bytes = parcel.report_bytes + queued.size_bytes
+                if (count and own_bytes > share_bytes) or (
+                    reports and size_bytes > MAX_REPORT_BYTES
+                ):
                     break
                 reports.append(trainer.masked(self._with_remarks(queued.report)))
+                parcel.report_bytes = size_bytes
                 count += 1
             if count:
                 parcel.counts.append((trainer, count))

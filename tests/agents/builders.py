@@ -114,8 +114,8 @@ def wanted_validation(
     )
 
 
-def run_directory(tmp_path: Path) -> RunDirectory:
-    """Make an empty run directory for job 4, slot 2."""
-    directory = RunDirectory(tmp_path, (4, 2))
+def run_directory(tmp_path: Path, slot: int = 2) -> RunDirectory:
+    """Make an empty run directory for a slot of job 4."""
+    directory = RunDirectory(tmp_path, (4, slot))
     directory.prepare()
     return directory

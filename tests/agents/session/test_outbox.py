@@ -9,10 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from agents.session.outbox import ITEM_SPACING_S, MAX_ITEMS, Outbox
+from agents.session.outbox import BYTE_SPACING_S, ITEM_SPACING_S, MAX_ITEMS, Outbox
 from agents.session.report_queue import ReportQueue
 from agents.supervision.trainer_handle import Stage, TrainerHandle
-from controlplane.core.protocol.wire import ReportKind, TrainerReport, encode
+from controlplane.core.protocol.wire import (
+    LogChunk,
+    ReportKind,
+    TrainerReport,
+    ValidationReport,
+    encode,
+)
 from tests.agents.builders import run_directory
 
 #: Uploads and readings that have nothing to do.
@@ -28,24 +34,27 @@ NOTHING = cast(
 
 
 class Reporting(SimpleNamespace):
-    """A trainer that reports, and has no log."""
+    """A trainer that reports; of its log there is always a next piece, or never."""
 
     num_said = 0
 
-    def __init__(self, folder: Path) -> None:
-        self.directory = run_directory(folder)
+    def __init__(self, folder: Path, slot: int = 2, *, has_log: bool = False) -> None:
+        self.directory = run_directory(folder, slot)
         self.queue = ReportQueue(self.directory)
-        silent = SimpleNamespace(next_chunk=lambda *, is_writer_gone: None)
+        chunk = LogChunk(job_id=4, slot=slot, offset=0, text="a line\n") if has_log else None
+        tail = SimpleNamespace(next_chunk=lambda *, is_writer_gone: chunk, accept=lambda _: None)
         super().__init__(
-            key=(4, 2), log_tail=silent, stage=Stage.GONE, masked=lambda report: report
+            key=(4, slot), log_tail=tail, stage=Stage.GONE, masked=lambda report: report
         )
 
-    def say(self, *kinds: ReportKind) -> None:
-        for number, kind in enumerate(kinds, start=self.num_said):
-            report = TrainerReport(
-                job_id=4, slot=2, generation=1, sequence=number, at=1.0, kind=kind
-            )
-            with self.directory.reports.open("a") as file:
+    def say(self, *kinds: ReportKind, size_bytes: int = 0) -> None:
+        data = {"text": "x" * size_bytes}
+        with self.directory.reports.open("a") as file:
+            for number, kind in enumerate(kinds, start=self.num_said):
+                report = TrainerReport(
+                    job_id=4, slot=self.key[1], generation=1, sequence=number, at=1.0, kind=kind,
+                    data=data,
+                )  # fmt: skip
                 file.write(json.dumps(encode(report)) + "\n")
         self.num_said += len(kinds)
 
@@ -77,10 +86,41 @@ def test_a_node_that_has_much_to_say_leaves_time_to_others(tmp_path: Path) -> No
     trainers = [cast(TrainerHandle, trainer)]
     trainer.say(*[ReportKind.STEPS] * MAX_ITEMS)
     parcel = outbox.parcel(100.0, trainers, (), "w1")
-    assert parcel.num_items == MAX_ITEMS
+    assert parcel.num_items == MAX_ITEMS - 1  # and room for a piece of its log
     outbox.accept(parcel)
     trainer.say(ReportKind.SWITCHED)
-    spacing_s = ITEM_SPACING_S * MAX_ITEMS
+    spacing_s = ITEM_SPACING_S * parcel.num_items
     assert not outbox.is_due(100.0 + 0.9 * spacing_s, 60.0, trainers, (), "w1")
     assert outbox.is_due(100.0 + spacing_s, 60.0, trainers, (), "w1")
     assert outbox.is_due(100.0 + 0.5 * spacing_s, 0.5 * spacing_s, trainers, (), "w1")
+
+
+@pytest.mark.parametrize("size_bytes", [0, 2000, 200_000])
+@pytest.mark.parametrize("num_flooding", [1, 3, 7])
+def test_a_flood_of_reports_holds_up_nothing_else(
+    tmp_path: Path, num_flooding: int, size_bytes: int
+) -> None:
+    """Every batch has the validation and a piece of each log, many what another trainer says."""
+    flooding = [Reporting(tmp_path, slot, has_log=True) for slot in range(num_flooding)]
+    quiet = Reporting(tmp_path, 9, has_log=True)
+    trainers = [cast(TrainerHandle, trainer) for trainer in [*flooding, quiet]]
+    outbox, now, num_heard = Outbox("boot", NOTHING, NOTHING), 100.0, 0
+    num_batches = len(trainers)
+    for _ in range(num_batches):
+        for trainer in flooding:
+            count = MAX_ITEMS if size_bytes < 2000 else 10
+            trainer.say(*[ReportKind.EPOCH] * count, size_bytes=size_bytes)
+        if quiet.queue.is_empty:
+            quiet.say(ReportKind.SWITCHED)
+        validation = cast(Any, SimpleNamespace(report=ValidationReport(ok=True), is_accepted=False))
+        parcel = outbox.parcel(now, trainers, [validation], "w1")
+        assert parcel.batch.validations
+        assert len(parcel.batch.logs) == len(trainers)
+        num_heard += any(report.slot == 9 for report in parcel.batch.reports)
+        outbox.accept(parcel)
+        spacing_s = 0.99 * max(
+            ITEM_SPACING_S * parcel.num_items, BYTE_SPACING_S * parcel.report_bytes
+        )
+        assert not outbox.is_due(now + spacing_s, 60.0, trainers, (), "w1")
+        now += 60.0
+    assert num_heard >= num_batches // 3
