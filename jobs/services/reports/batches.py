@@ -192,8 +192,7 @@ def _report_take(
         return
     allocation.last_sequence = report.sequence
     context.forget_generations()
-    name = f"a {report.kind} report of job {context.job.pk}, slot {allocation.slot}"
-    with _refusing(name, slot=allocation.slot, **job_fields(context.job)) as refusal:
+    with _undoing() as refusal:
         report = report_read(report)
         if report.kind is ReportKind.EXITED:
             exited_take(context, allocation, report)
@@ -208,11 +207,22 @@ def _report_take(
 
 
 @contextmanager
-def _refusing(name: str, **fields: object) -> Iterator[list[Exception]]:
-    """Undo, log and list an error, so that one part of a batch does not keep out the others.
+def _refusing(name: str, **fields: object) -> Iterator[None]:
+    """Undo and log an error, so that one part of a batch does not keep out the others.
 
-    The line of the log has `fields`. Errors of the connection to the database are raised: the whole
-    batch is sent again.
+    The line of the log has `fields`.
+    """
+    with _undoing() as refusal:
+        yield
+    for error in refusal:
+        logger.warning("%s is refused: %r", name, error, exc_info=error, extra=fields)
+
+
+@contextmanager
+def _undoing() -> Iterator[list[Exception]]:
+    """Undo, count and list an error.
+
+    Errors of the connection to the database are raised: the whole batch is sent again.
     """
     errors: list[Exception] = []
     try:
@@ -221,7 +231,6 @@ def _refusing(name: str, **fields: object) -> Iterator[list[Exception]]:
     except (OperationalError, InterfaceError):
         raise
     except Exception as error:
-        logger.warning("%s is refused: %r", name, error, exc_info=error, extra=fields)
         counters.count("reports_refused")
         errors.append(error)
 
@@ -229,12 +238,15 @@ def _refusing(name: str, **fields: object) -> Iterator[list[Exception]]:
 def _refusal_note(
     context: ReportContext, allocation: Allocation, report: TrainerReport, error: Exception
 ) -> None:
-    """Add an event for the first refused report of a job, and forget what its handler changed."""
+    """Log a job's first refused report, with an event, and forget what its handler changed."""
     job = context.job
     job.refresh_from_db()
     if not job.events.filter(kind="report_refused").exists():
         text = f"A {report.kind} report of slot {allocation.slot} is not accepted: {error!s:.500}"
         event_add("report_refused", text, now=context.now, job=job)
+        fields = {"slot": allocation.slot, **job_fields(job)}
+        name = f"a {report.kind} report of job {job.pk}, slot {allocation.slot}"
+        logger.warning("%s is refused: %r", name, error, exc_info=error, extra=fields)
 
 
 def _validation_take(

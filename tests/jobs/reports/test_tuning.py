@@ -116,7 +116,12 @@ def test_a_trial_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     assert event(job, "report_refused")
 
 
-def test_a_job_that_is_not_tuned_has_no_trials() -> None:
+def test_a_job_that_is_not_tuned_has_no_trials(caplog: pytest.LogCaptureFixture) -> None:
+    """It says so in its events and in the log of the site, however many it reports."""
     world, job = training(1)
-    say(world, job, FIRST)
+    for _ in range(20):
+        say(world, job, FIRST)
     assert not Trial.objects.exists()
+    assert event(job, "report_refused")
+    (line,) = (one for one in caplog.records if one.levelname == "WARNING")
+    assert "the job does not tune these values" in line.message
