@@ -23,7 +23,8 @@ from controlplane.core.protocol.wire import (
 
 log = logging.getLogger("agents")
 
-MAX_ITEMS = 400
+#: Taken in within a second, as the control plane locks a job as long as it reads its reports.
+MAX_ITEMS = 100
 MAX_REPORT_BYTES = 512 * 1024
 MAX_LOG_BYTES = 256 * 1024
 #: Longest time that the control plane may ask for between two reports.

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agents.session.contact import EXIT_REFUSED, EXIT_REMOVED
+from agents.session.outbox import MAX_ITEMS
 from agents.state_directory import StateDirectory
 from controlplane.core.protocol.wire import ReportKind
 from tests.agents.builders import wanted_trainer
@@ -39,7 +40,7 @@ def test_trainers_go_on_while_the_control_plane_is_away_and_nothing_is_lost(
     plane.refuse_with.clear()
     driven.until(lambda: len(plane.reports(1, 0)) > 30)
     assert [report.sequence for report in plane.reports(1, 0)][:31] == list(range(31))
-    assert max(len(batch.reports) for batch in plane.batches[before:]) <= 400
+    assert max(len(batch.reports) for batch in plane.batches[before:]) <= MAX_ITEMS
 
 
 def test_an_answer_that_is_lost_costs_a_repeat_and_nothing_else(
