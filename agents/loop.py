@@ -24,6 +24,7 @@ from agents.session.uploads import Uploads
 from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
 from agents.supervision.cache import FileCache
+from agents.supervision.deletion import deletions_resume
 from agents.supervision.fork_servers import ForkServers
 from agents.supervision.isolation import Isolation
 from agents.supervision.readings import AcceleratorReader, Readings
@@ -170,7 +171,8 @@ class Agent:
         stages = [trainer.stage for trainer in self.trainers.values()]
         with self._contained(self._state.fork_servers):
             self._fork_servers.step(now)
-        self._around.isolation.step()
+        with self._contained(self._state.path):
+            self._around.isolation.step()
         self._step(now)
         self._uploads.step(now, self.trainers.values())
         self._readings.step(now, self._pids_by_accelerator())
@@ -180,7 +182,8 @@ class Agent:
             self._end_stale(now, state)
         self._touch_alive(now)
         if wanted is not None:
-            self._clean(wanted)
+            with self._contained(self._state.trainers):
+                self._clean(wanted)
         return stages != [trainer.stage for trainer in self.trainers.values()]
 
     def end(self, now: float) -> None:
@@ -203,6 +206,7 @@ class Agent:
 
     def _adopt(self) -> None:
         """Adopt trainers of an earlier agent process from the state directory."""
+        deletions_resume(self._state.trainers)
         validations_sweep(self._state.validations, self._around.isolation)
         directories = RunDirectory.all_in(self._state.trainers)
         for directory in directories:
@@ -247,9 +251,10 @@ class Agent:
     def _reconcile_validations(self, wanted: WantedState) -> None:
         by_key = {(item.validation_id, item.attempt): item for item in wanted.validations}
         for key in [key for key in self._validations if key not in by_key]:
-            self._validations[key].end()
-            if self._validations[key].is_over:
-                self._validations.pop(key).delete()
+            with self._contained(self._validations[key].path):
+                self._validations[key].end()
+                if self._validations[key].is_over:
+                    self._validations.pop(key).delete()
         for key, item in by_key.items():
             num_active = sum(not other.is_over for other in self._validations.values())
             if key not in self._validations and num_active < self._settings.max_validations:

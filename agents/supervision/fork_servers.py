@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import select
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import psutil
 
 from agents.session.backoff import Backoff
 from agents.settings import AgentSettings
+from agents.supervision.deletion import folder_delete
 from agents.supervision.devices import VALIDATION_ENVIRONMENT, accelerator_environment
 from agents.supervision.isolation import JOB_USER_COMMAND, SCRATCH_FOLDER
 from agents.supervision.processes import OwnedProcess, processes_of, trainer_environment
@@ -153,7 +153,7 @@ class ForkServers:
             self._look(now, key, server)
         for server in [item for item in self._ending if item.process.is_gone(now)]:
             self._ending.remove(server)
-            shutil.rmtree(server.folder, ignore_errors=True)
+            folder_delete(server.folder)
         is_one_warming = any(not server.is_warm for server in self._servers.values())
         missing = [key for key in self._wanted if key not in self._servers]
         if missing and not is_one_warming and now >= self._not_before and _has_room():
@@ -262,4 +262,4 @@ def _sweep(parent: Path) -> None:
     for folder in list(parent.iterdir()):
         for process in processes_of(folder):
             process.kill()
-        shutil.rmtree(folder, ignore_errors=True)
+        folder_delete(folder)

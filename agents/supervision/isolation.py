@@ -13,7 +13,6 @@ import grp
 import logging
 import os
 import pwd
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -26,6 +25,7 @@ import psutil
 from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
 from agents.supervision.cgroups import Cgroups
+from agents.supervision.deletion import ROUND_S, deletion, is_done
 from agents.supervision.firewall import Caller, Firewall, Peer
 from agents.supervision.processes import PROJECT_ROOT, uids_of
 from agents.trainer.contract import job_user
@@ -119,6 +119,7 @@ class Isolation:
         self._users: dict[Path, int] = {}  # of run directories
         self._owners: dict[int, str] = {}  # of users that are held
         self._killers: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
+        self._leftovers: dict[int, Iterator[None]] = {}  # being deleted
         self.leaving: list[Path] = []
         self._next = 0
         if self._uids is None:
@@ -139,9 +140,10 @@ class Isolation:
         if self._uids is None:
             return None
         assert run_dir not in self.leaving, f"{run_dir} is not cleared yet"
-        # Not one whose processes are about to be killed.
+        # Not one whose processes are about to be killed, or whose files are being deleted.
         held = (uid for uid, known in self._owners.items() if known == owner)
-        uid = next((uid for uid in held if uid not in self._killers), None) or self._free_uid()
+        left = {*self._killers, *self._leftovers}
+        uid = next((uid for uid in held if uid not in left), None) or self._free_uid()
         self._owners[uid], self._users[run_dir] = owner, uid
         self._wall_up(uid)
         cgroup = ""
@@ -209,12 +211,13 @@ class Isolation:
             if not self._cgroups.remove(run_dir.name):
                 return False
         if list(self._users.values()).count(uid) == 1:
-            if not self._is_killed(uid):
+            if uid not in self._leftovers:
+                if not self._is_killed(uid) or not _ipc_deleted(uid):
+                    return False
+                self._leftovers[uid] = _leftovers_deletion(uid)
+            if not is_done(self._leftovers[uid], ROUND_S):
                 return False
-            if not _ipc_deleted(uid):
-                return False
-            _leftovers_delete(uid)
-            del self._owners[uid]
+            del self._leftovers[uid], self._owners[uid]
             if self._firewall is not None:
                 self._firewall.forget(uid)
         del self._users[run_dir]
@@ -333,23 +336,24 @@ def _capabilities_missing() -> list[str]:
 
 def _give(folder: Path, uid: int) -> None:
     """Give a folder and all in it to a user, the folder itself last; it is closed until then."""
-    for parent, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            os.chown(Path(parent, name), uid, uid, follow_symlinks=False)
+    entries = [Path(entry) for entry in os.scandir(folder)]
+    while entries:
+        entry = entries.pop()
+        os.chown(entry, uid, uid, follow_symlinks=False)
+        if entry.is_dir() and not entry.is_symlink():
+            entries += entry.iterdir()
     os.chown(folder, uid, uid)
 
 
-def _leftovers_delete(uid: int) -> None:
+def _leftovers_deletion(uid: int) -> Iterator[None]:
     """Delete what a user has left in folders that all share: the next job has the same user."""
     for folder in _shared_folders():
-        with contextlib.suppress(OSError):
-            for entry in list(os.scandir(folder)):
-                if entry.stat(follow_symlinks=False).st_uid != uid:
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                else:
-                    Path(entry.path).unlink(missing_ok=True)
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                yield
+                with contextlib.suppress(OSError):
+                    if entry.stat(follow_symlinks=False).st_uid == uid:
+                        yield from deletion(Path(entry.path))
 
 
 def _shared_folders() -> set[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.state_directory import read_json, write_atomically
+from agents.supervision.deletion import folder_delete
 from agents.trainer.contract.full_disk import is_disk_full
 from agents.trainer.contract.plain_files import (
     plain_file_read,
@@ -92,10 +92,8 @@ class RunDirectory:
 
     def delete(self) -> None:
         """Remove the folder and the records, with everything in them."""
-        if self.path.is_symlink() or self.path.is_file():
-            self.path.unlink()
-        shutil.rmtree(self.path, ignore_errors=True)
-        shutil.rmtree(self.records, ignore_errors=True)
+        folder_delete(self.path)
+        folder_delete(self.records)
 
     @property
     def has_traces(self) -> bool:
@@ -186,7 +184,7 @@ class RunDirectory:
         try:
             self._records_ensure()
             if self.own_reports.is_dir() and not self.own_reports.is_symlink():
-                shutil.rmtree(self.own_reports)
+                folder_delete(self.own_reports)
             write_atomically(self.own_reports, "".join(f"{line}\n" for line in lines))
         except OSError as error:
             if not is_disk_full(error):

@@ -7,13 +7,13 @@ import dataclasses
 import json
 import logging
 import os
-import shutil
 from concurrent.futures import Future
 from pathlib import Path
 
 from agents.session.backoff import Backoff
 from agents.session.client import is_passing, wished_wait_s
 from agents.session.report_queue import storable
+from agents.supervision.deletion import folder_delete
 from agents.supervision.devices import VALIDATION_ENVIRONMENT
 from agents.supervision.fetch import code_fetch, forked_state_fetch, source_fetch
 from agents.supervision.isolation import Isolation
@@ -94,7 +94,7 @@ class ValidationAttempt:
 
     def delete(self) -> None:
         """Remove its folder."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        folder_delete(self.path)
 
     def step(self, now: float) -> None:
         """Advance as far as possible; never blocks."""
@@ -244,4 +244,4 @@ def validations_sweep(parent: Path, isolation: Isolation) -> None:
         for process in processes_of(path, uid=isolation.adopt(path.name, path)):
             process.kill()
         isolation.leave(path)
-        shutil.rmtree(path, ignore_errors=True)
+        folder_delete(path)
