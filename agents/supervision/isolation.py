@@ -336,12 +336,9 @@ def _capabilities_missing() -> list[str]:
 
 def _give(folder: Path, uid: int) -> None:
     """Give a folder and all in it to a user, the folder itself last; it is closed until then."""
-    entries = [Path(entry) for entry in os.scandir(folder)]
-    while entries:
-        entry = entries.pop()
-        os.chown(entry, uid, uid, follow_symlinks=False)
-        if entry.is_dir() and not entry.is_symlink():
-            entries += entry.iterdir()
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            os.chown(Path(parent, name), uid, uid, follow_symlinks=False)
     os.chown(folder, uid, uid)
 
 

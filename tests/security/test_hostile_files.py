@@ -28,9 +28,10 @@ from agents.trainer.contract.plain_files import (
     plain_file_write,
 )
 from controlplane.core.protocol.wire import ReportKind
-from tests.agents.builders import run_directory, wanted_trainer
+from tests.agents.builders import run_directory, wanted_trainer, wanted_validation
 from tests.agents.conftest import DrivenAgent
 from tests.agents.control_plane import ControlPlane
+from tests.agents.supervision.test_deletion import deep
 
 SECRET = b"agent-token of another\n"
 
@@ -241,6 +242,21 @@ def test_an_agent_goes_on_with_other_trainers(
     driven.until(lambda: len(plane.reports(2, 1)) > before + 10)
     plane.want(wanted_trainer(plane, slot=1, job_id=2))
     driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+
+
+def test_an_agent_goes_on_after_folders_of_more_levels_than_it_can_walk(
+    plane: ControlPlane, drive: Callable[..., DrivenAgent], state_dir: Path
+) -> None:
+    driven = drive(kept_run_directories=0)
+    plane.want(wanted_trainer(plane), validations=[wanted_validation(plane, 2, play="fine")])
+    driven.until(lambda: plane.reports(1, 0) and any(one.validations for one in plane.batches))
+    (validated,) = (state_dir / "validations").iterdir()
+    deep(validated, state_dir)
+    deep(state_dir / "trainers" / "1-0" / "code", state_dir)
+    plane.want(wanted_trainer(plane, slot=1, job_id=2))
+    driven.until(lambda: plane.reports(2, 1) and ReportKind.EXITED in plane.kinds(1, 0))
+    driven.until(lambda: not list((state_dir / "validations").iterdir()))
+    driven.until(lambda: not list((state_dir / "trainers").glob("1-0*")))
 
 
 def test_an_error_over_one_trainer_does_not_end_the_loop(

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from agents.settings import AgentSettings
-from agents.supervision import isolation
+from agents.supervision import deletion, isolation
 from agents.supervision.deletion import DELETED_PREFIX, deletions_resume, folder_delete
 from agents.supervision.isolation import Isolation
 from agents.supervision.run_directory import RunDirectory
@@ -37,7 +37,7 @@ def deep(folder: Path, _outside: Path) -> None:
 
 
 def wide(folder: Path, _outside: Path) -> None:
-    for number in range(1200):
+    for number in range(200):
         (folder / f"folder-{number}").mkdir()
         (folder / f"file-{number}").touch()
 
@@ -100,13 +100,22 @@ def by_a_later_process(folder: Path) -> None:
     deletions_resume(folder.parent)
 
 
-@pytest.mark.parametrize("fill", [deep, wide, closed, pointing_outside, a_link, a_file])
+FILLS = [deep, wide, closed, pointing_outside, a_link, a_file]
+DELETERS = [by_run_directory, by_validation, by_sweep, by_a_later_process]
+
+
 @pytest.mark.parametrize(
-    "delete", [folder_delete, by_run_directory, by_validation, by_sweep, by_a_later_process]
+    ("delete", "fill"),
+    [(folder_delete, fill) for fill in FILLS]
+    + [(delete, fill) for delete in DELETERS for fill in (deep, a_link, a_file)],
 )
 def test_a_folder_is_deleted_with_all_that_is_in_it(
-    delete: Callable[[Path], None], fill: Callable[[Path, Path], None], tmp_path: Path
+    delete: Callable[[Path], None],
+    fill: Callable[[Path, Path], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(deletion, "_MOVED_LIMIT", 50)  # far below what is in a wide one
     outside, parent = tmp_path / "outside", tmp_path / "parent"
     for folder in (outside, parent, parent / "4-2"):
         folder.mkdir()
