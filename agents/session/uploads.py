@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -70,6 +70,7 @@ class Uploads:
         self._transfers = transfers
         self._settings = settings
         self._uploads: dict[tuple[TrainerKey, int], Upload] = {}
+        self._turns: dict[TrainerKey, int] = {}  # when each trainer's last upload began
 
     def is_over(self, report: TrainerReport) -> bool:
         """Return whether no upload is left to do before `report` may be sent."""
@@ -90,15 +91,22 @@ class Uploads:
         """Drop the upload state of an accepted report."""
         self._uploads.pop(_place(report), None)
 
-    def step(self, now: float, trainers: Iterable[TrainerHandle]) -> None:
-        """Start or continue the next upload of each trainer; never blocks."""
-        for trainer in trainers:
+    def step(self, now: float, trainers: Collection[TrainerHandle]) -> None:
+        """Start or continue the next upload of each trainer; never blocks.
+
+        Who has waited longest comes first, as few run at a time.
+        """
+        turns = {trainer.key: self._turns.get(trainer.key, 0) for trainer in trainers}
+        self._turns = turns
+        for trainer in sorted(trainers, key=lambda trainer: turns[trainer.key]):
             for queued in islice(trainer.queue.head(LOOK_AHEAD), LOOK_AHEAD):
                 if not self.is_over(queued.report):
-                    self._step_one(now, queued.report, trainer.directory.outputs)
+                    if self._has_begun(now, queued.report, trainer.directory.outputs):
+                        turns[trainer.key] = max(turns.values()) + 1
                     break
 
-    def _step_one(self, now: float, report: TrainerReport, outputs: Path) -> None:
+    def _has_begun(self, now: float, report: TrainerReport, outputs: Path) -> bool:
+        """Start or continue an upload; returns whether it was started."""
         upload = self._uploads.get(_place(report))
         if upload is None:
             backoff = Backoff(self._settings.backoff_first_s, self._settings.backoff_cap_s)
@@ -107,14 +115,14 @@ class Uploads:
             if now >= upload.not_before:
                 call = partial(_files_upload, self._client, report, outputs, upload)
                 upload.call = self._transfers.start(f"upload-{report.job_id}", call)
-            return
+            return upload.call is not None
         if not upload.call.done():
-            return
+            return False
         error = upload.call.exception()
         upload.call = None
         if error is None:
             upload.is_over = True
-            return
+            return False
         upload.not_before = now + max(upload.backoff.next_delay_s(), wished_wait_s(error))
         log.warning(
             "uploading files of job %d is tried again: %s",
@@ -122,6 +130,7 @@ class Uploads:
             error,
             extra=_fields(report),
         )
+        return False
 
 
 def files_named(report: TrainerReport) -> Sequence[str]:

@@ -1,0 +1,74 @@
+"""Whose files are uploaded next, without an agent around it."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from agents.session.uploads import CHECKPOINT, Uploads
+from agents.settings import AgentSettings
+from agents.supervision.trainer_handle import TrainerHandle
+from controlplane.core.protocol.wire import ReportKind, TrainerReport
+
+NUM_ROUNDS, NUM_AT_ONCE = 60, 2
+
+
+class Transfers(SimpleNamespace):
+    """Calls that end one a round, the oldest first; two at a time at most."""
+
+    def start(self, _name: str, call: Callable[[], None]) -> Future[None] | None:
+        if len(self.open) == NUM_AT_ONCE:
+            return None
+        future: Future[None] = Future()
+        self.open.append((future, call))
+        return future
+
+    def end_one(self) -> None:
+        future, call = self.open.popleft()
+        future.set_result(call())
+
+
+class Saving(SimpleNamespace):
+    """A trainer that has always saved something."""
+
+    def __init__(self, folder: Path, job_id: int) -> None:
+        outputs = folder / str(job_id) / "outputs"
+        outputs.mkdir(parents=True)
+        (outputs / CHECKPOINT).write_bytes(b"all variables")
+        self.num_sent = 0
+        super().__init__(
+            key=(job_id, 0),
+            queue=SimpleNamespace(head=lambda _limit: iter([SimpleNamespace(report=self.report)])),
+            directory=SimpleNamespace(outputs=outputs),
+        )
+
+    @property
+    def report(self) -> TrainerReport:
+        data = {"file": CHECKPOINT, "is_last": True}
+        return TrainerReport(
+            job_id=self.key[0], slot=0, generation=1, sequence=self.num_sent, at=1.0,
+            kind=ReportKind.CHECKPOINTED, data=data,
+        )  # fmt: skip
+
+
+def test_trainers_upload_in_turn_whatever_others_save(tmp_path: Path) -> None:
+    sent: Counter[int] = Counter()
+    client = SimpleNamespace(upload=lambda job_id, *_: sent.update([job_id]))
+    transfers = Transfers(open=deque())
+    settings = AgentSettings(server="http://127.0.0.1:9", node="a", state_dir=tmp_path)
+    uploads = Uploads(cast(Any, client), cast(Any, transfers), settings)
+    saving = [Saving(tmp_path, job_id) for job_id in range(1, 6)]
+    for number in range(NUM_ROUNDS):
+        uploads.step(float(number), cast(list[TrainerHandle], saving))
+        transfers.end_one()
+        uploads.step(float(number), cast(list[TrainerHandle], saving))
+        for trainer in saving:
+            if uploads.is_over(trainer.report):
+                uploads.forget(trainer.report)
+                trainer.num_sent += 1
+    assert len(sent) == len(saving)
+    assert max(sent.values()) - min(sent.values()) <= NUM_AT_ONCE
