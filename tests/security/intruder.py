@@ -22,6 +22,8 @@ while time.monotonic() < end:
     os.setsid()
 """
 
+NUM_LEVELS = 1500
+
 
 def uid_of(pid):
     try:
@@ -130,6 +132,15 @@ def stay_behind(victim):
     (own / "alive").symlink_to(own.parents[1] / "made-by-the-agent")
     os.mkfifo(own / "validation.json")
     (own / "shipped.json").symlink_to(own.parents[1] / "credentials.json")
-    Path(f"/tmp/left-by-{os.getuid()}").write_text("for the next one")
+    left = Path(f"/tmp/left-by-{os.getuid()}")
+    left.mkdir(mode=0o700)
+    for folder in (left, own):  # in more levels than a program can walk
+        inner = os.open(folder, os.O_PATH)
+        for _ in range(NUM_LEVELS):
+            os.mkdir("a", dir_fd=inner)
+            outer, inner = inner, os.open("a", os.O_PATH, dir_fd=inner)
+            os.close(outer)
+        os.close(os.open("for the next one", os.O_CREAT, dir_fd=inner))
+        os.close(inner)
     libc = ctypes.CDLL(None)
     libc.shmget(0, 4096, 0o1600), libc.msgget(0, 0o1600), libc.semget(0, 1, 0o1600)
