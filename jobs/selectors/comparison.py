@@ -161,8 +161,8 @@ def _histories(job: Job, bins: _StepBins, num_points: int) -> dict[str, Series]:
     found: dict[str, Series] = {}
     for place, loss in enumerate(bins.losses, start=1):
         if loss is not None:
-            one = found.setdefault(LOSS, Series(job.pk))
-            _add(one, bins, bins.steps[place], float(bins.seconds[place]), loss)
+            at_bin = _place(bins, bins.steps[place], float(bins.seconds[place]))
+            _add(found.setdefault(LOSS, Series(job.pk)), at_bin, loss)
     stride = max(1, -(-job.epoch // num_points))
     reports = (
         EpochReport.objects.filter(job=job)
@@ -172,18 +172,25 @@ def _histories(job: Job, bins: _StepBins, num_points: int) -> dict[str, Series]:
         .values_list("step", "at", "logs")
     )
     for step, at, logs in reports[: 2 * num_points]:
+        at_end = _place(bins, step, _seconds_since_start(job, at))
         for name, value in logs.items():
             if name != LOSS and isinstance(value, int | float):
-                one = found.setdefault(name, Series(job.pk))
-                _add(one, bins, step, _seconds_since_start(job, at), value)
+                _add(found.setdefault(name, Series(job.pk)), at_end, value)
     return found
 
 
-def _add(series: Series, bins: _StepBins, step: float, seconds: float, value: float) -> None:
-    series.steps.append(int(step))
-    series.examples.append(round(float(np.interp(step, bins.steps, bins.examples))))
-    series.seconds.append(round(seconds, 3))
+def _place(bins: _StepBins, step: float, seconds: float) -> tuple[int, int, float, float]:
+    """Return where a step is: steps, examples, seconds, accelerator-hours."""
+    examples = round(float(np.interp(step, bins.steps, bins.examples)))
     held = float(np.interp(step, bins.steps, bins.accelerator_hours))
+    return int(step), examples, round(seconds, 3), held
+
+
+def _add(series: Series, place: tuple[int, int, float, float], value: float) -> None:
+    steps, examples, seconds, held = place
+    series.steps.append(steps)
+    series.examples.append(examples)
+    series.seconds.append(seconds)
     series.accelerator_hours.append(held)
     series.values.append(float(value))
 
