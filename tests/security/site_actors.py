@@ -70,6 +70,8 @@ class Actor:
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
         """Send a request; check that the answer is none of those that must never come.
 
+        The answer has its text, of a file as well, as `all_text`.
+
         Raises:
             AssertionError: a 5xx, a foreign word, no problem document, or a refusal with effect.
         """
@@ -81,10 +83,10 @@ class Actor:
             method, path, data, content_type="application/json", headers=headers
         )
         content = b"".join(answer.streaming_content) if answer.streaming else answer.content
-        answer.text = content.decode(errors="replace")
-        what = f"{self.name}: {method} {path} -> {answer.status_code}: {answer.text[:300]}"
+        answer.all_text = content.decode(errors="replace")
+        what = f"{self.name}: {method} {path} -> {answer.status_code}: {answer.all_text[:300]}"
         assert answer.status_code < 500, what
-        self._words_check(answer.text, what)
+        self._words_check(answer.all_text, what)
         if answer.status_code >= 400:
             is_page = not path.startswith("/api/")
             kind = answer.headers["Content-Type"]
@@ -153,7 +155,7 @@ class Site(World):
         answer = self.agents[played.node.pk].ask("GET", "/api/v1/agent/wanted/?wait=0")
         if answer.status_code != 200:
             return None
-        state: WantedState = decode(WantedState, json.loads(answer.text))
+        state: WantedState = decode(WantedState, json.loads(answer.all_text))
         for orders in (*state.trainers, *state.validations):
             # An admin may clone somebody's job, settings and all, but not the secrets.
             owner, text = self._owner_of(orders), json.dumps(encode(orders))
@@ -191,7 +193,7 @@ class Site(World):
         agent = self.agents[played.node.pk]
         answer = agent.ask("POST", "/api/v1/agent/reports/", batch)
         if answer.status_code == 200:
-            played.stale = decode(BatchReply, json.loads(answer.text)).stale
+            played.stale = decode(BatchReply, json.loads(answer.all_text)).stale
         return answer
 
     def hello(self, played: PlayedNode, boot_id: str, num_accelerators: int) -> Any:
@@ -207,7 +209,7 @@ class Site(World):
         answer = self.agents[node.pk].ask("POST", "/api/v1/agent/hello/", encode(request))
         played.node = Node.objects.get(id=node.pk)
         if answer.status_code == 200:
-            token = json.loads(answer.text)["agent_token"]
+            token = json.loads(answer.all_text)["agent_token"]
             client = Client(headers={"Authorization": f"Agent {token}"})
             self.agents[node.pk] = AgentActor(f"agent of {node.name}", client)
         return answer

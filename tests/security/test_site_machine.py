@@ -213,8 +213,8 @@ class RunningSite(RuleBasedStateMachine):
         actor = self.actor(name, first)
         answer = actor.ask("POST", f"{API}/jobs/actions/", body)
         if answer.status_code == 200:
-            self.outcomes_check(json.loads(answer.text), before)
-            actor.undo = json.loads(answer.text)["undo"]
+            self.outcomes_check(json.loads(answer.all_text), before)
+            actor.undo = json.loads(answer.all_text)["undo"]
 
     def outcomes_check(self, answer: dict[str, Any], before: dict[int, int]) -> None:
         """Check that what is called changed has changed, and nothing else."""
@@ -255,7 +255,7 @@ class RunningSite(RuleBasedStateMachine):
         maker = self.site.sessions[name] if pick % 4 else self.site.actors[name]
         answer = maker.ask("POST", f"{API}/tokens/", body)
         if answer.status_code == 201:
-            text = json.loads(answer.text)["token"]
+            text = json.loads(answer.all_text)["token"]
             client = Client(headers={"Authorization": f"Bearer {text}"})
             has_reading = "jobs:read" in scopes
             reads = maker.reads if has_reading and "admin" in scopes else frozenset({name})
@@ -317,7 +317,7 @@ class RunningSite(RuleBasedStateMachine):
         path = f"{API}/nodes/{node.pk}/{what}/".replace("//", "/")
         answer = self.actor(name, pick).ask("POST" if what else "DELETE", path, body)
         if what == "new-token" and answer.status_code == 201:
-            self.enrolments.append(json.loads(answer.text)["token"])
+            self.enrolments.append(json.loads(answer.all_text)["token"])
         if answer.status_code == 204:
             self.site.nodes = [row for row in self.site.nodes if row.node.pk != node.pk]
 
@@ -374,7 +374,7 @@ class RunningSite(RuleBasedStateMachine):
         assert self.site is not None
         answer = self.actor(name, pick).ask("POST", f"{API}/enrolment-tokens/")
         if answer.status_code == 201:
-            self.enrolments.append(json.loads(answer.text)["token"])
+            self.enrolments.append(json.loads(answer.all_text)["token"])
         token = self.enrolments[-1] if self.enrolments else "vfe_invented"
         known = self.site.nodes[pick % len(self.site.nodes)].node.name
         request = encode(enrol_request(token, known if pick % 3 else f"new{pick}", 1 + pick % 3))
@@ -382,7 +382,7 @@ class RunningSite(RuleBasedStateMachine):
             request[field] = value
         reply = self.site.visitor.ask("POST", f"{API}/agent/enrol/", request)
         if reply.status_code == 201 and len(self.site.nodes) < 5:
-            said = json.loads(reply.text)
+            said = json.loads(reply.all_text)
             node = Node.objects.get(id=said["node_id"])
             self.site.nodes = [row for row in self.site.nodes if row.node.pk != node.pk]
             self.site.node_add(node, said["agent_token"])
