@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,6 +49,13 @@ def run_dirs_below(directory: Path) -> list[tuple[psutil.Process, Path]]:
         except (psutil.Error, OSError):
             continue
     return found
+
+
+def deletions_wait() -> None:
+    """Wait for the threads that delete large folders."""
+    for thread in threading.enumerate():
+        if thread.name == "deletion":
+            thread.join(DEADLINE_S)
 
 
 def wait_until(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
@@ -127,6 +135,9 @@ def state_dir(tmp_path: Path) -> Iterator[Path]:
     left = trainers_below(path)
     for process in left:
         process.kill()
+    deletions_wait()
+    # What is left there may have more levels than pytest can delete.
+    subprocess.run(["rm", "-rf", path], check=True)
     assert not left, f"processes are left: {left}"
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,9 +20,18 @@ from agents.supervision.run_directory import RunDirectory
 from agents.supervision.validations import ValidationAttempt, validations_sweep
 from controlplane.core.protocol.wire import WantedValidation
 from tests.agents.builders import training_spec
+from tests.agents.conftest import deletions_wait
 
 #: More than Python calls functions in each other, and than a process opens files.
 LEVELS = 1200
+
+
+@pytest.fixture(autouse=True)
+def _deletes_what_a_failed_test_leaves(tmp_path: Path) -> Iterator[None]:
+    """Delete it by another program: it may have more levels than pytest can delete."""
+    yield
+    deletions_wait()
+    subprocess.run(["rm", "-rf", *tmp_path.iterdir()], check=True)
 
 
 def deep(folder: Path, _outside: Path) -> None:
@@ -124,17 +133,10 @@ def test_a_folder_is_deleted_with_all_that_is_in_it(
     fill(parent / "4-2", outside)
     delete(parent / "4-2")
     assert not os.path.lexists(parent / "4-2")
-    wait()
+    deletions_wait()
     assert not list(parent.iterdir())
     assert [path.read_text() for path in outside.iterdir()] == ["kept"]
     assert outside.stat().st_mode == mode
-
-
-def wait() -> None:
-    """Wait for the threads of deletions that take long."""
-    for thread in threading.enumerate():
-        if thread.name == "deletion":
-            thread.join(60.0)
 
 
 @pytest.mark.parametrize("fill", [deep, wide, pointing_outside])
