@@ -201,6 +201,7 @@ class Outbox:
         reports: list[TrainerReport] = []
         num_trainers = max(1, len(trainers))
         room = self._item_limit - parcel.num_items
+        # Equal shares, less a place each for a piece of the log.
         share, share_bytes = max(1, room // num_trainers - 1), MAX_REPORT_BYTES // num_trainers
         for trainer in trainers:
             count = own_bytes = 0
