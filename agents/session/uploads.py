@@ -94,18 +94,18 @@ class Uploads:
     def step(self, now: float, trainers: Collection[TrainerHandle]) -> None:
         """Start or continue the next upload of each trainer; never blocks.
 
-        Who has waited longest comes first, as few run at a time.
+        Few run at a time, so the trainer whose last one began first comes first.
         """
         turns = {trainer.key: self._turns.get(trainer.key, 0) for trainer in trainers}
         self._turns = turns
         for trainer in sorted(trainers, key=lambda trainer: turns[trainer.key]):
             for queued in islice(trainer.queue.head(LOOK_AHEAD), LOOK_AHEAD):
                 if not self.is_over(queued.report):
-                    if self._has_begun(now, queued.report, trainer.directory.outputs):
+                    if self._advance(now, queued.report, trainer.directory.outputs):
                         turns[trainer.key] = max(turns.values()) + 1
                     break
 
-    def _has_begun(self, now: float, report: TrainerReport, outputs: Path) -> bool:
+    def _advance(self, now: float, report: TrainerReport, outputs: Path) -> bool:
         """Start or continue an upload; returns whether it was started."""
         upload = self._uploads.get(_place(report))
         if upload is None:

@@ -7,6 +7,7 @@ recursion nor the number of open files limits the depth.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import stat
@@ -33,8 +34,11 @@ def folder_delete(path: Path) -> None:
     The name is free on return. What cannot be deleted is left beside it, under another name.
     """
     steps = deletion(path)
-    if not is_done(steps, ROUND_S):
-        threading.Thread(target=is_done, args=(steps,), name="deletion", daemon=True).start()
+    if not deletion_advance(steps, ROUND_S):
+        rest = threading.Thread(
+            target=deletion_advance, args=(steps,), name="deletion", daemon=True
+        )
+        rest.start()
 
 
 def deletions_resume(parent: Path) -> None:
@@ -43,8 +47,8 @@ def deletions_resume(parent: Path) -> None:
         folder_delete(path)
 
 
-def is_done(steps: Iterator[None], limit_s: float = float("inf")) -> bool:
-    """Advance a deletion for some time; return whether it has come to its end."""
+def deletion_advance(steps: Iterator[None], limit_s: float = math.inf) -> bool:
+    """Go on with a deletion for some time, in seconds; return whether it is complete."""
     ends_at = time.monotonic() + limit_s
     return not any(time.monotonic() >= ends_at for _ in steps)
 

@@ -25,7 +25,7 @@ import psutil
 from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
 from agents.supervision.cgroups import Cgroups
-from agents.supervision.deletion import ROUND_S, deletion, is_done
+from agents.supervision.deletion import ROUND_S, deletion, deletion_advance
 from agents.supervision.firewall import Caller, Firewall, Peer
 from agents.supervision.processes import PROJECT_ROOT, uids_of
 from agents.trainer.contract import job_user
@@ -215,7 +215,7 @@ class Isolation:
                 if not self._is_killed(uid) or not _ipc_deleted(uid):
                     return False
                 self._leftovers[uid] = _leftovers_deletion(uid)
-            if not is_done(self._leftovers[uid], ROUND_S):
+            if not deletion_advance(self._leftovers[uid], ROUND_S):
                 return False
             del self._leftovers[uid], self._owners[uid]
             if self._firewall is not None:

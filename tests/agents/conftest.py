@@ -136,7 +136,7 @@ def state_dir(tmp_path: Path) -> Iterator[Path]:
     for process in left:
         process.kill()
     deletions_wait()
-    # What is left there may have more levels than pytest can delete.
+    # `shutil.rmtree`, which pytest deletes with, fails over folders of a thousand levels.
     subprocess.run(["rm", "-rf", path], check=True)
     assert not left, f"processes are left: {left}"
 

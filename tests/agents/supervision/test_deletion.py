@@ -28,7 +28,7 @@ LEVELS = 1200
 
 @pytest.fixture(autouse=True)
 def _deletes_what_a_failed_test_leaves(tmp_path: Path) -> Iterator[None]:
-    """Delete it by another program: it may have more levels than pytest can delete."""
+    """Delete folders by `rm`, as pytest fails over a thousand levels."""
     yield
     deletions_wait()
     subprocess.run(["rm", "-rf", *tmp_path.iterdir()], check=True)

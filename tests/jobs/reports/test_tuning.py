@@ -117,7 +117,7 @@ def test_a_trial_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_a_job_that_is_not_tuned_has_no_trials(caplog: pytest.LogCaptureFixture) -> None:
-    """It says so in its events and in the log of the site, however many it reports."""
+    """An event and a line of the log say so once, however many trials the job reports."""
     world, job = training(1)
     for _ in range(20):
         say(world, job, FIRST)
