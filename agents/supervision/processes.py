@@ -47,6 +47,9 @@ KEPT_VARIABLES = (
 )
 _PR_SET_CHILD_SUBREAPER = 36
 _REAPED_AT_ONCE = 100
+#: Most bytes of a process's environment that are searched for its run directory. Code can give
+#: each of its processes megabytes, and all are searched in one round of the agent's loop.
+ENVIRONMENT_BYTES = 256 * 1024
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -317,20 +320,28 @@ def processes_of(
     """Yield living processes in the process group or with this run directory in the environment.
 
     Pass `group` only while the group is known to exist, because its number may be reused later. An
-    accelerator is free only if no process is found. With `uid`, processes of other users are left
-    out, which may claim the run directory. psutil objects are made for matches only.
+    accelerator is free only if no process is found. Environments of processes of other users than
+    `uid` (None: the agent's) are not read; with `uid`, such processes are left out, which may claim
+    the run directory. psutil objects are made for matches only.
     """
     mark = f"{RUN_DIR_VARIABLE}={run_dir}".encode()
+    user = os.geteuid() if uid is None else uid
     for pid in psutil.pids():
         try:
-            is_ours = group is not None and os.getpgid(pid) == group
-            if is_ours or mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            is_users = user in uids_of(pid)
+            is_ours = group is not None and os.getpgid(pid) == group and (uid is None or is_users)
+            if is_ours or (is_users and _has_variable(pid, mark)):
                 process = psutil.Process(pid)
-                is_gone = process.status() == psutil.STATUS_ZOMBIE
-                if not is_gone and (uid is None or uid in uids_of(pid)):
+                if process.status() != psutil.STATUS_ZOMBIE:
                     yield process
         except (psutil.Error, OSError):
             continue  # gone meanwhile, or of another user
+
+
+def _has_variable(pid: int, variable: bytes) -> bool:
+    """Return whether the first `ENVIRONMENT_BYTES` of a process's environment have a variable."""
+    with Path(f"/proc/{pid}/environ").open("rb", buffering=0) as file:
+        return variable in file.read(ENVIRONMENT_BYTES).split(b"\0")
 
 
 def uids_of(pid: int) -> Sequence[int]:

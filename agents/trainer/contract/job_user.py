@@ -31,10 +31,14 @@ _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CAPABILITIES_VERSION_3 = 0x20080522
 _IPC_RMID = 0
-#: Of each machine: AUDIT_ARCH_*, and the numbers of add_key (request_key and keyctl follow), socket
-#: and seccomp.
-_CALLS = {"x86_64": (0xC000003E, 248, 41, 317), "aarch64": (0xC00000B7, 217, 198, 277)}
-_IO_URING_SETUP = 425
+#: Of each machine: AUDIT_ARCH_*, and the numbers of add_key (request_key and keyctl follow),
+#: socket, clone, unshare and seccomp.
+_CALLS = {
+    "x86_64": (0xC000003E, 248, 41, 56, 272, 317),
+    "aarch64": (0xC00000B7, 217, 198, 220, 97, 277),
+}
+_IO_URING_SETUP, _CLONE3 = 425, 435
+_CLONE_NEWUSER = 0x10000000
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1, 4
 _SECCOMP_RET_ALLOW, _SECCOMP_RET_ERRNO = 0x7FFF0000, 0x00050000
 #: Bit in the numbers of calls by the x32 ABI of x86_64.
@@ -108,30 +112,46 @@ def _calls_refuse() -> None:
     firewall sees where those of the kind VSOCK lead, to the host of a virtual machine. io_uring,
     which opens sockets past this filter.
 
+    Namespaces of users: in one, a process has all capabilities, and with them parts of the kernel
+    that have had most of its faults. clone3 hides what it asks for from filters; it is missing for
+    a job, so that the C library uses clone.
+
     Raises:
         OSError: the kernel has no such filters, or the machine is none of `_CALLS`.
     """
     if platform.machine() not in _CALLS:
         raise OSError(errno.ENOSYS, f"isolation uid is not made for {platform.machine()}")
-    architecture, add_key, open_socket, seccomp = _CALLS[platform.machine()]
+    architecture, add_key, open_socket, clone, unshare, seccomp = _CALLS[platform.machine()]
     load, is_equal, is_greater, has_bits, end = 0x20, 0x15, 0x25, 0x45, 0x06
-    instructions = (
+    kinds, namespaces, refuse, allow, missing = 11, 16, 18, 19, 20
+    #: Instruction, where it goes on if true and if false (0: at the next one), and its value.
+    steps = (
         (load, 0, 0, 4),  # of struct seccomp_data: arch
-        (is_equal, 0, 11, architecture),
+        (is_equal, 0, refuse, architecture),
         (load, 0, 0, 0),  # nr
-        (has_bits, 9, 0, _X32_BIT),
-        (is_equal, 3, 0, open_socket),
-        (is_equal, 7, 0, _IO_URING_SETUP),
-        (is_greater, 7, 0, add_key + 2),
-        (is_greater, 5, 6, add_key - 1),
-        (load, 0, 0, 16),  # the first argument
-        (is_equal, 4, 0, socket.AF_UNIX),
-        (is_equal, 3, 0, socket.AF_INET),
-        (is_equal, 2, 0, socket.AF_INET6),
-        (is_equal, 1, 0, socket.AF_NETLINK),
-        (end, 0, 0, _SECCOMP_RET_ERRNO | errno.EPERM),
+        (has_bits, refuse, 0, _X32_BIT),
+        (is_equal, refuse, 0, _IO_URING_SETUP),
+        (is_equal, missing, 0, _CLONE3),
+        (is_equal, namespaces, 0, unshare),
+        (is_equal, namespaces, 0, clone),
+        (is_equal, kinds, 0, open_socket),
+        (is_greater, allow, 0, add_key + 2),
+        (is_greater, refuse, allow, add_key - 1),
+        (load, 0, 0, 16),  # kinds: the first argument
+        (is_equal, allow, 0, socket.AF_UNIX),
+        (is_equal, allow, 0, socket.AF_INET),
+        (is_equal, allow, 0, socket.AF_INET6),
+        (is_equal, allow, refuse, socket.AF_NETLINK),
+        (load, 0, 0, 16),  # namespaces: the first argument
+        (has_bits, refuse, allow, _CLONE_NEWUSER),
+        (end, 0, 0, _SECCOMP_RET_ERRNO | errno.EPERM),  # refuse
         (end, 0, 0, _SECCOMP_RET_ALLOW),
+        (end, 0, 0, _SECCOMP_RET_ERRNO | errno.ENOSYS),  # missing
     )
+    instructions = [
+        (code, max(true - place - 1, 0), max(false - place - 1, 0), value)
+        for place, (code, true, false, value) in enumerate(steps)
+    ]
     code = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("@HP", len(instructions), ctypes.addressof(buffer))
