@@ -31,6 +31,8 @@ READ_BYTES = 256 * 1024
 #: epochs or reports of steps a second.
 BURST_BYTES, BYTES_A_SECOND = 16 * 1024 * 1024, 64 * 1024
 SKIP_EVERY_S = 1.0
+#: What is read to find a trainer's last report of some kind: it ends after few more.
+LAST_BYTES = 4 * READ_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +152,16 @@ def read_reports(
 def last_report(
     directory: RunDirectory, kinds: Container[ReportKind], *, is_agents_own: bool
 ) -> TrainerReport | None:
-    """Return the last report of one of `kinds` that the trainer, or the agent for it, wrote."""
-    last, offset, after = None, -1, 0
-    while after != offset:
-        offset = after
-        found, after = read_reports(directory, offset, is_agents_own=is_agents_own)
+    """Return the last report of one of `kinds` that the trainer, or the agent for it, wrote.
+
+    Only the last `LAST_BYTES` are read: user code can make the file as long as it likes.
+    """
+    path = directory.own_reports if is_agents_own else directory.reports
+    end = plain_file_size(path)
+    last, before, offset = None, -1, max(0, end - LAST_BYTES)
+    while before < offset < end:
+        before = offset
+        found, offset = read_reports(directory, before, is_agents_own=is_agents_own)
         last = next((item.report for item in reversed(found) if item.report.kind in kinds), last)
     return last
 

@@ -104,6 +104,21 @@ def everything_read(directory: RunDirectory) -> list[Any]:
     return sent
 
 
+def bytes_read() -> int:
+    """Return the number of bytes that this process has read so far."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_little_is_read_of_a_file_of_any_size(name: str, tmp_path: Path) -> None:
+    directory = run_directory(tmp_path)
+    with place_of(directory, name).open("ab") as file:
+        file.truncate(4 * 1024**3)  # takes no room
+    before = bytes_read()
+    everything_read(directory)
+    assert bytes_read() - before < 16 * 1024**2
+
+
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kind", ["pipe", "link", "loop", "directory", "second name"])
 def test_only_regular_files_are_read_and_written(name: str, kind: str, tmp_path: Path) -> None:
