@@ -2,7 +2,8 @@
 
 The loop is level-triggered. A round compares the newest desired state with the existing trainers,
 so a lost message, a repeated round or a restarted agent has no effect on the result. No call in a
-round blocks: requests and downloads run in the background.
+round blocks: requests and downloads run in the background, and processes of a job for which a round
+has to wait are killed (`Watchdog`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from agents.supervision.readings import AcceleratorReader, Readings
 from agents.supervision.run_directory import RunDirectory, TrainerKey
 from agents.supervision.trainer_handle import AgentContext, Stage, TrainerHandle
 from agents.supervision.validations import ValidationAttempt, ValidationKey, validations_sweep
+from agents.supervision.watchdog import Watchdog
 from agents.trainer.contract.full_disk import is_disk_full
 from controlplane.core.protocol.wire import AcceleratorInfo, TrainerState, WantedState
 
@@ -62,6 +64,7 @@ class Agent:
         self._settings = settings
         self._state = state
         self._client = ControlPlaneClient(settings.server, settings.request_timeout_s)
+        self._watchdog = Watchdog()
         isolation = Isolation(settings, len(accelerators))
         self._fork_servers = ForkServers(
             settings, accelerators, state.fork_servers, has_firewall=isolation.has_firewall
@@ -76,6 +79,7 @@ class Agent:
             self._fork_servers,
             isolation,
             self._make_room,
+            self._watchdog,
         )
         self._introduction = Introduction(settings, state, self._client, host, accelerators)
         uploading = Background(settings.max_transfers, self.wake.set)
@@ -203,6 +207,7 @@ class Agent:
             for validation in self._validations.values():
                 validation.end()
         self._client.close()
+        self._watchdog.close()
 
     def _adopt(self) -> None:
         """Adopt trainers of an earlier agent process from the state directory."""
@@ -235,7 +240,7 @@ class Agent:
         by_key = {(item.spec.job_id, item.slot): item for item in wanted.trainers}
         for key, trainer in self.trainers.items():
             if key not in by_key:
-                with self._contained(trainer.directory.path):
+                with self._contained(trainer.directory.path), trainer.watched():
                     trainer.end(now)
         for key, item in by_key.items():
             if key not in self.trainers:
@@ -244,7 +249,7 @@ class Agent:
                 directory = RunDirectory(self._state.trainers, key)
                 self.trainers[key] = TrainerHandle(directory, self._around)
             trainer = self.trainers[key]
-            with self._contained(trainer.directory.path):
+            with self._contained(trainer.directory.path), trainer.watched():
                 trainer.report_every_s = self._outbox.report_every_s
                 trainer.follow(item)
 
@@ -266,10 +271,10 @@ class Agent:
         """Advance all; trainers that hold accelerators come first, so that these become free."""
         mine = sorted(self.trainers.values(), key=lambda item: item.stage is Stage.FETCHING)
         for trainer in [*mine, *self._foreign]:
-            with self._contained(trainer.directory.path):
+            with self._contained(trainer.directory.path), trainer.watched():
                 trainer.step(now, self._is_accelerator_free)
         for validation in self._validations.values():
-            with self._contained(validation.path):
+            with self._contained(validation.path), validation.watched():
                 validation.step(now)
 
     @contextmanager
@@ -318,7 +323,8 @@ class Agent:
         self._alive_at = now
         for trainer in self.trainers.values():
             if trainer.stage is Stage.RUNNING:
-                trainer.directory.touch_alive()
+                with trainer.watched():
+                    trainer.directory.touch_alive()
 
     def _clean(self, wanted: WantedState) -> None:
         """Drop trainers that are gone, fully reported and not wanted; keep a few folders."""

@@ -240,7 +240,8 @@ class Outbox:
 
     def _ready(self, trainer: TrainerHandle, limit: int) -> Iterator[QueuedReport]:
         """Yield the next reports up to the first whose files are not uploaded yet."""
-        trainer.queue.fill()
+        with trainer.watched():
+            trainer.queue.fill()
         for queued in trainer.queue.head(max(0, limit)):
             if not self._uploads.is_over(queued.report):
                 return
@@ -256,4 +257,5 @@ class Outbox:
 
 
 def _next_chunk(trainer: TrainerHandle) -> LogChunk | None:
-    return trainer.log_tail.next_chunk(is_writer_gone=trainer.stage is Stage.GONE)
+    with trainer.watched():
+        return trainer.log_tail.next_chunk(is_writer_gone=trainer.stage is Stage.GONE)

@@ -233,6 +233,15 @@ class Isolation:
         if not self.is_cleared(run_dir):
             self.leaving.append(run_dir)
 
+    def kill(self, run_dir: Path) -> None:
+        """Kill all processes of a run directory's user; may be called on any thread, and waits."""
+        uid = self._users.get(run_dir)
+        if uid is not None:
+            _helper_run(*self._kill_arguments(uid))
+
+    def _kill_arguments(self, uid: int) -> tuple[str, str, str]:
+        return "--kill", str(uid), str(uid if self._uids is None else self._uids[0])
+
     @property
     def pids(self) -> set[int]:
         """Process ids of helpers."""
@@ -250,8 +259,7 @@ class Isolation:
         """
         killer, started_at = self._killers.get(uid, (None, 0.0))
         if killer is None:
-            guard = uid if self._uids is None else self._uids[0]
-            command = (*JOB_USER_COMMAND, "--kill", str(uid), str(guard))
+            command = (*JOB_USER_COMMAND, *self._kill_arguments(uid))
             self._killers[uid] = subprocess.Popen(command, env={}, cwd="/"), time.monotonic()
             return False
         if killer.poll() is None:

@@ -8,6 +8,7 @@ import logging
 import signal
 from collections.abc import Callable, Mapping, MutableMapping
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -28,6 +29,7 @@ from agents.supervision.masking import Mask
 from agents.supervision.oom_kills import OomKillCounter
 from agents.supervision.processes import OwnedProcess, processes_of
 from agents.supervision.run_directory import RunDirectory, TrainerKey
+from agents.supervision.watchdog import Watchdog
 from agents.trainer.contract.full_disk import is_disk_full
 from controlplane.core.protocol.wire import (
     REPORT_EVERY_S,
@@ -77,6 +79,7 @@ class AgentContext:
     fork_servers: ForkServers
     isolation: Isolation
     make_room: Callable[[], None]
+    watchdog: Watchdog
 
     def files_of(self, resource: str) -> SiteFiles:
         """Return the files of a job or a validation on the site."""
@@ -155,6 +158,10 @@ class TrainerHandle:
             pid=self._process.pid if self._process else 0,
             adoption=self._adopted,
         )
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Have the trainer killed if a block that handles its files takes too long."""
+        return self._around.watchdog.watching(self._kill_stuck)
 
     def masked(self, report: TrainerReport) -> TrainerReport:
         """Return a report of the trainer without the values of its secrets."""
@@ -341,6 +348,14 @@ class TrainerHandle:
                 "killing the trainer of job %d, slot %d: %s", *self.key, self._kill_reason
             )
             process.kill()
+
+    def _kill_stuck(self) -> None:
+        """Kill the trainer, whose files the loop waits for; called on the watchdog's thread."""
+        self._kill_reason = "its files could not be read or written"
+        self._log.error("killing the trainer of job %d, slot %d: %s", *self.key, self._kill_reason)
+        if self._process is not None:
+            self._process.kill()
+        self._around.isolation.kill(self.directory.path)
 
     def _start_fetch(self, wanted: WantedTrainer) -> None:
         if wanted.accelerator_index not in self._around.accelerators:

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from agents.session.backoff import Backoff
@@ -91,6 +92,16 @@ class ValidationAttempt:
         self._is_unwanted = True
         if self._process is not None:
             self._process.kill()
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Have the validation killed if a block that handles its files takes too long."""
+        return self._around.watchdog.watching(self._kill_stuck)
+
+    def _kill_stuck(self) -> None:
+        log.error("killing validation %s: its files could not be read or written", self.path.name)
+        if self._process is not None:
+            self._process.kill()
+        self._around.isolation.kill(self.path)
 
     def delete(self) -> None:
         """Remove its folder."""

@@ -1,0 +1,138 @@
+"""A job for which the agent's loop has to wait is killed, and the loop goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from agents import loop
+from agents.session.report_queue import ReportQueue
+from agents.supervision.heartbeat import Pulse
+from agents.supervision.log_tail import LogTail
+from agents.supervision.run_directory import RunDirectory
+from agents.supervision.validations import ValidationAttempt
+from agents.supervision.watchdog import CHECK_S, Watchdog
+from controlplane.core.protocol.wire import ReportKind
+from tests.agents.builders import wanted_trainer, wanted_validation
+from tests.agents.conftest import DrivenAgent, run_dirs_below, wait_until
+from tests.agents.control_plane import ControlPlane
+
+Drive = Callable[..., DrivenAgent]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the loop's watchdog wait for one check alone."""
+    monkeypatch.setattr(loop, "Watchdog", partial(Watchdog, CHECK_S))
+
+
+def blocked(
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+    folder_of: Callable[[Any], Path],
+    folder: Path,
+) -> None:
+    """Have a method wait while a process of a run directory lives, as for a lock that it holds."""
+    method = getattr(owner, name)
+
+    def waiting(self: Any, *arguments: Any, **options: Any) -> Any:
+        if folder_of(self) == folder:
+            wait_until(lambda: folder not in [run_dir for _, run_dir in run_dirs_below(folder)])
+        return method(self, *arguments, **options)
+
+    monkeypatch.setattr(owner, name, waiting)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "folder_of"),
+    [
+        pytest.param(RunDirectory, "touch_alive", lambda self: self.path, id="sign of life"),
+        pytest.param(ReportQueue, "fill", lambda self: self._directory.path, id="reports"),
+        pytest.param(LogTail, "next_chunk", lambda self: self._directory.path, id="log"),
+        pytest.param(LogTail, "trim", lambda self: self._directory.path, id="end of the log"),
+        pytest.param(Pulse, "is_lost", lambda self: self._path.parent, id="pulse"),
+    ],
+)
+def test_a_trainer_is_killed_whose_files_keep_the_loop_waiting(
+    owner: type,
+    name: str,
+    folder_of: Callable[[Any], Path],
+    plane: ControlPlane,
+    drive: Drive,
+    state_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loop, "ALIVE_EVERY_S", 0.0)
+    driven = drive()
+    plane.want(wanted_trainer(plane, 0), wanted_trainer(plane, 1, job_id=2))
+    driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+    driven.until(lambda: ReportKind.SWITCHED in plane.kinds(2, 1))
+    blocked(monkeypatch, owner, name, folder_of, state_dir / "trainers" / "1-0")
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    exited = plane.report(1, 0, ReportKind.EXITED)
+    assert exited is not None
+    assert exited.data["reason"] == "its files could not be read or written"
+    num_before = len(plane.reports(2, 1))
+    driven.until(lambda: len(plane.reports(2, 1)) > num_before + 10)
+    assert ReportKind.EXITED not in plane.kinds(2, 1)
+
+
+def test_a_validation_is_killed_whose_files_keep_the_loop_waiting(
+    plane: ControlPlane, drive: Drive, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driven = drive()
+    plane.want(
+        wanted_trainer(plane, 1, job_id=2),
+        validations=[wanted_validation(plane, 3, timeout_s=600.0, play="hang")],
+    )
+    validations = state_dir / "validations"
+    driven.until(lambda: run_dirs_below(validations) and plane.reports(2, 1))
+    (folder,) = validations.iterdir()
+    blocked(monkeypatch, ValidationAttempt, "_trim_log", lambda self: self.path, folder)
+    driven.until(lambda: any(batch.validations for batch in plane.batches))
+    (report,) = next(batch.validations for batch in plane.batches if batch.validations)
+    assert (report.ok, report.code) == (False, "crashed")
+    num_before = len(plane.reports(2, 1))
+    driven.until(lambda: len(plane.reports(2, 1)) > num_before + 10)
+
+
+def test_each_long_wait_is_ended_and_no_short_one() -> None:
+    watchdog = Watchdog(CHECK_S)
+    ended = threading.Event()
+    for _ in range(3):
+        ended.clear()
+        with watchdog.watching(ended.set):
+            assert ended.wait(60.0)
+    watchdog.close()
+
+    watchdog = Watchdog(4 * CHECK_S)
+    killed: list[int] = []
+    for number in range(350):  # in all longer than one may be
+        with watchdog.watching(partial(killed.append, number)):
+            time.sleep(CHECK_S / 50)
+    watchdog.close()
+    assert not killed
+
+
+def test_an_error_while_killing_ends_no_watch(caplog: pytest.LogCaptureFixture) -> None:
+    watchdog = Watchdog(CHECK_S)
+    ended = threading.Event()
+
+    def fail() -> None:
+        ended.set()
+        raise psutil.NoSuchProcess(1)
+
+    for kill in (fail, ended.set):
+        ended.clear()
+        with watchdog.watching(kill):
+            assert ended.wait(60.0)
+    watchdog.close()
+    assert "what the loop waits for cannot be killed" in caplog.text
