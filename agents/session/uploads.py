@@ -101,11 +101,11 @@ class Uploads:
         for trainer in sorted(trainers, key=lambda trainer: turns[trainer.key]):
             for queued in islice(trainer.queue.head(LOOK_AHEAD), LOOK_AHEAD):
                 if not self.is_over(queued.report):
-                    if self._advance(now, queued.report, trainer.directory.outputs):
+                    if self._advance(now, queued.report, trainer):
                         turns[trainer.key] = max(turns.values()) + 1
                     break
 
-    def _advance(self, now: float, report: TrainerReport, outputs: Path) -> bool:
+    def _advance(self, now: float, report: TrainerReport, trainer: TrainerHandle) -> bool:
         """Start or continue an upload; returns whether it was started."""
         upload = self._uploads.get(_place(report))
         if upload is None:
@@ -113,7 +113,7 @@ class Uploads:
             upload = self._uploads[_place(report)] = Upload(files_named(report), backoff)
         if upload.call is None:
             if now >= upload.not_before:
-                call = partial(_files_upload, self._client, report, outputs, upload)
+                call = partial(_files_upload, self._client, report, trainer, upload)
                 upload.call = self._transfers.start(f"upload-{report.job_id}", call)
             return upload.call is not None
         if not upload.call.done():
@@ -147,13 +147,14 @@ def files_named(report: TrainerReport) -> Sequence[str]:
 
 
 def _files_upload(
-    client: ControlPlaneClient, report: TrainerReport, outputs: Path, upload: Upload
+    client: ControlPlaneClient, report: TrainerReport, trainer: TrainerHandle, upload: Upload
 ) -> None:
     """Send the files that are not uploaded yet.
 
     Raises:
         ControlPlaneAwayError, NotAuthorisedError, NodeRemovedError: retry the rest later.
     """
+    outputs = trainer.directory.outputs
     for name in upload.names:
         if name in upload.done:
             continue
@@ -172,7 +173,8 @@ def _files_upload(
             _file_upload(client, report, path, CHECKPOINT if is_passing_one else name, upload)
             if is_part and name not in upload.errors:
                 # The parts of a long job would fill the disk.
-                plain_file_delete(path, outputs.parent)
+                with trainer.watched():
+                    plain_file_delete(path, outputs.parent)
         upload.done.add(name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -44,7 +45,11 @@ class Reporting(SimpleNamespace):
         chunk = LogChunk(job_id=4, slot=slot, offset=0, text="a line\n") if has_log else None
         tail = SimpleNamespace(next_chunk=lambda *, is_writer_gone: chunk, accept=lambda _: None)
         super().__init__(
-            key=(4, slot), log_tail=tail, stage=Stage.GONE, masked=lambda report: report
+            key=(4, slot),
+            log_tail=tail,
+            stage=Stage.GONE,
+            masked=lambda report: report,
+            watched=nullcontext,
         )
 
     def say(self, *kinds: ReportKind, size_bytes: int = 0) -> None:

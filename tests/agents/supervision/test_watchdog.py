@@ -1,10 +1,12 @@
-"""A job for which the agent's loop has to wait is killed, and the loop goes on."""
+"""A job for which the agent has to wait is killed, and the loop goes on."""
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import psutil
 import pytest
 
 from agents import loop
+from agents.session import uploads
 from agents.session.report_queue import ReportQueue
 from agents.supervision.heartbeat import Pulse
 from agents.supervision.log_tail import LogTail
@@ -104,6 +107,29 @@ def test_a_validation_is_killed_whose_files_keep_the_loop_waiting(
     driven.until(lambda: len(plane.reports(2, 1)) > num_before + 10)
 
 
+def test_a_trainer_is_killed_whose_sent_file_cannot_be_deleted(
+    plane: ControlPlane, drive: Drive, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = state_dir / "trainers" / "1-0"
+    delete = uploads.plain_file_delete
+
+    def waiting(path: Path, below: Path) -> None:
+        wait_until(lambda: not run_dirs_below(folder))
+        delete(path, below)
+
+    monkeypatch.setattr(uploads, "plain_file_delete", waiting)
+    content = b"another job's model"
+    plane.files["jobs/1/source/"] = content
+    wanted = wanted_trainer(plane, play="predict")
+    spec = replace(wanted.spec, model_sha256=hashlib.sha256(content).hexdigest())
+    plane.want(replace(wanted, spec=spec))
+    driven = drive()
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    exited = plane.report(1, 0, ReportKind.EXITED)
+    assert exited is not None
+    assert exited.data["reason"] == "its files could not be read or written"
+
+
 def test_each_long_wait_is_ended_and_no_short_one() -> None:
     watchdog = Watchdog(CHECK_S)
     ended = threading.Event()
@@ -114,12 +140,28 @@ def test_each_long_wait_is_ended_and_no_short_one() -> None:
     watchdog.close()
 
     watchdog = Watchdog(4 * CHECK_S)
-    killed: list[int] = []
-    for number in range(350):  # in all longer than one may be
-        with watchdog.watching(partial(killed.append, number)):
+    ended.clear()
+    for _ in range(350):  # in all longer than one may be
+        with watchdog.watching(ended.set):
             time.sleep(CHECK_S / 50)
     watchdog.close()
-    assert not killed
+    assert not ended.is_set()
+
+
+def test_a_wait_on_another_thread_is_ended_as_well() -> None:
+    watchdog = Watchdog(CHECK_S)
+    ended = [threading.Event(), threading.Event()]
+
+    def wait(event: threading.Event) -> None:
+        with watchdog.watching(event.set):
+            assert event.wait(60.0)
+
+    other = threading.Thread(target=wait, args=(ended[0],))
+    other.start()
+    wait(ended[1])
+    other.join()
+    watchdog.close()
+    assert ended[0].is_set()
 
 
 def test_an_error_while_killing_ends_no_watch(caplog: pytest.LogCaptureFixture) -> None:
@@ -135,4 +177,4 @@ def test_an_error_while_killing_ends_no_watch(caplog: pytest.LogCaptureFixture) 
         with watchdog.watching(kill):
             assert ended.wait(60.0)
     watchdog.close()
-    assert "what the loop waits for cannot be killed" in caplog.text
+    assert "what the agent waits for cannot be killed" in caplog.text
