@@ -420,6 +420,34 @@ def test_what_a_user_shares_does_not_outlive_it(tmp_path: Path) -> None:
     assert not any(file.exists() for file in files)
 
 
+def test_all_of_a_user_is_killed_at_once_and_nothing_else(tmp_path: Path) -> None:
+    root_needed()
+    first = 300_000 + os.getpid() % 4_000_000 * 10
+    settings = agent_settings("http://127.0.0.1:9", tmp_path, job_uids=range(first, first + 3))
+    isolation = Isolation(settings, 1)
+    sleeping = []
+    for job in (1, 2):
+        run_dir = tmp_path / f"{job}-0"
+        run_dir.mkdir()
+        user = isolation.enter(f"job {job}", run_dir)
+        assert user is not None
+        # A session of its own, and nothing in its environment.
+        command = ["/bin/sleep", "100"]
+        process = subprocess.Popen(command, env={}, user=user.uid, start_new_session=True)
+        sleeping.append(process)
+    try:
+        isolation.kill(tmp_path / "3-0")
+        isolation.kill(tmp_path / "1-0")
+        assert sleeping[0].wait(timeout=60) == -signal.SIGKILL
+        assert sleeping[1].poll() is None
+    finally:
+        for process in sleeping:
+            process.kill()
+            process.wait()
+    for job in (1, 2):
+        wait_until(lambda name=f"{job}-0": isolation.is_cleared(tmp_path / name))
+
+
 #: Asks for a namespace of users in each way, then makes a thread, a process and another namespace.
 ASKING = """
 import ctypes, errno, os, platform, subprocess, threading
