@@ -31,7 +31,8 @@ READ_BYTES = 256 * 1024
 #: epochs or reports of steps a second.
 BURST_BYTES, BYTES_A_SECOND = 16 * 1024 * 1024, 64 * 1024
 SKIP_EVERY_S = 1.0
-#: What is read to find a trainer's last report of some kind: it ends after few more.
+#: Bytes at the end of a file of reports in which the last one of some kind is looked for. A trainer
+#: that has ended writes no more, so that one is there.
 LAST_BYTES = 4 * READ_BYTES
 
 
