@@ -70,6 +70,7 @@ class ValidationAttempt:
         self._deadline = float("inf")
         self._starved_s = 0.0
         self._has_timed_out = False
+        self._kill_reason = ""
         self._is_unwanted = False
 
     @property
@@ -98,7 +99,9 @@ class ValidationAttempt:
         return self._around.watchdog.watching(self._kill_stuck)
 
     def _kill_stuck(self) -> None:
-        log.error("killing validation %s: its files could not be read or written", self.path.name)
+        """Kill the validation, whose files the loop waits for; called on the watchdog's thread."""
+        self._kill_reason = "its files could not be read or written"
+        log.error("killing validation %s: %s", self.path.name, self._kill_reason)
         if self._process is not None:
             self._process.kill()
         self._around.isolation.kill(self.path)
@@ -197,9 +200,12 @@ class ValidationAttempt:
             )
             log.info("validation %d: %s", number, report.code or "passed")
             return
+        message = f"the process that built the code ended with status {exit_code}"
+        if self._kill_reason:
+            message = f"the process that built the code was ended: {self._kill_reason}"
         self._finish(
             code="crashed",
-            message=f"the process that built the code ended with status {exit_code}",
+            message=message,
             at_fault="code",
             traceback=self._log_tail(),
         )

@@ -103,6 +103,7 @@ def test_a_validation_is_killed_whose_files_keep_the_loop_waiting(
     driven.until(lambda: any(batch.validations for batch in plane.batches))
     (report,) = next(batch.validations for batch in plane.batches if batch.validations)
     assert (report.ok, report.code) == (False, "crashed")
+    assert report.message.endswith("was ended: its files could not be read or written")
     num_before = len(plane.reports(2, 1))
     driven.until(lambda: len(plane.reports(2, 1)) > num_before + 10)
 
