@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from controlplane.core.scheduling.consolidation import repack
+from controlplane.core.scheduling.consolidation import Moves, repack
 from controlplane.core.scheduling.free_capacity import FreeCapacity, NodeId, take_packed
 from controlplane.core.values.types import (
     Accelerator,
@@ -19,7 +19,7 @@ from controlplane.core.values.types import (
 )
 
 
-def place(snapshot: Snapshot, decision: Decision) -> Allocation:
+def place(snapshot: Snapshot, decision: Decision, *, is_repacked: bool = True) -> Allocation:
     """Assign accelerators to every share.
 
     A job keeps its accelerators of the share's kinds, in slot order; when it holds too many of one
@@ -30,7 +30,8 @@ def place(snapshot: Snapshot, decision: Decision) -> Allocation:
     only when there are no others; the plan leaves them out then.
 
     A share with places of its own (`Share.by_node`) is served before all others, exactly there.
-    Finally, jobs that fit on fewer nodes are moved, where that pays (`consolidation`).
+    Finally, where `is_repacked`, jobs that fit on fewer nodes are moved, where that pays
+    (`consolidation`).
 
     Raises:
         ValueError: the shares of a kind exceed its capacity in the cluster or on a node.
@@ -53,7 +54,7 @@ def place(snapshot: Snapshot, decision: Decision) -> Allocation:
         job_id: [*(one for one in row if one.id in kept[job_id]), *added[job_id]]
         for job_id, row in held.items()
     }
-    moves = repack(snapshot, decision, placed, free)
+    moves = repack(snapshot, decision, placed, free) if is_repacked else Moves()
     chosen = {
         job_id: tuple(one.id for one in row) for job_id, row in (placed | moves.placed).items()
     }

@@ -228,3 +228,25 @@ def test_free_accelerators_go_to_the_higher_tier(name: str) -> None:
     plan = decide(snapshot, name)
     assert 2 not in plan.waiting
     assert Counter(resize.job_id for resize in plan.resizes)[2] == 1
+
+
+@every_policy
+@pytest.mark.parametrize("held", [(1,), (1, 5), (5,)], ids=["beside", "both", "in the way"])
+def test_a_higher_job_on_several_nodes_comes_to_rest(name: str, held: tuple[int, ...]) -> None:
+    """It fits on one node, half of which a lower job holds or is about to get."""
+    speed = Speed(distance=1.0)
+    scattered = replace(job_make(1, least=2, most=2), performance=speed, running_since=0.0)
+    packed = replace(job_make(2, least=2, most=2), performance=speed, running_since=0.0)
+    lower = replace(job_make(3, most=2, tier=Tier.IDLE), performance=speed, running_since=0.0)
+    snapshot = snapshot_make(
+        accelerators_make("gpu gpu", "gpu gpu", "gpu gpu"),
+        *(replace(job, remaining_examples=1e5) for job in (scattered, packed, lower)),
+        held={1: (2, 6), 2: (3, 4), 3: held},
+        now=1000.0,
+    )
+    for _ in range(24 if name == "pollux" else 8):
+        plan = decide(snapshot, name)
+        if not plan.resizes:
+            break
+        snapshot = after(snapshot, plan)
+    assert decide(snapshot, name).resizes == ()

@@ -31,10 +31,13 @@ class DecidedPart:
 
     @cached_property
     def placed(self) -> Mapping[JobId, tuple[AcceleratorId, ...]]:
-        """Accelerators of the part that each job would get."""
+        """Accelerators of the part that each job would get.
+
+        No job is moved onto fewer nodes yet: only what all parts leave idle is free for that.
+        """
         held = {job.id: self.whole.held.get(job.id, ()) for job in self.whole.jobs}
         shown = replace(self.snapshot, held=held, kept=self.whole.kept)
-        return place(shown, self.decision).accelerators
+        return place(shown, self.decision, is_repacked=False).accelerators
 
     @cached_property
     def taken(self) -> frozenset[AcceleratorId]:
