@@ -195,6 +195,52 @@ def test_a_waiting_job_starts_on_what_another_group_leaves_idle(name: str) -> No
 
 
 @every_policy
+def test_a_job_keeps_what_another_group_leaves_idle(name: str) -> None:
+    """The other group has five and uses four of them, rounded down to a power of two."""
+    jobs = [
+        replace(job_make(1, most=8), project=VISION),
+        replace(job_make(2, least=4, most=4, weight=50.0), project=SPEECH),
+        replace(job_make(3, most=1), project=SPEECH),
+        job_make(4, most=1, weight=7.0),
+        job_make(5, least=4, most=4, weight=100.0),
+    ]
+    snapshot = replace(
+        snapshot_make(
+            accelerators_make("slow " * 7, "slow", "slow", "fast"),
+            *(replace(job, running_since=500.0 if job.id in (1, 2, 4) else None) for job in jobs),
+            held={1: (1, 2, 3, 4), 2: (5, 6, 7), 4: (10,)},
+            now=1000.0,
+        ),
+        projects={VISION: ProjectQuota(guaranteed=5), SPEECH: ProjectQuota(guaranteed=5)},
+    )
+    for _ in range(24 if name == "pollux" else 8):
+        snapshot = after(snapshot, decide(snapshot, name))
+    assert decide(snapshot, name).resizes == ()
+    assert 3 in snapshot.held
+
+
+@every_policy
+def test_a_guarantee_starts_on_what_another_group_leaves_idle(name: str) -> None:
+    """The job of no project moved to the idle one in each cycle, and the other one waited."""
+    jobs = [
+        replace(job_make(1, least=4, most=4), project=VISION),
+        replace(job_make(2, most=2), project=VISION, performance=Speed(company=2.0)),
+        replace(job_make(3, most=2), project=VISION, user=1),
+        replace(job_make(4, most=1), running_since=10.0),
+        replace(job_make(5, most=2), project=SPEECH),
+    ]
+    vision = ProjectQuota(guaranteed=0, limit=None, user_limit=2, guaranteed_by_kind={"gpu": 12})
+    snapshot = replace(
+        snapshot_make(accelerators_make("gpu", "gpu " * 4), *jobs, held={4: (1,)}, now=50.0),
+        projects={VISION: vision, SPEECH: ProjectQuota(guaranteed=4)},
+    )
+    for _ in range(24 if name == "pollux" else 8):
+        snapshot = after(snapshot, decide(snapshot, name))
+    assert decide(snapshot, name).resizes == ()
+    assert 5 in snapshot.held
+
+
+@every_policy
 @pytest.mark.parametrize("num_users", [1, 2])
 @pytest.mark.parametrize("is_held", [False, True])
 def test_a_guarantee_of_a_kind_keeps_the_limits_of_users(

@@ -238,19 +238,23 @@ class _Frame:
     ) -> dict[str, DecidedPart]:
         """Decide for each group on accelerators of its own.
 
-        Where a job is to start on what another one has to leave first, the groups choose once more,
-        without what they leave idle, and the job may start at once.
+        Where a group uses fewer than it may, or a job waits for what another one has to leave, the
+        groups choose once more, the others without what they leave idle: a job may then start at
+        once, or stay where it is.
         """
         parts = self._chosen(whole, apart, budgets)
-        late = {key: _num_late(part) for key, part in parts.items()}
-        used = {key: budgets[key] if late[key] else part.total for key, part in parts.items()}
-        if used == budgets or not any(late.values()):
-            return parts
-        again = self._chosen(whole, apart, used)
-        is_better = sum(map(_num_late, again.values())) < sum(late.values()) and all(
-            again[key].total >= part.total for key, part in parts.items()
-        )
-        return again if is_better else parts
+        for key in budgets:
+            if parts[key].total == budgets[key] and not _num_late(parts[key]):
+                continue
+            used = {one: part.total for one, part in parts.items()} | {key: budgets[key]}
+            if used == budgets:
+                continue
+            again = self._chosen(whole, apart, used)
+            late, late_again = (sum(map(_num_late, one.values())) for one in (parts, again))
+            more = [again[one].total - part.total for one, part in parts.items()]
+            if min(more) >= 0 and (late_again, -sum(more)) < (late, 0):
+                parts = again
+        return parts
 
     def _chosen(
         self, whole: Snapshot, apart: Sequence[QuotaGroup], budgets: Mapping[str, int]
@@ -413,10 +417,12 @@ class _Frame:
 
 
 def _num_late(part: DecidedPart) -> int:
-    """Count the jobs that would start on accelerators that other jobs hold."""
-    in_use, held = part.whole.in_use, part.whole.held
+    """Count the jobs that get nothing, or accelerators that other jobs hold."""
+    in_use, held, placed = part.whole.in_use, part.whole.held, part.placed
     return sum(
-        not held.get(job_id) and not in_use.isdisjoint(row) for job_id, row in part.placed.items()
+        job.id not in placed
+        or not in_use.difference(held.get(job.id, ())).isdisjoint(placed[job.id])
+        for job in part.snapshot.jobs
     )
 
 
