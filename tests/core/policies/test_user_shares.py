@@ -249,3 +249,23 @@ def test_a_running_job_is_not_stopped_for_one_that_cannot_start(name: str) -> No
     for _ in range(6):
         snapshot = after(snapshot, decide(snapshot, name))
     assert decide(snapshot, name).resizes == ()
+
+
+@fair
+@pytest.mark.parametrize("held", [{}, {3: (3, 4, 5)}, {3: (3, 4, 5), 4: (6,)}])
+def test_a_running_job_is_not_stopped_where_it_would_start_again(
+    name: str, held: dict[int, tuple[int, ...]]
+) -> None:
+    """Waiting it counts on the kind of which its owner has some left, and is given the other."""
+    jobs = [
+        *owned(1, 1, weight=50.0, most=1),
+        *owned(1, 2, most=1),
+        *owned(2, 3, weight=50.0, least=3, most=3),
+        *owned(2, 4, weight=50.0, most=1),
+    ]
+    nodes = accelerators_make("cpu cpu", "gpu gpu gpu gpu")
+    snapshot = snapshot_make(nodes, *jobs, held={1: (1,), **held}, now=10.0)
+    for _ in range(24 if name == "pollux" else 8):
+        snapshot = after(snapshot, decide(snapshot, name))
+    assert decide(snapshot, name).resizes == ()
+    assert 4 in snapshot.held

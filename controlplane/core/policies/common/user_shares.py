@@ -77,7 +77,7 @@ def shares_by_user(policy: Policy, sharing: Sharing) -> Policy:
         withheld = _withheld(snapshot, crowd, limits)
         decision = _decided(policy, snapshot, crowd, withheld)
         back = _usable(snapshot, crowd, decision, withheld)
-        back |= _stopped_in_vain(snapshot, crowd, limits, decision, withheld)
+        back |= _stopped_in_vain(snapshot, crowd, decision, withheld)
         if back:
             rest = {job_id: why for job_id, why in withheld.items() if job_id not in back}
             decision = _decided(policy, snapshot, crowd, rest)
@@ -217,24 +217,24 @@ def _usable(
 
 
 def _stopped_in_vain(
-    snapshot: Snapshot,
-    crowd: _Crowd,
-    limits: Mapping[str, Mapping[User, int]],
-    decision: Decision,
-    withheld: Collection[JobId],
+    snapshot: Snapshot, crowd: _Crowd, decision: Decision, withheld: Collection[JobId]
 ) -> frozenset[JobId]:
-    """Return the running jobs that are withheld for jobs which a decision does not start.
+    """Return the running jobs that would not be withheld if they waited.
 
-    Stopped, such a job would be given its accelerators again, as it would fit another kind as well.
+    Stopped, such a job could be given its accelerators again: it fits another kind as well, or is
+    withheld for jobs which a decision does not start.
     """
     running = {job_id for job_id in withheld if snapshot.held.get(job_id)}
     if not running:
         return frozenset()
+    held = {job_id: row for job_id, row in snapshot.held.items() if job_id not in running}
+    stopped = replace(snapshot, held=held)
+    then = replace(crowd, kinds=_kinds(stopped, crowd.capacity))
     members = {
         user: [job for job in jobs if job.id in decision.shares or job.id in withheld]
         for user, jobs in crowd.members.items()
     }
-    still = _withheld(snapshot, replace(crowd, members=members), limits)
+    still = _withheld(stopped, replace(then, members=members), user_limits(then))
     return frozenset(running.difference(still))
 
 
