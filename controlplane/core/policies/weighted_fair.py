@@ -76,22 +76,27 @@ def weighted_fair_power_of_two(snapshot: Snapshot) -> Decision:
 
 
 def _pools_assign(snapshot: Snapshot, capacity: Mapping[str, int]) -> dict[JobId, str]:
-    """Put each job in one pool: the kind it holds, else where its share would be largest."""
+    """Put each job in one pool: the kind it holds, else where its share would be largest.
+
+    What the jobs of a pool cannot use belongs to the share as well.
+    """
     held = held_by_kind(snapshot)
     pools: dict[JobId, str] = {}
     weights = dict.fromkeys(capacity, 0.0)
+    unused = dict(capacity)
     ordered = urgency_order(snapshot.jobs)
     for job in ordered:
         kind = held_kind(held[job.id])
         if kind is not None and job.min_accelerators <= capacity[kind]:
             pools[job.id] = kind
             weights[kind] += job.share_weight
+            unused[kind] -= job.max_accelerators
     for job in ordered:
         if job.id in pools:
             continue
         room = {
             kind: min(
-                total * job.share_weight / (weights[kind] + job.share_weight),
+                max(total * job.share_weight / (weights[kind] + job.share_weight), unused[kind]),
                 job.max_accelerators,
             )
             for kind, total in capacity.items()
@@ -101,6 +106,7 @@ def _pools_assign(snapshot: Snapshot, capacity: Mapping[str, int]) -> dict[JobId
         if kind is not None:
             pools[job.id] = kind
             weights[kind] += job.share_weight
+            unused[kind] -= job.max_accelerators
     return pools
 
 

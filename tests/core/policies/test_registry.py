@@ -10,6 +10,7 @@ from controlplane.core.cycle import decide
 from controlplane.core.policies import POLICIES, policy_summary
 from controlplane.core.policies.weighted_fair import AGEING_S, progressive_fill
 from controlplane.core.values.explanations import reason
+from controlplane.core.values.types import Share
 from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make
 
 FOUR = accelerators_make("cpu cpu", "cpu cpu")
@@ -110,6 +111,25 @@ def test_kinds_are_not_mixed_in_a_job() -> None:
     shares = POLICIES["weighted_fair"](snapshot).shares
     assert (shares[1].kind, shares[1].count) == ("gpu", 3)
     assert (shares[2].kind, shares[2].count) == ("cpu", 2)
+
+
+@pytest.mark.parametrize("name", ["weighted_fair", "weighted_fair_power_of_two"])
+@pytest.mark.parametrize(("most", "kind"), [(1, "cpu"), (2, "gpu")])
+def test_a_new_job_goes_where_others_leave_something(name: str, most: int, kind: str) -> None:
+    """The jobs on six GPUs can use all of them; that on two CPUs one of these, or both."""
+    nodes = accelerators_make("cpu cpu", "gpu gpu gpu gpu gpu gpu")
+    running = [
+        job_make(1, weight=50, most=most),
+        job_make(2, weight=25, least=3, most=3),
+        job_make(3, weight=25, least=3, most=3),
+    ]
+    held = {1: (1, 2)[:most], 2: (3, 4, 5), 3: (6, 7, 8)}
+    snapshot = snapshot_make(nodes, *running, job_make(4, most=1), held=held)
+    decision = POLICIES[name](snapshot)
+    if kind == "cpu":
+        assert decision.shares[4] == Share("cpu", 1)
+    else:
+        assert "of kind gpu: 6 of 6 are held" in str(decision.reasons[4])
 
 
 def test_job_that_can_never_run_says_so() -> None:
