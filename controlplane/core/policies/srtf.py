@@ -32,13 +32,15 @@ class _Claim:
 
     Attributes:
         demands: accelerators by kind, the kind it holds first, then the fastest.
-        left_s: predicted seconds until it ends; None: unknown.
+        seconds: predicted seconds until it ends on the demand, by kind; None: unknown.
+        left_s: the least of them; None: unknown.
         is_on_trial: whether it has an end and is within its minute of measurement.
         rank_s: sort key.
     """
 
     job: Job
     demands: Mapping[str, int]
+    seconds: Mapping[str, float | None]
     left_s: float | None
     rank_s: float
     is_running: bool
@@ -81,7 +83,7 @@ def srtf(snapshot: Snapshot) -> Decision:
             count=count,
             capacity=capacity[kind],
             kind=kind,
-            end=_end(claim),
+            end=_end(claim, kind),
             jobs=len(running),
         )
         running.append(claim)
@@ -114,15 +116,17 @@ def _claim(
         and job.remaining_examples is not None
         and job.attained_accelerator_s < TRIAL_S * max(demands.values(), default=0)
     )
-    return _Claim(job, ordered, best_s, rank_s, own is not None, on_trial)
+    return _Claim(job, ordered, seconds, best_s, rank_s, own is not None, on_trial)
 
 
-def _end(claim: _Claim) -> Reason:
+def _end(claim: _Claim, kind: str) -> Reason:
+    """Say when a job would end on a kind."""
     if claim.is_on_trial:
         return reason("srtf_trial", trial=TRIAL_S)
-    if claim.left_s is None:
+    seconds = claim.seconds[kind]
+    if seconds is None:
         return reason("srtf_unknown")
-    return reason("srtf_end", end_s=claim.left_s)
+    return reason("srtf_end", end_s=seconds)
 
 
 def _waiting(
@@ -130,7 +134,7 @@ def _waiting(
 ) -> Reason:
     kind, count = next(iter(claim.demands.items()))
     have = tuple(reason("free", free=free[k], capacity=capacity[k], kind=k) for k in claim.demands)
-    is_known = claim.is_on_trial or claim.left_s is not None
+    is_known = claim.is_on_trial or claim.seconds[kind] is not None
     return reason(
         "srtf_waits",
         count=count,
@@ -138,5 +142,5 @@ def _waiting(
         have=have,
         jobs=len(running),
         once=reason("srtf_once") if is_known else None,
-        end=_end(claim),
+        end=_end(claim, kind),
     )
