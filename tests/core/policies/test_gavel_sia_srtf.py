@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane.core.cycle import decide
 from controlplane.core.policies.gavel.policy import ROUND_S, gavel
 from controlplane.core.policies.gavel.program import time_fractions
 from controlplane.core.policies.sia.configurations import (
@@ -32,7 +33,7 @@ from controlplane.core.policies.sia.program import (
 from controlplane.core.policies.srtf import srtf
 from controlplane.core.values.types import Job
 from tests.core.performances import Curve
-from tests.core.snapshots import accelerators_make, job_make, snapshot_make
+from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make
 
 TWO_NODES = accelerators_make("gpu gpu gpu gpu", "gpu gpu gpu gpu")
 TWO_KINDS = accelerators_make("fast", "slow")
@@ -356,3 +357,16 @@ def test_srtf_tries_out_jobs_of_unknown_speed_for_a_minute() -> None:
     assert "has 60 s to show how fast it goes" in str(first.reasons[2])
     tried = dataclasses.replace(new, attained_accelerator_s=8 * 60.0)
     assert set(srtf(snapshot_make(TWO_NODES, known, tried)).shares) == {1}
+
+
+def test_gavel_keeps_no_job_on_a_kind_that_turns_out_not_to_run_it() -> None:
+    """Its speed became known within the round."""
+    nodes = accelerators_make("slow slow", "fast fast")
+    job = dataclasses.replace(job_make(1, most=2), remaining_examples=1e5)
+    first = snapshot_make(nodes, job, now=1000.0)
+    then = dataclasses.replace(after(first, decide(first, "gavel")), now=1060.0)
+    [held] = then.held.values()
+    kind, other = ("slow", "fast") if held == (1, 2) else ("fast", "slow")
+    known = dataclasses.replace(then.jobs[0], performance=Speed(by_kind={kind: 0.0}))
+    decision = gavel(dataclasses.replace(then, jobs=(known,)))
+    assert decision.shares[1].kind == other

@@ -99,7 +99,7 @@ def gavel(snapshot: Snapshot) -> Decision:
     began_at = snapshot.now
     if carried is not None and snapshot.now - carried.round_began_at < ROUND_S:
         began_at = carried.round_began_at
-        kept = _kept(jobs, carried.given, capacity)
+        kept = _kept(wishes, carried.given, capacity)
     shares = _round(wishes, capacity, kept)
     rest = GavelState(began_at, snapshot.now, received_s, shares)
     left_s = began_at + ROUND_S - snapshot.now
@@ -159,21 +159,21 @@ def _age_s(job: Job, now: float) -> float:
 
 
 def _kept(
-    jobs: Sequence[Job], given: Mapping[JobId, Share], capacity: Mapping[str, int]
+    wishes: Sequence[_Wish], given: Mapping[JobId, Share], capacity: Mapping[str, int]
 ) -> dict[JobId, Share]:
     """Return the shares that jobs hold until the end of the round, as far as still possible."""
     free = dict(capacity)
     kept: dict[JobId, Share] = {}
-    for job in jobs:
+    for job, kind in ((wish.job, wish.kind) for wish in wishes):
         share = given.get(job.id)
         if (
             share is not None
-            and job.accepts(share.kind)
+            and share.kind == kind
             and job.min_accelerators <= share.count <= job.max_accelerators
-            and share.count <= free.get(share.kind, 0)
+            and share.count <= free[kind]
         ):
             kept[job.id] = share
-            free[share.kind] -= share.count
+            free[kind] -= share.count
     return kept
 
 
