@@ -133,7 +133,7 @@ def _waiting(
     claim: _Claim, running: list[_Claim], free: Mapping[str, int], capacity: Mapping[str, int]
 ) -> Reason:
     kind, count = next(iter(claim.demands.items()))
-    have = tuple(reason("free", free=free[k], capacity=capacity[k], kind=k) for k in claim.demands)
+    have = tuple(reason("left", free=free[k], capacity=capacity[k], kind=k) for k in claim.demands)
     is_known = claim.is_on_trial or claim.seconds[kind] is not None
     return reason(
         "srtf_waits",

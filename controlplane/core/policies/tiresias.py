@@ -52,7 +52,6 @@ def tiresias(snapshot: Snapshot) -> Decision:
     free = dict(capacity)
     shares: dict[JobId, Share] = {}
     reasons: dict[JobId, Reason] = {}
-    waiting: list[_Place] = []
     second = _second_queue(snapshot)
     for place in _line(snapshot, second):
         job = place.job
@@ -63,7 +62,7 @@ def tiresias(snapshot: Snapshot) -> Decision:
         own = held_kind(held[job.id])
         fitting = [kind for kind, count in demands.items() if count <= free[kind]]
         if not fitting:
-            waiting.append(place)
+            reasons[job.id] = _waiting(place, free, capacity)
             continue
         kind = min(fitting, key=lambda kind: (kind != own, -free[kind], kind))
         shares[job.id] = Share(kind, demands[kind])
@@ -75,8 +74,6 @@ def tiresias(snapshot: Snapshot) -> Decision:
             kind=kind,
             place=_place_reason(place),
         )
-    for place in waiting:
-        reasons[place.job.id] = _waiting(place, free, capacity)
     return Decision(shares, reasons, carried=second)
 
 

@@ -325,7 +325,7 @@ def test_srtf_serves_who_ends_first_and_the_unknown_last() -> None:
         "Gets its full demand of 8 of 8 gpu: it would end in 50 s, 0 jobs would end sooner."
     )
     assert str(decision.reasons[1]) == (
-        "Waits for 8 of kind gpu, its full demand: 0 of 8 gpu free, the rest goes to 1 job before "
+        "Waits for 8 of kind gpu, its full demand: 0 of 8 gpu left, the rest goes to 1 job before "
         "it; once started it would end in 2 min."
     )
     assert "how long it will take is not known" in str(decision.reasons[3])

@@ -248,3 +248,24 @@ def test_srtf_tells_the_end_on_the_kind_that_is_given(
     assert text.startswith(told), text
     if told.startswith("Waits"):
         assert text.endswith("once started it would end in 8 min."), text
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("tiresias", "Waits for 4 accelerators at once, 3 of 4 gpu left by those before it:"),
+        ("srtf", "Waits for 4 of kind gpu, its full demand: 3 of 4 gpu left, the rest goes to"),
+    ],
+)
+def test_a_job_that_is_passed_is_told_what_those_before_it_leave(name: str, told: str) -> None:
+    sizes = {1: 1, 2: 4, 3: 3}
+    jobs = [
+        replace(
+            job_make(i, least=n, most=n, at=float(i)), performance=Speed(), remaining_examples=n * i
+        )
+        for i, n in sizes.items()
+    ]
+    snapshot = snapshot_make(accelerators_make("gpu gpu gpu gpu"), *jobs, now=1000.0)
+    decision = POLICIES[name](snapshot)
+    assert set(decision.shares) == {1, 3}
+    assert str(decision.reasons[2]).startswith(told)
