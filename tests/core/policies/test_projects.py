@@ -241,6 +241,29 @@ def test_a_guarantee_starts_on_what_another_group_leaves_idle(name: str) -> None
 
 
 @every_policy
+@pytest.mark.parametrize("held", [{}, {3: (4,)}])
+def test_a_guarantee_is_on_the_kind_that_its_only_job_holds(
+    name: str, held: dict[int, tuple[int, ...]]
+) -> None:
+    """On another kind it is of no use; the job that makes way for it moves there."""
+    jobs = [
+        replace(job_make(1, most=2), project=VISION, running_since=900.0),
+        replace(job_make(2, weight=1000.0, least=2, most=2), running_since=900.0),
+        job_make(3, most=1),
+    ]
+    nodes = accelerators_make("gpu gpu gpu", "cpu cpu")
+    snapshot = replace(
+        snapshot_make(nodes, *jobs, held={1: (3,), 2: (1, 2), **held}, now=1000.0),
+        projects={VISION: ProjectQuota(guaranteed=4)},
+    )
+    for _ in range(24 if name == "pollux" else 8):
+        snapshot = after(snapshot, decide(snapshot, name))
+    assert decide(snapshot, name).resizes == ()
+    if name == "weighted_fair":
+        assert len(snapshot.held[1]) == 2
+
+
+@every_policy
 @pytest.mark.parametrize("num_users", [1, 2])
 @pytest.mark.parametrize("is_held", [False, True])
 def test_a_guarantee_of_a_kind_keeps_the_limits_of_users(

@@ -29,8 +29,9 @@ def accelerators_choose(
 
     A group first takes what its jobs need of what they hold of their own kind, then all that they
     hold of it. Then it prefers kinds of which there are as many as it may have, of these the kinds
-    that it has chosen, then those of which it holds or finds free as many, and of a kind free ones,
-    then those of jobs outside of all groups; among like ones, those on its nodes.
+    that it has chosen, where none of its jobs waits those that they hold, then those of which it
+    holds or finds free as many, and of a kind free ones, then those of jobs outside of all groups;
+    among like ones, those on its nodes.
 
     Args:
         budgets: key of a group -> accelerators that it is to have; fewer where there are no more.
@@ -99,6 +100,9 @@ class _Pools:
     ) -> None:
         by_id = {one.id: one for one in snapshot.accelerators}
         self._held: dict[str, list[Accelerator]] = {}
+        self._waits = {
+            group.key: any(not snapshot.held.get(job.id) for job in group.jobs) for group in groups
+        }
         for group in groups:
             jobs = sorted(
                 group.jobs,
@@ -134,6 +138,7 @@ class _Pools:
             key=lambda kind: (
                 -min(sum(map(len, self._by_kind[kind])), budget),
                 -chosen.get(kind, 0),
+                0 if self._waits[group.key] else -own[kind],
                 -min(own[kind] + len(self._by_kind[kind][0]), budget),
                 -own[kind],
                 kind,
