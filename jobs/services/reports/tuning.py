@@ -19,11 +19,12 @@ def trial_take(context: ReportContext, _allocation: Allocation, report: TrainerR
     first report of a state. A job that restarts from an older checkpoint tries again.
 
     Raises:
-        ValueError: the job is not tuned, or has other tunables.
+        ValueError: the job is not tuned, or has other tunables, or its trials are jobs of their
+            own, which the control plane records itself.
     """
     job, spec = context.job, context.job.tuning_spec
     trial = decode(TrialReport, report.data)
-    if spec is None or tuple(sorted(trial.values)) != spec.names:
+    if spec is None or spec.parallel or tuple(sorted(trial.values)) != spec.names:
         raise ValueError("the job does not tune these values")
     known = Trial.objects.filter(job=job, number=trial.number).first()
     place = (report.generation, trial.step)

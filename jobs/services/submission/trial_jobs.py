@@ -17,6 +17,7 @@ from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from controlplane.core.values.tiers import Tier
 from jobs.exceptions import ConflictError
 from jobs.models import Artifact, Job
+from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.selectors.forks import fork_fields
 from jobs.services.lifecycle.colours import free_colour
 from jobs.services.lifecycle.events import SYSTEM, event_add
@@ -95,6 +96,7 @@ def trial_files_delete(now: datetime.datetime) -> set[int]:
     over = Job.objects.filter(trial_of__isnull=False, files_deleted_at=None)
     over = over.filter(status__in=ENDED_JOB_STATUSES).exclude(tried_as__end="")
     over = over.exclude(allocations__released_at=None, allocations__isnull=False)
+    over = over.exclude(used_by__status__in=LIVE_JOB_STATUSES)
     deleted = set()
     for job_id in over.order_by("id").values_list("pk", flat=True)[:DELETED_AT_ONCE]:
         with contextlib.suppress(ConflictError):  # a job has come to predict with its model

@@ -11,9 +11,11 @@ made under the job's lock, if the open round is still as it was.
 from __future__ import annotations
 
 import datetime
+import logging
 import math
 
-from django.db import transaction
+from celery.exceptions import SoftTimeLimitExceeded
+from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import F, Q, Sum
 
 from controlplane.core.protocol.tuning import NUM_POINTS, TuningSpec
@@ -23,15 +25,16 @@ from controlplane.core.tuning.search import TrialEnd
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.exceptions import ConflictError, TooLargeError
 from jobs.models import Artifact, Job, StepReport, Trial, TuningRound
-from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.models.resizes import TUNING_ACTOR
 from jobs.selectors.cluster import accelerators_open
 from jobs.selectors.forks import checkpoints_of
-from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.events import event_add, job_fields
 from jobs.services.lifecycle.transitions import job_lock
 from jobs.services.scheduling.adoptions import ASK_AGAIN_S, adoption_advance
 from jobs.services.submission.trial_jobs import trial_files_delete, trial_job_make
 from jobs.services.submission.tuning_verdicts import recent_loss, round_end, round_give_up
+
+logger = logging.getLogger(__name__)
 
 #: Time without rounds after one whose trials did not fit into the owner's storage.
 STORAGE_PAUSE = datetime.timedelta(minutes=10)
@@ -42,11 +45,18 @@ _AT_ONCE = 200
 def tuning_advance(now: datetime.datetime) -> set[int]:
     """Bring the parallel tuning of all jobs a step further; return changed jobs."""
     changed = trial_files_delete(now)
-    is_tuned = Q(status__in=LIVE_JOB_STATUSES, tuning__parallel=True, trial_of=None)
+    # Only of running jobs: others, of which one user may have many, have nothing to do here.
+    can_begin = Q(status=JobStatus.RUNNING, tuning__parallel=True, trial_of=None)
     has_open = Q(pk__in=TuningRound.objects.filter(ended_at=None).values("job"))
-    jobs = Job.objects.filter(is_tuned | has_open | ~Q(adoption={})).order_by("id")
+    jobs = Job.objects.filter(can_begin | has_open | ~Q(adoption={})).order_by("id")
     for job in jobs.select_related("owner")[:_AT_ONCE]:
-        changed |= _advance(job, now)
+        try:
+            changed |= _advance(job, now)
+        except (OperationalError, InterfaceError, SoftTimeLimitExceeded):
+            raise
+        except Exception:  # the reports of one job must not keep the others from their rounds
+            text = "the tuning of job %s cannot be brought further"
+            logger.exception(text, job.pk, extra=job_fields(job))
     return changed
 
 
