@@ -19,6 +19,8 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.files.storage import FileSystemStorage
 from django.db import transaction
+from django.db.models import Window
+from django.db.models.functions import RowNumber
 
 from controlplane.core.protocol.wire import StopKind
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
@@ -67,9 +69,12 @@ def fork_admit(job: Job, user: User, now: datetime.datetime) -> None:
 
 def forks_advance(now: datetime.datetime) -> set[int]:
     """Start forks whose state has come, refuse those that wait in vain; return changed jobs."""
-    waiting = Job.objects.filter(fork_deadline_at__isnull=False).order_by("id")
+    waiting = Job.objects.filter(fork_deadline_at__isnull=False)
+    # In turn, so that nobody waits for the many forks of another user.
+    turn = Window(RowNumber(), partition_by="owner", order_by="id")
+    in_turn = waiting.annotate(turn=turn).order_by("turn", "id")
     changed: set[int] = set()
-    for fork_id, parent_id in waiting.values_list("pk", "forked_from")[:_AT_ONCE]:
+    for fork_id, parent_id in in_turn.values_list("pk", "forked_from")[:_AT_ONCE]:
         changed |= _advance(fork_id, now)
         if parent_id is not None and not waiting.filter(forked_from=parent_id).exists():
             Job.objects.filter(id=parent_id).update(save_request=0)

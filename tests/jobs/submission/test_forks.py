@@ -21,6 +21,7 @@ from jobs.models import Artifact, AuditEntry, Job, Project, ProjectMembership
 from jobs.selectors.desired_state.state import training_spec, wanted_state
 from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.lifecycle.retention import files_delete
+from jobs.services.submission import forks
 from jobs.services.submission.forks import ASK_AGAIN_S, forks_advance
 from jobs.services.submission.job_actions import job_cancel
 from tests.jobs.world import World
@@ -323,6 +324,28 @@ def test_a_wait_in_vain_ends_with_its_reason(
     assert not hasattr(job, "validation")
     running.refresh_from_db()
     assert running.save_request == 0
+
+
+def test_the_many_forks_of_one_user_keep_no_other_users_waiting(
+    world: World,
+    running: Job,
+    ada_client: APIClient,
+    bob: User,
+    client_of: Clients,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The job of the first user saves nothing: its steps are long, or its code sees to that."""
+    monkeypatch.setattr(forks, "_AT_ONCE", 2)
+    for _ in range(3):
+        forked_now(world, ada_client, running)
+    other = job_make(bob, stop_limit=1000, max_accelerators=1)
+    world.settle(4)
+    world.train(other, 5)
+    job = forked_now(world, client_of(bob), other)
+    save(world, other, 6)
+    assert job.pk in forks_advance(world.now)
+    job.refresh_from_db()
+    assert (job.fork_deadline_at, job.step) == (None, 6)
 
 
 @pytest.mark.parametrize("status", [JobStatus.PAUSED, JobStatus.PENDING])
