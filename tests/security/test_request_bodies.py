@@ -201,6 +201,20 @@ def test_compressed_parts_are_not_joined() -> None:
         parts_join([PredictionPart(0, 2)], 2, lambda _: io.BytesIO(packed), io.BytesIO())
 
 
+@pytest.mark.parametrize("name", ["a.npy", "a"])
+def test_a_part_of_many_entries_is_not_listed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its table alone may be as large as the part, and takes ten times that in memory."""
+    entry = b"\x14\0\x14\0" + bytes(20) + len(name).to_bytes(2, "little") + bytes(16)
+    table = (b"PK\x01\x02" + entry + name.encode()) * 30_000
+    end = b"PK\x05\x06" + bytes(4) + (30_000).to_bytes(2, "little") * 2
+    hostile = table + end + len(table).to_bytes(4, "little") + bytes(6)
+    with zipfile.ZipFile(io.BytesIO(hostile)) as archive:
+        assert len(archive.infolist()) == 30_000
+    monkeypatch.setattr(zipfile, "ZipInfo", pytest.fail)
+    with pytest.raises(ValueError, match="a table of over"):
+        parts_join([PredictionPart(0, 2)], 2, lambda _: io.BytesIO(hostile), io.BytesIO())
+
+
 def test_arrays_that_share_bytes_are_not_joined() -> None:
     """Two entries of the table may point to the same bytes of the file."""
     data = part_of()

@@ -95,7 +95,7 @@ def parts_join(
         raise ValueError(f"there are predictions of {num_done} of {num_examples} examples")
     names: list[str] = []
     for share in shares:
-        with part_open(share.part) as stream, zipfile.ZipFile(stream) as archive:
+        with part_open(share.part) as stream, zipfile.ZipFile(_SmallReads(stream)) as archive:
             found = _names_checked(archive, share.part)
         if names and found != names:
             raise ValueError(f"{share.part.name} has other arrays than the parts before it")
@@ -104,6 +104,23 @@ def parts_join(
         for name in names:
             with whole.open(zipfile.ZipInfo(name), "w", force_zip64=True) as entry:
                 _array_join(shares, name, part_open, entry)
+
+
+class _SmallReads:
+    """A stream of which at most a chunk is read at once.
+
+    `zipfile` reads the table of all entries before it tells how many they are.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.seek, self.tell, self.seekable = stream.seek, stream.tell, stream.seekable
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._stream.read(size if 0 <= size <= _CHUNK_BYTES else _CHUNK_BYTES + 1)
+        if len(data) > _CHUNK_BYTES:
+            raise ValueError(f"a part has a table of over {_CHUNK_BYTES} bytes, or none")
+        return data
 
 
 def _names_checked(archive: zipfile.ZipFile, part: PredictionPart) -> list[str]:
@@ -136,7 +153,7 @@ def _array_join(
     for share in shares:
         with (
             part_open(share.part) as stream,
-            zipfile.ZipFile(stream) as archive,
+            zipfile.ZipFile(_SmallReads(stream)) as archive,
             archive.open(name) as entry,
         ):
             num_rows, found = _header_read(entry)
