@@ -50,7 +50,8 @@ def artifact_store(
     Raises:
         InvalidInputError: an unknown name, or a digest that does not match the bytes.
         TooLargeError: the file is larger than `ARTIFACT_LIMIT_BYTES`.
-        ConflictError: a newer generation stored this file in the meantime.
+        ConflictError: a newer generation stored this file in the meantime, or the job's files were
+            deleted.
     """
     if name not in ARTIFACT_NAMES and part_of(name) is None:
         raise InvalidInputError.of(name=f"Use one of {', '.join(ARTIFACT_NAMES)}.")
@@ -114,7 +115,9 @@ def _write(
 
 def _replace(artifact: Artifact) -> Artifact:
     with stored_with_row(artifact.file), transaction.atomic():
-        job_lock(artifact.job_id)
+        job = job_lock(artifact.job_id)
+        if job is None or job.files_deleted_at is not None:
+            raise ConflictError("The files of this job were deleted meanwhile.", code="gone")
         old = Artifact.objects.filter(job_id=artifact.job_id, name=artifact.name).first()
         if old is not None and old.generation > artifact.generation:
             raise ConflictError("A newer generation stored this file.", code="stale_generation")

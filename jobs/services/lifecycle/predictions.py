@@ -57,7 +57,9 @@ def predictions_join_next(now: datetime.datetime) -> int | None:
         results_claimed_at__lt=now - datetime.timedelta(seconds=JOIN_LIMIT_S)
     )
     was_tried = Event.objects.filter(job=OuterRef("pk"), kind=_DAMAGED)
-    waiting = Job.objects.filter(is_free, task=Task.PREDICT, status=JobStatus.FINISHED)
+    waiting = Job.objects.filter(
+        is_free, task=Task.PREDICT, status=JobStatus.FINISHED, files_deleted_at=None
+    )
     for job in waiting.exclude(Exists(has_result) | Exists(was_tried)).order_by("id")[:10]:
         if Job.objects.filter(is_free, id=job.pk).update(results_claimed_at=now):
             _join(job, now)
@@ -74,6 +76,8 @@ def _join(job: Job, now: datetime.datetime) -> None:
         except Exception as error:  # of parts that a job wrote
             if is_disk_full(error):
                 raise  # tried again after JOIN_LIMIT_S
+            if Job.objects.exclude(files_deleted_at=None).filter(id=job.pk).exists():
+                return  # its parts went meanwhile
             text = "predictions of job %s cannot be joined"
             logger.exception(text, job.pk, extra=job_fields(job))
             text = f"The parts of its predictions cannot be joined: {error}"

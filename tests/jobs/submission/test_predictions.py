@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
+from contextlib import nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from django.core.files.storage import default_storage
 
+from controlplane.core.protocol.prediction_parts import parts_join
 from controlplane.core.protocol.wire import Membership, ReportKind
 from jobs import tasks
 from jobs.exceptions import ConflictError
@@ -19,8 +23,10 @@ from jobs.selectors.desired_state.agent_files import upload_target
 from jobs.selectors.desired_state.state import training_spec
 from jobs.selectors.estimates.step_times import profile_key
 from jobs.selectors.reproducibility import reproducibility_of
+from jobs.services.lifecycle import predictions
 from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.lifecycle.predictions import predictions_join_next
+from jobs.services.lifecycle.retention import files_delete
 from tests.jobs.world import World
 from tests.support.builders import job_make
 
@@ -186,6 +192,36 @@ def test_parts_that_cannot_be_joined_stay_and_say_so(content: bytes) -> None:
     assert Event.objects.filter(job=job, kind="predictions_damaged").exists()
     assert job.artifacts.filter(name=name).exists()
     assert predictions_join_next(world.now + timedelta(hours=1)) is None
+
+
+@pytest.mark.parametrize("when", ["before", "in the middle", "at the end"])
+def test_nothing_is_stored_of_a_job_whose_files_were_deleted(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, job = running()
+    part_store(world, job, 0, 64)
+    finish(world, job)
+    world.settle(3)
+
+    def delete() -> None:
+        files_delete(job.pk, world.now, actor="system")
+
+    def join(*args: Any) -> None:
+        if when == "in the middle":
+            delete()
+            raise FileNotFoundError("predictions-0-64.npz")
+        parts_join(*args)
+        delete()
+
+    monkeypatch.setattr(predictions, "parts_join", join)
+    if when == "before":
+        delete()
+    with pytest.raises(ConflictError) if when == "at the end" else nullcontext():
+        predictions_join_next(world.now)
+    assert predictions_join_next(world.now + timedelta(hours=1)) is None
+    assert not job.artifacts.exists()
+    assert not [*Path(default_storage.path(f"jobs/{job.pk}")).glob("*-predictions.npz")]
+    assert Event.objects.filter(job=job).latest("pk").kind == "files_deleted"
 
 
 def test_its_times_are_not_those_of_training_and_nothing_is_added_up() -> None:
