@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from django.db.models import Avg, F, Max, Q, Sum
+from django.db.models import F, Max, Q, Sum
 from django.utils import timezone
 
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import EpochReport, Job, JobMetric
 from jobs.selectors.access import Person, jobs_visible_to
 from jobs.selectors.best_metrics import NO_RESULTS, has_higher_better
+from jobs.selectors.expressions import mean_of
 from jobs.selectors.readings import HOUR_S
 from jobs.selectors.series import step_reports_binned
 from jobs.selectors.settings_values import flat_settings
@@ -142,7 +143,7 @@ class _StepBins:
                 until=Max("at"),
                 total=Sum("examples"),
                 held_s=Sum(F("seconds") * F("num_accelerators")),
-                mean_loss=Avg("loss"),
+                mean_loss=mean_of("loss"),
             )
             .order_by("bin_number")
             .values_list("step", "until", "total", "held_s", "mean_loss")

@@ -6,10 +6,22 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import BooleanField, FloatField, Func, Value
+from django.db.models import Avg, BooleanField, F, FloatField, Func, Q, Value
+from django.db.models.functions import Greatest, Least
 from django.db.models.sql.compiler import SQLCompiler
 
 Sql = tuple[str, tuple[str | int, ...]]
+
+#: PostgreSQL sums up squares for a mean, and refuses it if these are infinite.
+_LARGEST = 1e140
+
+
+def mean_of(column: str, only: Q | None = None) -> Avg:
+    """Return the mean of a column's numbers of any size; those beyond 1e140 count as that."""
+    bounded = Least(Greatest(F(column), Value(-_LARGEST)), Value(_LARGEST))
+    # Of a row without a number PostgreSQL would take the bound.
+    known = Q(**{f"{column}__isnull": False})
+    return Avg(bounded, filter=known if only is None else known & only, output_field=FloatField())
 
 
 class EpochSeconds(Func):

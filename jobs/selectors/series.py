@@ -14,7 +14,7 @@ from django.db.models.functions import Lag, TruncHour, TruncMinute, TruncSecond
 from numpy.typing import NDArray
 
 from jobs.models import Accelerator, Allocation, EpochReport, Generation, Job, Node, StepReport
-from jobs.selectors.expressions import EpochSeconds, IsAnyOf
+from jobs.selectors.expressions import EpochSeconds, IsAnyOf, mean_of
 
 #: Most rows read for one chart; the newest are taken.
 MAX_SPANS = 20_000
@@ -30,9 +30,9 @@ _BIN = {
     "step": Max("last_step"),
     "total": Sum("examples"),
     "spent_s": Sum("seconds"),
-    "mean_loss": Avg("loss"),
+    "mean_loss": mean_of("loss"),
     "largest_batch": Max("batch_size"),
-    "mean_rate": Avg("learning_rate"),
+    "mean_rate": mean_of("learning_rate"),
     "mean_sqr": Avg("noise_sqr"),
     "mean_var": Avg("noise_var"),
 }

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.test import override_settings
+from django.test import Client, override_settings
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest_django import DjangoDbBlocker
@@ -100,6 +100,29 @@ class TestReports:
         batch_take(played.node, dataclasses.replace(played.batch(), logs=tuple(logs)), world.now)
         assert fresh(victim).step == 20
         assert "last" in log_tail(victim, None).text
+
+    @pytest.mark.parametrize("value", [1e100, -1e160, 1e300, -1.7e308])
+    @pytest.mark.database
+    def test_numbers_that_grow_without_bound_break_no_mean(
+        self, jobs: Jobs, value: float, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Such are the losses of a diverging job that computes with 64 bits."""
+        world, job, _ = jobs
+        played, trainer = world.leader_of(job)
+        for number, factor in enumerate((1e-5, 1.0, -1.0)):
+            steps = {"first_step": 11 + 10 * number, "last_step": 20 + 10 * number}
+            grown = dict.fromkeys(("loss", "last_loss", "learning_rate"), factor * value)
+            played.say(trainer, ReportKind.STEPS, **{**STEPS, **steps, **grown})
+        batch_take(played.node, played.batch(), world.now)
+        assert models_fit(world.now) == 2
+        assert "cannot be fitted" not in caplog.text
+        Job.objects.filter(pk=job.pk).update(step=10**6)  # few bins, with several reports each
+        client = Client()
+        client.force_login(job.owner)
+        pages = [f"/jobs/{job.pk}/figures/", f"/jobs/compare/figures/?job={job.pk}"]
+        answers = [f"jobs/{job.pk}/metrics/", f"jobs/compare/?job={job.pk}&series=1"]
+        for path in (*pages, *(f"/api/v1/{one}" for one in answers)):
+            assert client.get(path).status_code == 200, path
 
     def test_the_owner_is_told_once_of_refused_reports(self, jobs: Jobs) -> None:
         world, job, _ = jobs

@@ -13,7 +13,7 @@ import time
 from collections.abc import Set
 
 from django.db import InterfaceError, OperationalError
-from django.db.models import Avg, F, Q, Sum
+from django.db.models import F, Q, Sum
 
 from controlplane.core.estimates.loss_prediction import POINTS_LIMIT, loss_fit
 from controlplane.core.estimates.throughput import ThroughputModel, throughput_fit
@@ -30,6 +30,7 @@ from jobs.selectors.estimates.job import (
     throughput_samples,
 )
 from jobs.selectors.estimates.step_times import kinds_by_place, measured_batch_size, members_read
+from jobs.selectors.expressions import mean_of
 from jobs.selectors.tuning import in_trials
 from jobs.services.lifecycle.events import job_fields
 
@@ -201,7 +202,7 @@ def _progress_learn(job: Job, row: JobEstimates, report: StepReport) -> None:
         _go_back(row, report.first_step - 1)
     totals = StepReport.objects.filter(
         job=job, last_step__gt=row.step, last_step__lte=report.last_step
-    ).aggregate(loss=Avg("loss", filter=~in_trials(job)), examples=Sum("examples"))
+    ).aggregate(loss=mean_of("loss", ~in_trials(job)), examples=Sum("examples"))
     if not job.is_batch_size_fixed:
         row.useful_examples += example_worth(job) * (totals["examples"] or 0)
     else:
