@@ -8,7 +8,8 @@ import pytest
 
 from controlplane.core.estimates.plausibility import CODES
 from controlplane.core.protocol.wire import ReportKind
-from jobs.models import ClusterSetting, Job, JobEstimates, StepTimeProfile
+from jobs.models import ClusterSetting, Job, JobEstimates, StepReport, StepTimeProfile
+from jobs.services.lifecycle.missed_reports import OVERLAPS_LIMIT
 from jobs.services.reports.batches import batch_take
 from jobs.services.reports.model_fitting import models_fit
 from tests.jobs.losses import fresh
@@ -150,6 +151,25 @@ def test_a_job_that_ends_with_epochs_reports_no_steps_without_examples() -> None
     assert fresh(job).step == 10
     message = job.events.get(kind="report_refused").message
     assert f"640 examples in {2**40 - 10} steps" in message
+
+
+@pytest.mark.parametrize("num_reports", [3, OVERLAPS_LIMIT, OVERLAPS_LIMIT + 1])
+def test_one_report_fills_few_gaps_between_others(num_reports: int) -> None:
+    """A job may leave out every second step for hours, and then report all of them at once."""
+    world, job = TimedWorld(1, 2), timed_job(stop_kind="epochs", stop_limit=500)
+    started(world, job)
+    world.report(job, last_step=1, examples=64)
+    first = StepReport.objects.get(job=job)
+    last = 2 * num_reports
+    for step in range(3, last, 2):
+        first.pk, first.first_step, first.last_step = None, step, step
+        first.save()
+    world.report(job, first_step=1, last_step=last, examples=64 * last)
+    is_taken = num_reports <= OVERLAPS_LIMIT
+    assert StepReport.objects.count() == (last if is_taken else num_reports)
+    assert fresh(job).step == (last if is_taken else 1)
+    texts = "".join(job.events.filter(kind="report_refused").values_list("message", flat=True))
+    assert ("reports are of steps 1 to" in texts) != is_taken
 
 
 def test_a_tuned_job_reports_no_batch_above_its_search() -> None:

@@ -14,6 +14,8 @@ from jobs.selectors.prepared import PreparedQuery
 
 #: Newest step reports searched for a gap; trainers may not keep a longer record.
 _LOOKED_AT = 10_000
+#: Most reports that one report may overlap: of leaders that followed each other there are few.
+OVERLAPS_LIMIT = 1_000
 #: Stand-ins of `_overlapping_query`.
 _JOB, _SINCE, _FIRST, _LAST = 1, 2, 3, 4
 
@@ -59,10 +61,17 @@ def steps_unreported(
 
     Two leaders may report the same steps in different spans. Steps repeated after a restart are
     reported again.
+
+    Raises:
+        ValueError: so many reports are of these steps that nobody but the job's code can have made
+            them; each gap between them would be a row, written while the node waits.
     """
     since = 0 if start is None else start.number
     values = {_JOB: job.pk, _SINCE: since, _FIRST: first, _LAST: last}
-    for reported_first, reported_last in _overlapping_query().rows(values):
+    rows = _overlapping_query().rows(values)
+    if len(rows) > OVERLAPS_LIMIT:
+        raise ValueError(f"over {OVERLAPS_LIMIT} reports are of steps {first} to {last} already")
+    for reported_first, reported_last in rows:
         if reported_first > first:
             yield first, reported_first - 1
         first = max(first, reported_last + 1)
@@ -75,7 +84,8 @@ def _overlapping_query() -> PreparedQuery:
     reports = StepReport.objects.filter(
         job=_JOB, generation__gte=_SINCE, last_step__gte=_FIRST, first_step__lte=_LAST
     )
-    return PreparedQuery(reports.order_by("first_step").values_list("first_step", "last_step"))
+    rows = reports.order_by("first_step").values_list("first_step", "last_step")
+    return PreparedQuery(rows[: OVERLAPS_LIMIT + 1])
 
 
 def start_of(job: Job, generation: int) -> Generation | None:
