@@ -43,8 +43,9 @@ CLUSTER_EVENTS = {
     "cycle_failed": "scheduling fails",
     "cycle_succeeded": "scheduling succeeds again",
 }
-#: Messages of one channel that may wait; more are dropped and counted.
-WAITING_LIMIT = 500
+#: Messages of one channel that may wait; more are dropped and counted. So many about the cluster
+#: may wait besides: of those about jobs anybody can cause any number.
+WAITING_LIMIT, CLUSTER_WAITING_LIMIT = 500, 100
 _DATA_KEYS_LIMIT = 40
 _TEXT_LIMIT = 2000
 
@@ -105,7 +106,8 @@ def deliveries_queue(deliveries: Sequence[NotificationDelivery]) -> None:
     taken, dropped = [], Counter[int]()
     waiting = {one.channel_id: one.channel.num_waiting for one in deliveries}  # type: ignore[attr-defined]
     for one in deliveries:
-        if waiting[one.channel_id] < WAITING_LIMIT:
+        more = CLUSTER_WAITING_LIMIT if one.kind in CLUSTER_EVENTS else 0
+        if waiting[one.channel_id] < WAITING_LIMIT + more:
             waiting[one.channel_id] += 1
             taken.append(one)
         else:

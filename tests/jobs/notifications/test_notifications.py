@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,9 +25,10 @@ from jobs.models import (
 )
 from jobs.models.notifications import TEST_EVENT
 from jobs.sealing import unseal
-from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.events import event_add, jobs_event_add
 from jobs.services.lifecycle.notifications import (
     CLUSTER_EVENTS,
+    CLUSTER_WAITING_LIMIT,
     JOB_EVENTS,
     WAITING_LIMIT,
 )
@@ -146,6 +148,22 @@ def test_the_number_of_waiting_messages_is_bounded(ada: User) -> None:
     channel.refresh_from_db()
     assert (channel.num_dropped, channel.deliveries.count()) == (1, WAITING_LIMIT)
     assert deliveries_to_ask(at(6)) == SWEEP_LIMIT
+
+
+def test_many_messages_about_jobs_leave_room_for_those_about_nodes(ada: User, admin: User) -> None:
+    """One job may differ from its earlier results, or many be cancelled, as often as they like."""
+    events = ["cancelled", "digest_mismatch", "node_lost"]
+    channel, _ = channel_make(admin, events=events, is_cluster_wide=True)
+    job = job_make(ada)
+    jobs_event_add("cancelled", "Cancelled", [job] * WAITING_LIMIT, now=at(1))
+    for kind in ("digest_mismatch", "cancelled"):
+        event_add(kind, "Once more", now=at(2), job=job)
+    for _ in range(CLUSTER_WAITING_LIMIT + 1):
+        event_add("node_lost", "A node is not heard of any more", now=at(3))
+    counts = Counter(channel.deliveries.values_list("kind", flat=True))
+    assert counts == {"cancelled": WAITING_LIMIT, "node_lost": CLUSTER_WAITING_LIMIT}
+    channel.refresh_from_db()
+    assert channel.num_dropped == 3
 
 
 # --- whose turn it is ------------------------------------------------------------------------
