@@ -252,6 +252,25 @@ def test_a_log_that_found_no_room_is_filed_later(
     assert tasks.file_logs() == []
 
 
+def test_a_log_that_is_too_large_for_a_file_is_cut_and_keeps_no_other_waiting(
+    ada: User, settings: Any
+) -> None:
+    """Each trainer's log is limited, but a job that is often resized has any number of them."""
+    settings.ARTIFACT_LIMIT_BYTES = 200
+    jobs = [job_make(ada, status=JobStatus.FINISHED) for _ in range(2)]
+    Job.objects.update(ended_at=timezone.now())
+    for slot, job in enumerate([*jobs, *5 * jobs[:1]]):
+        LogChunk.objects.create(
+            job=job, slot=slot, offset=0, size_bytes=50, text=50 * "x", at=timezone.now()
+        )
+    assert tasks.file_logs() == [job.pk for job in jobs]
+    cut, whole = (Artifact.objects.get(job=job, name="log.txt").file.read() for job in jobs)
+    assert len(cut) <= 200
+    assert cut.endswith(b"\n[The rest of this log is left out.]\n")
+    assert whole.endswith(50 * b"x")
+    assert tasks.file_logs() == []
+
+
 @pytest.mark.parametrize("error", [*FULL, OSError(errno.EIO, "broken")])
 def test_a_body_that_finds_no_room_is_answered(
     error: OSError, monkeypatch: pytest.MonkeyPatch

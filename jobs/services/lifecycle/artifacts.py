@@ -8,7 +8,7 @@ import hashlib
 import io
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from django.conf import settings
@@ -26,6 +26,7 @@ CHECKPOINT = "checkpoint.npz"
 ARTIFACT_NAMES = (CHECKPOINT, "model.keras", "history.csv", "metrics.json")
 #: Written by the control plane, from log chunks sent while the job ran.
 LOG_NAME = "log.txt"
+_REST_LEFT_OUT = b"\n[The rest of this log is left out.]\n"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CHUNK_BYTES = 1024**2
 _IN_MEMORY_BYTES = 4 * 1024**2
@@ -78,9 +79,23 @@ def artifact_keep(job: Job, name: str, file: io.BufferedRandom, now: datetime.da
 
 
 def log_store(job: Job, text: Iterable[str], now: datetime.datetime) -> Artifact:
-    """Store a job's whole log among its files, replacing an earlier version."""
-    pieces = (piece.encode() for piece in text)
-    return _write(job, LOG_NAME, job.generation, pieces, now, expected_sha256=None)
+    """Store a job's log among its files, replacing an earlier version.
+
+    Of the logs of many hundred trainers the last ones are left out.
+    """
+    return _write(job, LOG_NAME, job.generation, _cut(text), now, expected_sha256=None)
+
+
+def _cut(text: Iterable[str]) -> Iterator[bytes]:
+    """Yield pieces up to the size that a file may have, with a note in place of the rest."""
+    left = settings.ARTIFACT_LIMIT_BYTES - len(_REST_LEFT_OUT)
+    for piece in text:
+        data = piece.encode()
+        left -= len(data)
+        if left < 0:
+            yield _REST_LEFT_OUT
+            return
+        yield data
 
 
 def _write(
