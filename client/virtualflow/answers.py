@@ -158,6 +158,7 @@ class Comparison(TypedDict):
 
     jobs: list[dict[str, Any]]
     settings: dict[str, list[Any]]
+    num_settings: int
     metrics: dict[str, dict[str, Any]]
 
 

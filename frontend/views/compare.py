@@ -100,7 +100,7 @@ def compare(request: HttpRequest) -> HttpResponse:
             "jobs": jobs,
             "rows": [_row(request, found, place) for place in range(len(jobs))],
             "settings": [row for row in found.settings if shows_all or not row.is_equal],
-            "num_settings": len(found.settings),
+            "num_settings": found.num_settings,
             "metrics": [
                 (row, list(zip(row.best, row.best_epoch, row.last, row.winners, strict=True)))
                 for row in found.metrics

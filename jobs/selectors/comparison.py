@@ -27,6 +27,8 @@ COMPARED_LIMIT = 50
 POINTS_LIMIT, WHOLE_HISTORIES = 300, 12
 #: Most metrics with histories.
 SERIES_LIMIT = 24
+#: Most settings that differ, and that are equal: jobs may have thousands each, all of other names.
+SETTINGS_LIMIT = 500
 LOSS = "loss"
 _APART = ("name", "tags", "note", "code_name", "entry_file", "settings", "selection", "tuning")
 _FIELDS = (
@@ -89,11 +91,14 @@ class Comparison:
 
     Attributes:
         accelerator_hours: time for which each job has held accelerators, starts and pauses too.
+        settings: at most `SETTINGS_LIMIT` that differ, and as many that are equal, of all
+            `num_settings`.
     """
 
     jobs: Sequence[Job]
     accelerator_hours: Sequence[float]
     settings: Sequence[SettingRow]
+    num_settings: int
     metrics: Sequence[MetricRow]
     series: Mapping[str, Sequence[Series]]
 
@@ -124,7 +129,7 @@ def jobs_compared(jobs: Sequence[Job]) -> Comparison:
                 series.setdefault(name, []).append(one)
     held_s = accelerator_seconds(jobs, timezone.now()).values()
     hours = [seconds / HOUR_S for seconds in held_s]
-    return Comparison(jobs, hours, _setting_rows(jobs), _metric_rows(jobs), series)
+    return Comparison(jobs, hours, *_setting_rows(jobs), _metric_rows(jobs), series)
 
 
 def points_limit(num_jobs: int) -> int:
@@ -200,7 +205,8 @@ def _seconds_since_start(job: Job, at: Any) -> float:
     return max(0.0, (at - (job.started_at or job.submitted_at)).total_seconds())
 
 
-def _setting_rows(jobs: Sequence[Job]) -> list[SettingRow]:
+def _setting_rows(jobs: Sequence[Job]) -> tuple[list[SettingRow], int]:
+    """Return settings up to the limits, and how many there are."""
     columns = [
         {name: getattr(job, name) for name in _FIELDS}
         | dict(flat_settings(job.selection, "selection."))
@@ -209,7 +215,16 @@ def _setting_rows(jobs: Sequence[Job]) -> list[SettingRow]:
         for job in jobs
     ]
     names = dict.fromkeys(name for column in columns for name in column)
-    return [SettingRow(name, [column.get(name) for column in columns]) for name in names]
+    rows: list[SettingRow] = []
+    left = {True: SETTINGS_LIMIT, False: SETTINGS_LIMIT}
+    for name in names:
+        row = SettingRow(name, [column.get(name) for column in columns])
+        if left[row.is_equal]:
+            left[row.is_equal] -= 1
+            rows.append(row)
+        if not left[False]:
+            break
+    return rows, len(names)
 
 
 def _metric_rows(jobs: Sequence[Job]) -> list[MetricRow]:

@@ -45,6 +45,7 @@ class JobComparison(APIView):
             "settings": {
                 row.name: row.values for row in found.settings if shows_all or not row.is_equal
             },
+            "num_settings": found.num_settings,
             "metrics": {
                 row.name: {
                     "higher_is_better": row.is_higher_better,

@@ -8,11 +8,17 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
 from jobs.models import Allocation, EpochReport, Job, StepReport
-from jobs.selectors.comparison import COMPARED_LIMIT, POINTS_LIMIT, points_limit
+from jobs.selectors.comparison import (
+    COMPARED_LIMIT,
+    POINTS_LIMIT,
+    SETTINGS_LIMIT,
+    points_limit,
+)
 from jobs.services.lifecycle.search_rows import metric_values_write
 from tests.support.builders import at, job_make, node_make
 
@@ -108,6 +114,30 @@ def test_histories_of_many_jobs_have_fewer_points(ada: User, client_of: Clients)
         assert one["steps"][-1] == 2 * POINTS_LIMIT
     assert points_limit(1) == points_limit(12) == POINTS_LIMIT
     assert 13 * points_limit(13) <= 12 * POINTS_LIMIT
+
+
+@pytest.mark.parametrize("differ", [True, False])
+def test_of_many_settings_the_first_ones_are_compared(
+    differ: bool, ada: User, client_of: Clients
+) -> None:
+    """Jobs of 9,000 settings each, all of other names, would be a table of millions of cells."""
+    num = SETTINGS_LIMIT + 100
+    jobs = [
+        job_make(ada, settings={f"{'ab'[place * differ]}{number}": 0 for number in range(num)})
+        for place in range(2)
+    ]
+    answer = get(client_of(ada), jobs, all=1)
+    shown = [name for name in answer["settings"] if name.startswith("settings.")]
+    assert len(answer["settings"]) <= 2 * SETTINGS_LIMIT
+    assert shown[:2] == ["settings.a0", "settings.a1"]
+    assert SETTINGS_LIMIT - 100 < len(shown) <= SETTINGS_LIMIT
+    assert answer["num_settings"] > num * (1 + differ)
+    browser = Client()
+    browser.force_login(ada)
+    query = {"job": [job.pk for job in jobs], "settings": "all"}
+    page = browser.get("/jobs/compare/", query).content.decode()
+    assert page.count("settings.a") == len(shown)
+    assert f"{len(answer['settings'])} of {answer['num_settings']} shown" in page
 
 
 def test_a_job_named_twice_is_one(ada: User, client_of: Clients) -> None:
