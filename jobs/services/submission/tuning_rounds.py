@@ -13,18 +13,23 @@ from __future__ import annotations
 import datetime
 import logging
 import math
+from collections.abc import Collection
 
 from celery.exceptions import SoftTimeLimitExceeded
 from django.db import InterfaceError, OperationalError, transaction
-from django.db.models import F, Q, Sum
+from django.db.models import Count, F, Q, Sum
 
 from controlplane.core.protocol.tuning import NUM_POINTS, TuningSpec
 from controlplane.core.protocol.wire import StopKind
 from controlplane.core.tuning.rounds import next_num_steps, proposal
 from controlplane.core.tuning.search import TrialEnd
-from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from controlplane.core.values.lifecycle import (
+    ENDED_JOB_STATUSES,
+    HOLDING_JOB_STATUSES,
+    JobStatus,
+)
 from jobs.exceptions import ConflictError, TooLargeError
-from jobs.models import Artifact, Job, StepReport, Trial, TuningRound
+from jobs.models import Artifact, Job, StepReport, Sweep, Trial, TuningRound
 from jobs.models.resizes import TUNING_ACTOR
 from jobs.selectors.cluster import accelerators_open
 from jobs.selectors.forks import checkpoints_of
@@ -114,15 +119,32 @@ def num_idle(job: Job, now: datetime.datetime) -> int:
     free = accelerators_open(now).exclude(allocations__released_at=None, allocations__isnull=False)
     if job.accepted_kinds:
         free = free.filter(kind__in=job.accepted_kinds)
-    num_free = free.count()
-    waiting = Job.objects.filter(
-        status=JobStatus.PENDING, pause_requested=False, min_accelerators__lte=num_free
-    )
-    needed = waiting.aggregate(total=Sum("min_accelerators", default=0))["total"]
+    kinds = list(free.order_by().values_list("kind", flat=True))
     promised = TuningRound.objects.filter(ended_at=None, start_step=None).aggregate(
         total=Sum(F("num_trials") * F("job__min_accelerators"), default=0)
     )["total"]
-    return max(num_free - needed - promised, 0)
+    return max(len(kinds) - _num_needed(kinds) - promised, 0)
+
+
+def _num_needed(free_kinds: Collection[str]) -> int:
+    """Count the accelerators that waiting jobs could take of free ones of these kinds."""
+    waiting = Job.objects.filter(
+        status=JobStatus.PENDING, pause_requested=False, min_accelerators__lte=len(free_kinds)
+    )
+    holding = Count("jobs", filter=Q(jobs__status__in=HOLDING_JOB_STATUSES))
+    sweeps = Sweep.objects.filter(pk__in=waiting.values("sweep")).annotate(num_holding=holding)
+    starts = {row.pk: 0 if row.is_paused else row.max_running - row.num_holding for row in sweeps}
+    rows = waiting.order_by("-min_accelerators")
+    needed = 0
+    for number, kinds, sweep_id in rows.values_list("min_accelerators", "accepted_kinds", "sweep"):
+        if kinds and set(kinds).isdisjoint(free_kinds):
+            continue
+        if sweep_id is not None:
+            if starts.get(sweep_id, 0) <= 0:
+                continue
+            starts[sweep_id] -= 1
+        needed += number
+    return needed
 
 
 def _next_num_steps(job: Job, last: TuningRound) -> int:

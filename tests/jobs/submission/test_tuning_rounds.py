@@ -17,7 +17,15 @@ from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.tuning.rounds import PATIENCE, PATIENCE_S, proposal
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.exceptions import ConflictError
-from jobs.models import Artifact, Job, NotificationDelivery, Trial, TuningRound
+from jobs.models import (
+    Accelerator,
+    Artifact,
+    Job,
+    NotificationDelivery,
+    Sweep,
+    Trial,
+    TuningRound,
+)
 from jobs.selectors.desired_state.agent_files import adopted_state
 from jobs.selectors.desired_state.state import training_spec, wanted_state
 from jobs.selectors.tuning import tuned_of
@@ -340,6 +348,29 @@ def test_no_round_begins(course: str, world: World, parent: Job) -> None:
             job_make(trial_of=parent, status=JobStatus.CANCELLED)
     tuning_advance(world.now)
     assert not TuningRound.objects.exists()
+
+
+@pytest.mark.parametrize("why", ["kind", "sweep"])
+def test_jobs_that_cannot_take_what_is_idle_keep_no_round_from_it(
+    why: str, world: World, parent: Job, bob: User
+) -> None:
+    if why == "kind":
+        Accelerator.objects.filter(pk__in=parent.allocations.values("accelerator")).update(
+            kind="fast"
+        )
+        for _ in range(3):
+            job_make(bob, accepted_kinds=["fast"])
+    else:
+        sweep = Sweep.objects.create(
+            owner=bob, name="s", space={}, seed=0, max_running=1, submitted_at=world.now
+        )
+        first, *_ = [job_make(bob, sweep=sweep, max_accelerators=1) for _ in range(5)]
+        assert tuning_advance(world.now) == {parent.pk}, "one of the sweep's jobs could start"
+        assert TuningRound.objects.get().num_trials == 1
+        TuningRound.objects.all().delete()
+        Job.objects.filter(pk=first.pk).update(status=JobStatus.RUNNING)
+    assert tuning_advance(world.now) == {parent.pk}
+    assert TuningRound.objects.get().num_trials == 2
 
 
 def test_trials_count_in_no_limit_and_tell_no_channel(
