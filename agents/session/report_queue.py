@@ -55,7 +55,7 @@ class ReportQueue:
         self._own_read = directory.shipped.agent_offset
         self._pending: deque[QueuedReport] = deque()
         self._skipped_at = -math.inf
-        self._made_at = time.time()
+        self._made_at = _machine_age_s()
 
     def fill(self) -> None:
         """Read more reports, unless a block is pending; memory is bounded by two blocks.
@@ -109,7 +109,7 @@ class ReportQueue:
             return False
         process = self._directory.read_process()
         began_at = self._made_at if process is None else process[1]
-        return self._reports_read > BURST_BYTES + BYTES_A_SECOND * (time.time() - began_at)
+        return self._reports_read > BURST_BYTES + BYTES_A_SECOND * (_machine_age_s() - began_at)
 
     def _skip_to_newest(self) -> bool:
         """Read the newest report of each kind among the last lines, if it is time for that."""
@@ -165,6 +165,11 @@ def last_report(
         found, offset = read_reports(directory, before, is_agents_own=is_agents_own)
         last = next((item.report for item in reversed(found) if item.report.kind in kinds), last)
     return last
+
+
+def _machine_age_s() -> float:
+    """Return the seconds since the machine's start, whatever its clock is set to."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def storable(value: Any) -> Any:

@@ -27,8 +27,8 @@ from agents.trainer.contract.environment import (
 from agents.trainer.contract.fork_server import RUN_DIR_VARIABLE
 from agents.trainer.contract.plain_files import plain_file_append
 
-#: psutil derives start times from the boot time, which shifts a little when the clock is set.
-CREATE_TIME_TOLERANCE_S = 2.0
+#: A time that an older agent has noted is as exact as the machine's start, in whole seconds.
+START_TOLERANCE_S = 2.0
 #: Time between SIGTERM and SIGKILL for children of a dead leader.
 ORPHAN_GRACE_S = 1.0
 
@@ -105,14 +105,14 @@ class OwnedProcess:
     Attributes:
         uid: its user, if that is not the agent's; processes of other users are none of it.
         pid: the leader's process id, which is also the group's id.
-        create_time: the leader's start time, seconds since the epoch, from psutil.
+        started_at: the leader's start, as of `started_at_of`.
         exit_code: the leader's, negative for a signal; None while running or if not observed.
     """
 
-    def __init__(self, pid: int, create_time: float, run_dir: Path, uid: int | None = None) -> None:
+    def __init__(self, pid: int, started_at: float, run_dir: Path, uid: int | None = None) -> None:
         self.uid = uid
         self.pid = pid
-        self.create_time = create_time
+        self.started_at = started_at
         self.exit_code: int | None = None
         self._run_dir = run_dir
         self._child: subprocess.Popen[bytes] | _ForkedChild | None = None
@@ -165,22 +165,22 @@ class OwnedProcess:
             )
         finally:
             os.close(log)
-        # The child is not reaped yet, so psutil finds it even if it has ended by now.
-        process = cls(child.pid, psutil.Process(child.pid).create_time(), run_dir, uid)
+        # The child is not reaped yet, so it is found even if it has ended by now.
+        process = cls(child.pid, started_at_of(child.pid), run_dir, uid)
         process._child = child
         process._group = child.pid
         return process
 
     @classmethod
     def adopt(
-        cls, run_dir: Path, pid: int, create_time: float, uid: int | None = None
+        cls, run_dir: Path, pid: int, started_at: float, uid: int | None = None
     ) -> OwnedProcess | None:
         """Adopt a process group of an earlier agent process; None if all of it is gone.
 
         The leader is identified by process id, start time and run directory (or user): a copy of a
         state directory must not lead to the processes of the original's agent.
         """
-        process = cls(pid, create_time, run_dir, uid)
+        process = cls(pid, started_at, run_dir, uid)
         process._is_leader_gone = process._leader() is None
         if not process._is_leader_gone:
             process._group = pid
@@ -195,10 +195,7 @@ class OwnedProcess:
         Raises:
             OSError: it is gone, and its status was collected by another process.
         """
-        try:
-            process = cls(pid, psutil.Process(pid).create_time(), run_dir, uid)
-        except psutil.Error as error:
-            raise OSError(f"process {pid} is gone: {error}") from None
+        process = cls(pid, started_at_of(pid), run_dir, uid)
         process._child = _ForkedChild(pid)
         process._group = pid
         return process
@@ -262,10 +259,10 @@ class OwnedProcess:
                 return None
             if self._child is None and not self._is_marked(leader):
                 return None
-            apart_s = abs(leader.create_time() - self.create_time)
+            apart_s = abs(started_at_of(self.pid) - self.started_at)
         except (psutil.Error, OSError):
             return None
-        return leader if apart_s <= CREATE_TIME_TOLERANCE_S else None
+        return leader if apart_s <= START_TOLERANCE_S else None
 
     def _is_marked(self, leader: psutil.Process) -> bool:
         """Return whether a process that is no child belongs to the run directory or its user."""
@@ -283,6 +280,18 @@ class OwnedProcess:
     def _members(self) -> Iterator[psutil.Process]:
         found = processes_of(self._run_dir, self._group, self.uid)
         return (member for member in found if member.pid != self.pid)
+
+
+def started_at_of(pid: int) -> float:
+    """Return when a process started, in seconds since the machine's start.
+
+    The time of day is of no use: it changes for all processes when the clock is set.
+
+    Raises:
+        OSError: it is gone.
+    """
+    fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    return int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def subreaper_set() -> None:

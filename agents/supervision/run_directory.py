@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from agents.state_directory import read_json, write_atomically
 from agents.supervision.deletion import folder_delete
 from agents.trainer.contract.full_disk import is_disk_full
@@ -118,19 +120,21 @@ class RunDirectory:
         write_atomically(self.records / "orders.json", text)
         plain_file_write(self._orders, text.encode())
 
-    def write_process(self, pid: int, create_time: float) -> None:
+    def write_process(self, pid: int, started_at: float) -> None:
         """Record the process, for adoption by a later agent process."""
-        text = json.dumps({"pid": pid, "create_time": create_time})
+        text = json.dumps({"pid": pid, "started_at": started_at})
         write_atomically(self.records / "process.json", text)
 
     def read_process(self) -> tuple[int, float] | None:
-        """Read the recorded process id and start time."""
+        """Read the recorded process id and start, in seconds since the machine's start."""
         noted = read_json(self.records / "process.json")
         try:
-            pid, create_time = int(noted["pid"]), float(noted["create_time"])
+            if "create_time" in noted:  # of an older agent, since the epoch
+                noted["started_at"] = float(noted["create_time"]) - psutil.boot_time()
+            pid, started_at = int(noted["pid"]), float(noted["started_at"])
         except (TypeError, KeyError, ValueError, OverflowError):
             return None
-        return (pid, create_time) if 1 < pid < _COUNT_LIMIT else None
+        return (pid, started_at) if 1 < pid < _COUNT_LIMIT else None
 
     def write_secrets(self, secrets: Mapping[str, str]) -> None:
         """Record the secrets of the trainer, for the mask of a later agent process."""

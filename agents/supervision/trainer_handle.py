@@ -27,7 +27,7 @@ from agents.supervision.isolation import Isolation
 from agents.supervision.log_tail import LogTail
 from agents.supervision.masking import Mask
 from agents.supervision.oom_kills import OomKillCounter
-from agents.supervision.processes import OwnedProcess, processes_of
+from agents.supervision.processes import OwnedProcess, processes_of, started_at_of
 from agents.supervision.run_directory import RunDirectory, TrainerKey
 from agents.supervision.watchdog import Watchdog
 from agents.trainer.contract.full_disk import is_disk_full
@@ -389,7 +389,7 @@ class TrainerHandle:
             return
         self._process, self.stage = process, Stage.RUNNING
         with contextlib.suppress(OSError):  # the process is also found by its environment
-            directory.write_process(process.pid, process.create_time)
+            directory.write_process(process.pid, process.started_at)
         self._log.info(
             "started the trainer of job %d, slot %d as process %d", *self.key, process.pid
         )
@@ -466,5 +466,8 @@ class TrainerHandle:
 def _process_found(directory: RunDirectory, uid: int | None) -> tuple[int, float] | None:
     """Find the leader of a trainer whose agent was killed before it recorded the process."""
     processes = processes_of(directory.path, uid=uid)
-    found = sorted((process.create_time(), process.pid) for process in processes)
-    return (found[0][1], found[0][0]) if found else None
+    found: list[tuple[float, int]] = []
+    for process in processes:
+        with contextlib.suppress(OSError):  # it has just ended
+            found.append((started_at_of(process.pid), process.pid))
+    return (min(found)[1], min(found)[0]) if found else None

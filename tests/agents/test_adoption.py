@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -144,6 +145,59 @@ def test_a_trainer_is_found_though_its_process_was_never_noted(
     assert [state.pid for state in plane.owned()] == [trainer.pid]
 
 
+def test_a_trainer_that_an_older_agent_has_noted_is_adopted(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    first = drive()
+    plane.want(wanted_trainer(plane))
+    first.until(lambda: ReportKind.READY in plane.kinds(1, 0))
+    first.vanish()
+    (trainer,) = trainers_below(state_dir)
+    noted = state_dir / "trainers" / "1-0.agent" / "process.json"
+    noted.write_text(f'{{"pid": {trainer.pid}, "create_time": {trainer.create_time()}}}')
+
+    before = len(plane.batches)
+    second = drive()
+    second.until(lambda: len(plane.batches) > before + 1)
+    assert [state.pid for state in plane.owned()] == [trainer.pid]
+
+
+@pytest.mark.parametrize("step_s", [-36_000.0, -3.0, 3.0, 36_000.0])
+@pytest.mark.parametrize("is_set_between", [True, False], ids=["between agents", "after adoption"])
+def test_a_trainer_stays_whatever_the_clock_is_set_to(
+    plane: ControlPlane,
+    drive: Drive,
+    state_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_set_between: bool,
+    step_s: float,
+) -> None:
+    """The time at which the machine started, as the kernel tells it, moves with the clock."""
+    booted_at = psutil.boot_time() + step_s
+
+    def set_clock() -> None:
+        monkeypatch.setattr("psutil._pslinux.boot_time", lambda: booted_at)
+
+    first = drive()
+    plane.want(wanted_trainer(plane))
+    first.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+    first.vanish()
+    (trainer,) = trainers_below(state_dir)
+    if is_set_between:
+        set_clock()
+    second = drive()
+    second.until(lambda: plane.owned())
+    if not is_set_between:
+        set_clock()
+    steps = plane.kinds(1, 0).count(ReportKind.STEPS)
+    second.until(lambda: plane.kinds(1, 0).count(ReportKind.STEPS) > steps + 5)
+    assert [state.pid for state in plane.owned()] == [trainer.pid]
+    assert ReportKind.EXITED not in plane.kinds(1, 0)
+    plane.want()
+    second.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    assert not trainers_below(state_dir)
+
+
 def test_a_process_id_that_somebody_else_has_now_is_left_alone(
     plane: ControlPlane, drive: Drive, state_dir: Path
 ) -> None:
@@ -154,9 +208,8 @@ def test_a_process_id_that_somebody_else_has_now_is_left_alone(
     (trainer,) = trainers_below(state_dir)
     trainer.kill()
     psutil.wait_procs([trainer], timeout=5)
-    me = psutil.Process()
     noted = state_dir / "trainers" / "1-0.agent" / "process.json"
-    noted.write_text(f'{{"pid": {me.pid}, "create_time": {me.create_time() - 100}}}')
+    noted.write_text(f'{{"pid": {os.getpid()}, "started_at": 1.0}}')
     plane.want()
 
     second = drive()

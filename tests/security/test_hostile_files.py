@@ -48,9 +48,9 @@ def texts() -> list[bytes]:
     found += [
         json.dumps({**report, "data": {}}).replace("{}", f'{{"a": {levels}}}').encode() + b"\n"
     ]
-    for name in (*report, "pid", "create_time", "reports_offset", "log_offset", "agent_offset"):
+    for name in (*report, "pid", "started_at", "reports_offset", "log_offset", "agent_offset"):
         for number in NUMBERS:
-            values = {**report, "pid": 5, "create_time": 1.0, "data": {}}
+            values = {**report, "pid": 5, "started_at": 1.0, "data": {}}
             values |= {"reports_offset": 0, "agent_offset": 0, "log_offset": 0, name: "NUMBER"}
             found.append(json.dumps(values).replace('"NUMBER"', number).encode() + b"\n")
     return found

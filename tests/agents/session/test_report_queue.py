@@ -181,7 +181,7 @@ def test_of_a_flood_of_reports_the_newest_are_sent(
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     monkeypatch.setattr(report_queue, "BURST_BYTES", burst_bytes)
     directory = run_directory(tmp_path)
-    directory.write_process(1234, time.time())
+    directory.write_process(1234, time.clock_gettime(time.CLOCK_BOOTTIME))
     count = 3 * burst_bytes // len(line(0))
     lines = [line(number) for number in range(count)]
     lines[-5] = line(count - 5, kind="switched")
@@ -207,7 +207,8 @@ def test_an_old_trainer_may_have_reported_much(
 ) -> None:
     monkeypatch.setattr(report_queue, "BURST_BYTES", 0)
     directory = run_directory(tmp_path)
-    directory.write_process(1234, time.time() - 4 * READ_BYTES / BYTES_A_SECOND)
+    started_at = time.clock_gettime(time.CLOCK_BOOTTIME) - 4 * READ_BYTES / BYTES_A_SECOND
+    directory.write_process(1234, started_at)
     count = 3 * READ_BYTES // len(line(0))
     directory.reports.write_bytes(b"".join(map(line, range(count))))
     assert sent(ReportQueue(directory)) == list(range(count))
