@@ -206,7 +206,7 @@ class Contact:
                 return
         else:
             self._refused_since = None
-        delay_s = max(self._backoff.next_delay_s(), wished_wait_s(error))
+        delay_s = self._backoff.next_delay_s(wished_wait_s(error))
         self._not_before = now + delay_s
         is_known = isinstance(error, ControlPlaneAwayError | RequestRefusedError)
         is_first = self._backoff.failures == 1

@@ -83,7 +83,7 @@ class WantedPoller:
             self._wake()
             return 0.0
         except (ControlPlaneAwayError, RequestRefusedError) as error:
-            delay_s = max(self._backoff.next_delay_s(), wished_wait_s(error))
+            delay_s = self._backoff.next_delay_s(wished_wait_s(error))
             log.debug("no wanted state, asking again in %.1f s: %s", delay_s, error)
             return delay_s
         self._backoff.reset()

@@ -123,7 +123,7 @@ class Uploads:
         if error is None:
             upload.is_over = True
             return False
-        upload.not_before = now + max(upload.backoff.next_delay_s(), wished_wait_s(error))
+        upload.not_before = now + upload.backoff.next_delay_s(wished_wait_s(error))
         log.warning(
             "uploading files of job %d is tried again: %s",
             report.job_id,

@@ -258,7 +258,7 @@ class TrainerHandle:
             self._close(None)
         elif error is not None:
             self._fetch = None
-            self._fetch_after = now + max(self._backoff.next_delay_s(), wished_wait_s(error))
+            self._fetch_after = now + self._backoff.next_delay_s(wished_wait_s(error))
             if is_disk_full(error):
                 self.directory.delete()  # what was fetched so far
                 self._around.make_room()
@@ -314,7 +314,7 @@ class TrainerHandle:
             self._log.warning("the state to adopt was not fetched: %s", error)
             if is_disk_full(error):
                 self._around.make_room()
-            self._fetch_after = now + max(self._backoff.next_delay_s(), wished_wait_s(error))
+            self._fetch_after = now + self._backoff.next_delay_s(wished_wait_s(error))
         elif fetch is not None:
             self._adopted = adoption.number
             self.follow(wanted)

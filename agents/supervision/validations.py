@@ -146,7 +146,7 @@ class ValidationAttempt:
             self._around.make_room()
         if is_passing(error) or is_full:
             self._fetch = None
-            self._fetch_after = now + max(self._backoff.next_delay_s(), wished_wait_s(error))
+            self._fetch_after = now + self._backoff.next_delay_s(wished_wait_s(error))
             return
         if isinstance(error, ValueError):
             self._finish(code="bad_archive", message=str(error), at_fault="code")

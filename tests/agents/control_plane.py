@@ -41,7 +41,9 @@ class ControlPlane:
 
     Attributes:
         calls: ("POST", "reports/") and so on, as they were answered with success.
-        refuse_with: path prefix -> status; such requests are answered with that status.
+        refuse_with: path prefix -> status; such requests are answered with that status, and with
+            `retry_after`, if that is set.
+        refused: the paths of these requests.
         refuse_report: batches with such a report are answered with `refusal`, 400 at first.
         held_up: paths that are not answered as long as this control plane lives.
         lost_answers: so many of the next batches are taken without an answer.
@@ -53,6 +55,8 @@ class ControlPlane:
         self.lock = threading.Condition()
         self.calls: list[tuple[str, str]] = []
         self.refuse_with: dict[str, int] = {}
+        self.retry_after = ""
+        self.refused: list[str] = []
         self.refuse_report: Callable[[TrainerReport], bool] = lambda report: False
         self.refusal = 400
         self.enrolments: list[EnrolRequest] = []
@@ -198,7 +202,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         for prefix, status in self.plane.refuse_with.items():
             if path.startswith(prefix):
-                self._answer(status, b'{"detail": "refused by the test"}')
+                self.plane.refused.append(path)
+                self._answer(status, b'{"detail": "refused by the test"}', self.plane.retry_after)
                 return
         if path != "enrol/" and self.headers.get("Authorization") != f"Agent {self.plane.token}":
             self._answer(401, b"{}")
@@ -264,8 +269,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.plane.uploads[int(job_id), name] = body
         return 204, b""
 
-    def _answer(self, status: int, body: bytes) -> None:
+    def _answer(self, status: int, body: bytes, retry_after: str = "") -> None:
         self.send_response(status)
+        if retry_after:
+            self.send_header("Retry-After", retry_after)
         if status not in (204, 304):
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -14,7 +14,7 @@ from agents.session.contact import EXIT_REFUSED, EXIT_REMOVED
 from agents.session.outbox import MAX_ITEMS
 from agents.state_directory import StateDirectory
 from controlplane.core.protocol.wire import ReportKind
-from tests.agents.builders import wanted_trainer
+from tests.agents.builders import membership, wanted_trainer
 from tests.agents.conftest import DrivenAgent, trainers_below
 from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane
 
@@ -41,6 +41,27 @@ def test_trainers_go_on_while_the_control_plane_is_away_and_nothing_is_lost(
     driven.until(lambda: len(plane.reports(1, 0)) > 30)
     assert [report.sequence for report in plane.reports(1, 0)][:31] == list(range(31))
     assert max(len(batch.reports) for batch in plane.batches[before:]) <= MAX_ITEMS
+
+
+@pytest.mark.parametrize("retry_after", ["3600", "9" * 400])
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("path", ["hello/", "reports/", "wanted/", "jobs/1/code/", "jobs/1/files/"])
+def test_no_proxy_makes_an_agent_wait_for_longer_than_it_does_by_itself(
+    plane: ControlPlane, drive: Drive, path: str, status: int, retry_after: str
+) -> None:
+    """A wait of an hour would cost the node its lease, and jobs what they train there."""
+    plane.refuse_with[path], plane.retry_after = status, retry_after
+    plane.want(wanted_trainer(plane))
+    driven = drive()
+    if path == "jobs/1/files/":
+        driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+        plane.want(wanted_trainer(plane, generation=membership(2, source=0)))
+    driven.until(lambda: plane.refused)
+    plane.refuse_with.clear()
+    driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+    plane.want(wanted_trainer(plane, generation=membership(2, source=0)))
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    assert plane.uploads == {(1, "checkpoint.npz"): b"all variables"}
 
 
 def test_an_answer_that_is_lost_costs_a_repeat_and_nothing_else(

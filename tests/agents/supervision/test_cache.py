@@ -21,8 +21,10 @@ def test_backoff_grows_to_its_cap_and_starts_over() -> None:
     for delay_s, bound_s in zip(delays_s, [1, 2, 4, 8, 8, 8], strict=False):
         assert bound_s / 2 <= delay_s <= bound_s
     assert max(delays_s) <= 8.0
+    assert backoff.next_delay_s(wished_s=8.5) == 8.0
     backoff.reset()
     assert backoff.next_delay_s() <= 1.0
+    assert backoff.next_delay_s(wished_s=5.0) == 5.0
 
 
 class Downloads:
