@@ -53,6 +53,7 @@ _PERIODS_S = {
 }
 #: Tasks that take minutes have a queue and a worker of their own, so that no other task waits.
 _QUEUES = {"answer_replay": "replays", "join_predictions": "replays"}
+app.conf.beat_scheduler = "controlplane.beat:TickingScheduler"
 app.conf.beat_schedule = {
     name: {
         "task": f"jobs.tasks.{name}",

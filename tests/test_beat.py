@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import shlex
 import subprocess
@@ -92,6 +93,56 @@ def test_a_tick_is_noted_before_anything_is_sent(
 def test_beat_ticks_more_often_than_the_check_expects() -> None:
     periods = [entry["schedule"] for entry in app.conf.beat_schedule.values()]
     assert min(period for period in periods if isinstance(period, int | float)) < LIMIT_S / 2
+
+
+class SetClock:
+    """A clock that a test sets; tells what beat sends by it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
+        self.sent: list[str] = []
+        self._path = str(folder / "schedule")
+        monkeypatch.setattr(Celery, "now", lambda _: self.now)
+        monkeypatch.setattr(TickingScheduler, "producer", None)
+        monkeypatch.setattr(
+            TickingScheduler, "apply_entry", lambda _, entry, **__: self.sent.append(entry.name)
+        )
+
+    def scheduler(self) -> TickingScheduler:
+        """Start beat."""
+        made = Celery()
+        made.conf.beat_schedule = app.conf.beat_schedule
+        return TickingScheduler(made, schedule_filename=self._path)
+
+    def passes(self, scheduler: TickingScheduler, seconds: float) -> None:
+        """Let beat tick for some time."""
+        end = self.now + datetime.timedelta(seconds=seconds)
+        while self.now < end:
+            self.now += datetime.timedelta(seconds=max(scheduler.tick(), 0.01))
+
+
+@pytest.mark.parametrize("back", [{"minutes": 1}, {"hours": 2}, {"days": 400}], ids=str)
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["goes on", "is restarted"])
+def test_everything_is_sent_in_time_after_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restarted: bool, back: dict[str, int]
+) -> None:
+    clock = SetClock(tmp_path, monkeypatch)
+    scheduler = clock.scheduler()
+    clock.passes(scheduler, 1205)
+    clock.now -= datetime.timedelta(**back)
+    if is_restarted:
+        scheduler.close()
+        scheduler = clock.scheduler()
+    clock.sent.clear()
+    clock.passes(scheduler, 605)
+    for name, entry in app.conf.beat_schedule.items():
+        # Beat sends each a hundredth of a second early.
+        expected = pytest.approx(600 / entry["schedule"], rel=0.02, abs=1.01)
+        assert clock.sent.count(name) == expected, name
+
+
+def test_every_beat_ticks_like_this() -> None:
+    assert app.conf.beat_scheduler == f"{TickingScheduler.__module__}:{TickingScheduler.__name__}"
 
 
 def test_beat_of_the_containers_ticks() -> None:
