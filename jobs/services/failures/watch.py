@@ -20,10 +20,15 @@ from jobs.services.scheduling.policy import cluster_setting
 def watch_keep(now: datetime.datetime) -> bool:
     """Extend the liveness window; return whether timeouts count now.
 
-    The window starts anew after a gap between calls, and while reports of all nodes are missing
-    (then a fault of the control plane is more likely), up to `ALL_SILENT_LEASES`.
+    The window starts anew after a gap between calls, when the clock was set back, and while reports
+    of all nodes are missing (then a fault of the control plane is more likely), up to
+    `ALL_SILENT_LEASES`.
     """
     row = cluster_setting()
+    if row.watched_at is not None and row.watched_at - now > _longest_gap():
+        # The clock was set back: who was heard of by the former one is heard of now.
+        Node.objects.filter(last_seen_at__gt=now).update(last_seen_at=now)
+        row.watched_at = None
     last_heartbeat_at = Node.objects.filter(status=NodeStatus.ONLINE, removed_at=None).aggregate(
         last=Max("last_seen_at")
     )["last"]

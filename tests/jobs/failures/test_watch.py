@@ -70,6 +70,24 @@ def test_one_silent_node_among_others_is_silent_itself() -> None:
     assert beats(node, 0, 60)
 
 
+@pytest.mark.parametrize("back_s", [60, 7200, 10_000_000])
+def test_a_node_is_missed_in_time_though_the_clock_was_set_back(
+    monkeypatch: pytest.MonkeyPatch, back_s: int
+) -> None:
+    node, _ = node_make(now=at(0))
+    gone, _ = node_make(now=at(0))
+    heard(gone, 10_000_030)
+    assert beats(node, 10_000_000, 10_000_030)
+    start = 10_000_030 - back_s
+    lost: dict[int, list[int]] = {}
+    for second in range(start, start + 60, 5):
+        heard(node, second)
+        monkeypatch.setattr(timezone, "now", lambda second=second: at(second))
+        lost[second - start] = tasks.expire_nodes()
+    # One lease in which nobody is missed, and the first look after it.
+    assert {second: nodes for second, nodes in lost.items() if nodes} == {25: [gone.pk]}
+
+
 def test_without_nodes_there_is_nobody_to_wait_for() -> None:
     assert not watch_keep(at(0))
     assert [watch_keep(at(second)) for second in (5, 10, 15, 20)] == [False, False, False, True]
