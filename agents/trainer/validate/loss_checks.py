@@ -6,7 +6,8 @@ the difference. In training the model and `compute_loss` may do what they do now
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -23,10 +24,14 @@ from agents.trainer.validate.part_runner import (
     rounding_tolerance,
     rows,
 )
+from agents.trainer.validate.state_checks import state_depends
 
 Batch = tuple[tuple[Any, ...], np.ndarray | None]
 #: Examples of a batch that is compared with its pairs. Small parts differ more than large ones.
 PAIRED_EXAMPLES = 16
+#: Examples of a batch that is compared once more with batch normalisation frozen, which has to be
+#: cheap: networks with it are large, and random numbers are drawn several times.
+FROZEN_EXAMPLES = 4
 #: Least and largest factor on the outputs of these examples. A model that was never trained gives
 #: much the same for all, so that even a Dice of the whole batch is nearly the mean of its parts'.
 OUTPUT_FACTORS = (0.25, 1.0)
@@ -72,14 +77,38 @@ def loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any])
 def training_loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any]) -> None:
     """Compare losses as the model trains, unless it may depend on who shares a slice.
 
-    Batch normalisation, which changes state, may: virtual nodes normalise over their slices.
+    Batch normalisation may: virtual nodes normalise over their slices. So it is tried as if it were
+    frozen, and with fewer examples. Other state that depends on the examples may, too.
 
     Raises:
         JobCodeError: `loss_not_additive`.
     """
-    is_mixing = any(isinstance(layer, MIXING_LAYERS) for layer in model_layers(runner.model))
-    if not runner.changed and not is_mixing:
+    layers = model_layers(runner.model)
+    if any(isinstance(layer, MIXING_LAYERS) for layer in layers):
+        return
+    if runner.changed:
+        whole = rows(whole, 0, FROZEN_EXAMPLES)
+        cut = max(1, length(whole) // 3)
+        parts = (rows(whole, 0, cut), rows(whole, cut, length(whole)))
+        with _frozen(
+            [each for each in layers if isinstance(each, keras.layers.BatchNormalization)]
+        ):
+            runner = PartRunner(runner.model, whole, training=True)
+    if not state_depends(runner, *parts):
         loss_check(runner, whole, parts)
+
+
+@contextmanager
+def _frozen(layers: Sequence[Any]) -> Iterator[None]:
+    """Let layers behave as frozen ones inside the block."""
+    trained = [layer for layer in layers if layer.trainable]
+    for layer in trained:
+        layer.trainable = False
+    try:
+        yield
+    finally:
+        for layer in trained:
+            layer.trainable = True
 
 
 def in_pairs(examples: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.ndarray]]:

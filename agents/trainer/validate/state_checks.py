@@ -53,6 +53,14 @@ def state_check(
     _extremes_check(runner, first, second)
 
 
+def state_depends(runner: PartRunner, first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
+    """Return whether the state after a batch differs between two batches."""
+    if not runner.changed:
+        return False
+    states = zip(_state_after(runner, first), _state_after(runner, second), strict=True)
+    return not all(np.array_equal(one, other, equal_nan=True) for one, other in states)
+
+
 def _common_state_check(
     runner: PartRunner, first: tuple[Any, ...], second: tuple[Any, ...]
 ) -> None:

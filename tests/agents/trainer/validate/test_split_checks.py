@@ -11,7 +11,7 @@ import pytest
 from keras import ops
 
 from agents.trainer.contract.user_errors import JobCodeError
-from agents.trainer.model.keras_private import model_build
+from agents.trainer.model.keras_private import model_build, model_layers
 from agents.trainer.validate.split_checks import splitting_check
 
 Function = Callable[[Any, Any], Any]
@@ -105,13 +105,16 @@ def test_a_loss_of_each_example_is_accepted(loss: Function, last: tuple[Any, ...
 class InTraining(keras.Model):
     """Has a linear layer, and what `change` and `extra` make of its examples in training alone."""
 
-    def __init__(self, change: Any = None, extra: Any = None) -> None:
+    def __init__(self, change: Any = None, extra: Any = None, first: Any = None) -> None:
         super().__init__()
+        self.first = first
         self.linear = keras.layers.Dense(4)
         self.change = change
         self.extra = extra
 
     def call(self, inputs: Any, training: bool = False) -> Any:
+        if self.first is not None:
+            inputs = self.first(inputs, training=training)
         outputs = self.linear(inputs)
         if isinstance(self.change, keras.layers.Layer):
             return self.change(outputs, training=training)
@@ -149,10 +152,22 @@ SEPARATE: dict[str, Callable[[], dict[str, Any]]] = {
     },
     "batch normalisation": lambda: {"change": keras.layers.BatchNormalization()},
 }
+#: Layers with state, which leave what comes after them to be tried.
+WITH_STATE: dict[str, Callable[[], keras.layers.Layer]] = {
+    "batch normalisation": keras.layers.BatchNormalization,
+    "spectral normalisation": lambda: keras.layers.SpectralNormalization(keras.layers.Dense(4)),
+    "a step counter": lambda: OwnState(lambda old, _: old + 1.0),
+    "both": lambda: keras.Sequential([OwnState(lambda old, _: old + 1.0), normalised()]),
+}
 
 
-def trained_only(name: str, cases: Any) -> tuple[keras.Model, tuple[Any, ...]]:
-    model = InTraining(**cases[name]())
+def normalised() -> keras.Model:
+    """Have a batch normalisation in a model of its own, as a backbone has."""
+    return keras.Sequential([keras.layers.BatchNormalization(), keras.layers.Dense(4)])
+
+
+def trained_only(name: str, cases: Any, first: Any = None) -> tuple[keras.Model, tuple[Any, ...]]:
+    model = InTraining(**cases[name](), first=first)
     model.compile("sgd", "mse")
     model_build(model, (VECTORS, VECTORS))
     return model, (VECTORS, VECTORS)
@@ -163,6 +178,32 @@ def test_what_mixes_examples_in_training_alone_is_refused(name: str) -> None:
     with pytest.raises(JobCodeError, match=r", in training\) is not the mean") as caught:
         splitting_check(*trained_only(name, MIXING))
     assert caught.value.code == "loss_not_additive"
+
+
+@pytest.mark.parametrize("layer", WITH_STATE)
+@pytest.mark.parametrize("name", MIXING)
+def test_what_mixes_examples_beside_state_is_refused(name: str, layer: str) -> None:
+    model, examples = trained_only(name, MIXING, WITH_STATE[layer]())
+    with pytest.raises(JobCodeError, match=r", in training\) is not the mean") as caught:
+        splitting_check(model, examples)
+    assert caught.value.code == "loss_not_additive"
+    assert all(each.trainable for each in model_layers(model))
+
+
+@pytest.mark.parametrize("layer", WITH_STATE)
+@pytest.mark.parametrize("name", SEPARATE)
+def test_what_changes_each_example_beside_state_is_accepted(name: str, layer: str) -> None:
+    assert splitting_check(*trained_only(name, SEPARATE, WITH_STATE[layer]())) == []
+
+
+def test_layers_frozen_by_the_job_stay_frozen() -> None:
+    model, examples = trained_only("mean", SEPARATE, normalised())
+    frozen = model.first.layers[0]
+    frozen.trainable = False
+    model.compile("sgd", "mse")
+    model_build(model, examples)
+    assert splitting_check(model, examples) == []
+    assert not frozen.trainable
 
 
 @pytest.mark.parametrize("name", SEPARATE)
