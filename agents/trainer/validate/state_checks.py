@@ -31,6 +31,8 @@ REPEATED_EXAMPLES = 16
 GROWING = 0.9
 #: Least difference of two batches' results, relative to that of their first changes, that is one.
 REPEATED = 0.01
+#: Largest part of a new state that may be lost when its change is added to the old one.
+LOST = 0.01
 
 
 def state_check(
@@ -51,6 +53,7 @@ def state_check(
     _common_state_check(runner, first, second)
     _averages_check(runner, examples)
     _extremes_check(runner, first, second)
+    _starts_check(runner, first)
 
 
 def state_depends(runner: PartRunner, first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
@@ -150,6 +153,28 @@ def _extremes_check(runner: PartRunner, first: tuple[Any, ...], second: tuple[An
             raise _not_combinable(variable, "is an extreme over the examples, as a maximum")
 
 
+def _starts_check(runner: PartRunner, examples: tuple[Any, ...]) -> None:
+    """Raise if float state starts from a value to which its change cannot be added.
+
+    Virtual nodes return changes: none leads away from inf or nan, and small numbers are lost beside
+    a large one.
+    """
+    for variable, new in zip(runner.changed, _state_after(runner, examples), strict=True):
+        if not _is_float(variable):
+            continue
+        dtype = np.result_type(new.dtype, np.float32)
+        old, new = np.asarray(variable).astype(dtype), new.astype(dtype)
+        with np.errstate(all="ignore"):
+            moved = old + (new - old)
+            is_near = _distance(moved, new) <= LOST * _length_of(new)
+        if not is_near and not np.array_equal(moved, new, equal_nan=True):
+            raise _not_combinable(
+                variable,
+                "starts from nan, infinity or a number beside which its new value is lost, so "
+                "that no change can be added; start from 0, with a flag for the first step",
+            )
+
+
 def _assign(variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
@@ -179,7 +204,8 @@ def _least_difference(model: keras.Model, before: np.ndarray, after: np.ndarray)
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> float:
-    return _length_of(one.astype("float64") - other.astype("float64"))
+    with np.errstate(invalid="ignore"):  # of infinities
+        return _length_of(one.astype("float64") - other.astype("float64"))
 
 
 def _length_of(value: np.ndarray) -> float:

@@ -232,10 +232,11 @@ def test_metrics_that_add_up_are_not_warned_of() -> None:
 class OwnState(keras.layers.Layer):
     """Has state that `after` computes from the old value and the examples [n, 4]."""
 
-    def __init__(self, after: Function, shape: tuple[int, ...] = (4,)) -> None:
+    def __init__(self, after: Function, shape: tuple[int, ...] = (4,), start: float = 0.0) -> None:
         super().__init__()
         self.after = after
-        self.state = self.add_weight(shape=shape, initializer="zeros", trainable=False)
+        initializer = keras.initializers.Constant(start)
+        self.state = self.add_weight(shape=shape, initializer=initializer, trainable=False)
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         if training:
@@ -306,6 +307,23 @@ def test_a_queue_of_examples_is_refused() -> None:
 @pytest.mark.parametrize("name", AVERAGES)
 def test_float_state_that_is_an_average_is_accepted(name: str) -> None:
     assert splitting_check(*model_with_state(OwnState(AVERAGES[name]))) == []
+
+
+@pytest.mark.parametrize("start", [np.nan, np.inf, -np.inf, 1e9, 3e38])
+def test_state_that_no_change_leads_away_from_is_refused(start: float) -> None:
+    def after(old: Any, inputs: Any) -> Any:
+        is_first = ops.logical_or(ops.isnan(old), ops.abs(old) > 1e8)
+        mean = ops.mean(inputs, 0)
+        return ops.where(is_first, mean, 0.9 * ops.where(is_first, 0.0, old) + 0.1 * mean)
+
+    with pytest.raises(JobCodeError, match="start from 0") as caught:
+        splitting_check(*model_with_state(OwnState(after, start=start)))
+    assert caught.value.code == "state_not_combinable"
+
+
+@pytest.mark.parametrize("start", [np.nan, 1e9, 3e38])
+def test_state_that_keeps_its_value_may_be_any_number(start: float) -> None:
+    assert splitting_check(*model_with_state(OwnState(lambda old, _: old, start=start))) == []
 
 
 class InInferenceToo(OwnState):
