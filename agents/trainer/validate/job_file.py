@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from agents.trainer.contract.user_errors import ENTRY_MODULE, JobCodeError, user_code
 from agents.trainer.data.arrays import ClassWeightedSource, TypedSource, UnitWeightedSource
@@ -68,6 +69,7 @@ def job_load(
     """
     keras.utils.set_random_seed(seed % 2**32)
     module = _import_entry(code_dir, entry_file)
+    _refuse_graph_mode()
     build = getattr(module, "build", None)
     if not callable(build):
         raise JobCodeError(
@@ -78,6 +80,7 @@ def job_load(
         )
     with user_code(code_dir, "code", f"build(settings) in {entry_file}"):
         result = build(copy.deepcopy(settings))
+    _refuse_graph_mode()
     if task is Task.PREDICT:
         return LoadedJob(*prediction_job(result, code_dir, source), None)
     model, train_data, validation_data, arguments = _result_split(result)
@@ -88,6 +91,18 @@ def job_load(
         return LoadedJob(model, train, None)
     validation = source_open(validation_data, "data.validation", code_dir)
     return LoadedJob(model, *_sources_matched(train, validation))
+
+
+def _refuse_graph_mode() -> None:
+    """Raise if the job's code turned eager execution off for the whole process."""
+    if not tf.executing_eagerly():
+        raise JobCodeError(
+            "eager_execution_disabled",
+            "code",
+            "the code turns eager execution off, as tf.compat.v1.disable_eager_execution() and "
+            "disable_v2_behavior() do, and Keras 3 cannot train without it; leave such calls out: "
+            "steps are traced all the same",
+        )
 
 
 def _sources_matched(

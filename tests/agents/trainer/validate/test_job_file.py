@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from agents.trainer.validate.job_file import JobCodeError, LoadedJob, job_load
 
@@ -209,6 +210,21 @@ def build(settings):
 """
     error = refusal(tmp_path, MODEL + body)
     assert (error.code, error.field) == ("data_structure", "data.validation")
+
+
+@pytest.mark.parametrize("place", ["top", "build"])
+@pytest.mark.parametrize("call", ["disable_eager_execution", "disable_v2_behavior"])
+def test_turning_eager_execution_off_is_refused(place: str, call: str, tmp_path: Path) -> None:
+    off = f"__import__('tensorflow').compat.v1.{call}()\n"
+    first, inside = (off, "") if place == "top" else ("", f"    {off}")
+    body = f"{first}def build(settings):\n{inside}    return None\n"
+    try:
+        error = refusal(tmp_path, body)
+    finally:
+        tf.compat.v1.enable_v2_behavior()
+    assert error.code == "eager_execution_disabled"
+    assert "leave such calls out" in error.message
+    assert tf.executing_eagerly()
 
 
 def test_validation_data_of_another_shape_is_refused(tmp_path: Path) -> None:
