@@ -24,6 +24,8 @@ from agents.trainer.model.keras_private import (
 
 #: Methods of a model that the engine's own step replaces; an override would not be called.
 REPLACED_METHODS = ("train_step", "test_step", "fit", "make_train_function", "train_on_batch")
+#: Those that `fit` calls only if there are validation data.
+REPLACED_IN_VALIDATION = ("evaluate", "make_test_function")
 #: Loss reductions for which the mean (or sum) over virtual nodes equals that over the batch.
 ACCEPTED_REDUCTIONS = frozenset({"sum_over_batch_size", "mean", "sum"})
 
@@ -35,13 +37,16 @@ SMALL_SLICES = (
 )
 
 
-def model_check(model: keras.Model) -> list[str]:
+def model_check(model: keras.Model, has_validation: bool = True) -> list[str]:
     """Check a compiled model before it is built; returns warnings.
+
+    Args:
+        has_validation: `fit` would evaluate the model, too.
 
     Raises:
         JobCodeError: the model uses a feature that cannot be split over virtual nodes.
     """
-    _refuse_replaced_methods(model)
+    _refuse_replaced_methods(model, REPLACED_METHODS + REPLACED_IN_VALIDATION * has_validation)
     if model.run_eagerly:
         raise _refusal(
             "run_eagerly",
@@ -173,8 +178,8 @@ def _layer_refuse(layer: Any) -> None:
         )
 
 
-def _refuse_replaced_methods(model: keras.Model) -> None:
-    for name in REPLACED_METHODS:
+def _refuse_replaced_methods(model: keras.Model, names: tuple[str, ...]) -> None:
+    for name in names:
         method: Callable[..., Any] = getattr(model, name)
         if getattr(method, "__func__", method) is not _keras_method(type(model), name):
             raise _refusal(

@@ -148,7 +148,7 @@ def loaded_job_check(
     """
     findings.facts |= _data_facts(spec, job)
     _check_sizes(spec, len(job.train))
-    findings.warnings += model_check(job.model)
+    findings.warnings += model_check(job.model, job.validation is not None)
     labels_check(job.model, job.train.fetch(np.arange(1)))
     _note_data(spec, job, findings)
 

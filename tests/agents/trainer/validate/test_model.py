@@ -367,6 +367,26 @@ def test_what_cannot_be_split_is_refused_by_name(code: str, tmp_path: Path) -> N
     assert len(report.message) > 40
 
 
+EVALUATED = """
+    class Own(keras.Sequential):
+        def {name}(self, *args, **kwargs):
+            return {{"loss": 0.0}}
+
+    def build(settings):
+        return compiled(Own([keras.Input((4,)), layers.Dense(1)])), (X, Y), {validation}
+"""
+
+
+@pytest.mark.parametrize("name", ["evaluate", "make_test_function"])
+def test_a_validation_of_its_own_is_refused_where_fit_would_call_it(
+    name: str, tmp_path: Path
+) -> None:
+    report = validated(tmp_path, EVALUATED.format(name=name, validation="(X, Y)"))
+    assert (report.code, report.field) == (f"custom_{name}", "code.build")
+    assert f"its own {name}()" in report.message
+    assert validated(tmp_path, EVALUATED.format(name=name, validation=None)).ok
+
+
 TRAINED_AT_BUILD = """
     def build(settings):
         model = compiled(net(layers.Dense(3, name="hidden", trainable={first})))
