@@ -102,6 +102,7 @@ def training_loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Seque
 def _frozen(layers: Sequence[Any]) -> Iterator[None]:
     """Let layers behave as frozen ones inside the block."""
     trained = [layer for layer in layers if layer.trainable]
+    weights = [(weight, weight.trainable) for layer in trained for weight in layer.weights]
     for layer in trained:
         layer.trainable = False
     try:
@@ -109,6 +110,8 @@ def _frozen(layers: Sequence[Any]) -> Iterator[None]:
     finally:
         for layer in trained:
             layer.trainable = True
+        for weight, is_trainable in weights:  # the job may have frozen single ones
+            weight.trainable = is_trainable
 
 
 def in_pairs(examples: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.ndarray]]:

@@ -206,6 +206,16 @@ def test_layers_frozen_by_the_job_stay_frozen() -> None:
     assert not frozen.trainable
 
 
+def test_weights_frozen_by_the_job_stay_frozen() -> None:
+    model, examples = trained_only("mean", SEPARATE, normalised())
+    normalisation = model.first.layers[0]
+    normalisation.gamma.trainable = False
+    model.compile("sgd", "mse")
+    assert splitting_check(model, examples) == []
+    assert (normalisation.gamma.trainable, normalisation.beta.trainable) == (False, True)
+    assert not normalisation.moving_mean.trainable
+
+
 @pytest.mark.parametrize("name", SEPARATE)
 def test_what_changes_each_example_in_training_alone_is_accepted(name: str) -> None:
     assert splitting_check(*trained_only(name, SEPARATE)) == []
