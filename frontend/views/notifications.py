@@ -89,10 +89,11 @@ def test(request: HttpRequest, channel_id: int) -> HttpResponse:
 @login_required
 @require_POST
 def pause(request: HttpRequest, channel_id: int) -> HttpResponse:
-    """Pause a channel, or resume a paused one."""
-    channel = channel_of(person(request), channel_id)
+    """Pause a channel, or resume it, as its button said."""
     try:
-        channel_change(person(request), channel_id, {"is_paused": not channel.paused_reason})
+        channel_change(
+            person(request), channel_id, {"is_paused": request.POST.get("do") != "resume"}
+        )
     except InvalidInputError as error:
         messages.error(request, words(error))
     return redirect("channels")

@@ -7,7 +7,7 @@ from django.test import Client
 from django.utils import timezone
 
 from controlplane.core.values.lifecycle import NodeStatus
-from jobs.models import ApiToken, EnrolmentToken, Event, Job, Node
+from jobs.models import ApiToken, EnrolmentToken, Event, Job, Node, NotificationChannel
 from jobs.services.cluster.tokens import token_digest
 from jobs.services.scheduling.policy import cluster_setting
 from jobs.services.submission.job_actions import job_describe
@@ -248,3 +248,24 @@ def test_a_bad_token_form_marks_the_field(values: dict[str, str], field: str, ad
     assert list(response.context["form"].errors) == [field]
     assert b'aria-invalid="true"' in response.content
     assert not ApiToken.objects.exists()
+
+
+@pytest.mark.parametrize("do", ["pause", "resume"])
+@pytest.mark.parametrize("paused_reason", ["", "5 messages in a row failed"])
+def test_a_channel_becomes_what_its_button_said(
+    do: str, paused_reason: str, world: World, ada: Client
+) -> None:
+    """The page may be older than a pause by another tab or after failures."""
+    channel = NotificationChannel.objects.create(
+        owner=world.ada,
+        name="hook",
+        kind="webhook",
+        events=["finished"],
+        paused_reason=paused_reason,
+        created_at=timezone.now(),
+    )
+    page = ada.get("/account/notifications/")
+    assert f'value="{"resume" if paused_reason else "pause"}"'.encode() in page.content
+    ada.post(f"/account/notifications/{channel.pk}/pause/", {"do": do})
+    channel.refresh_from_db()
+    assert bool(channel.paused_reason) == (do == "pause")
