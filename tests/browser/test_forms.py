@@ -140,3 +140,61 @@ def test_a_submission_is_sent_again_after_a_login_in_another_tab(
     page.context.close()
     # Tests of the queue name the jobs in it.
     site.run("from jobs.models import Job\nJob.objects.get(name='typed before').delete()")
+
+
+#: Address of a page that shows what a form asks for, a control of the form, and another choice.
+ASKING_FORMS = [
+    ("/", "#window", "3600"),
+    ("/timeline/", "#window", "86400"),
+    ("/timeline/", "#node", "1"),
+    (f"/jobs/{JOB['running']}/", "#scale", "log"),
+    (f"/jobs/{JOB['running']}/", "#smoothing", "0.9"),
+    ("/nodes/1/", "#window", "86400"),
+    ("/jobs/", "#q", "script"),
+    ("/jobs/", "#status", "failed"),
+    ("/usage/", "#by", "user"),
+    ("/audit/", "#actor", "user:ada"),
+    (f"/jobs/compare/?job={JOB['finished']}&job={JOB['running']}", "[name=x]", "time"),
+]
+
+
+@pytest.mark.parametrize(("address", "control", "choice"), ASKING_FORMS)
+def test_back_shows_a_form_as_its_page_was_asked_for(
+    address: str, control: str, choice: str, window: Visitor
+) -> None:
+    page = window.page
+    window.open(address)
+    one = page.locator(control)
+    shown = one.input_value()
+    with page.expect_navigation():
+        if one.evaluate("one => one.matches('select')"):
+            one.select_option(choice)
+        else:
+            one.fill(choice)
+        if not one.evaluate("one => one.form.matches('[data-submit-on-change]')"):
+            one.evaluate("one => one.form.requestSubmit()")
+    expect(page.locator(control)).to_have_value(choice)
+    page.go_back()
+    expect(page.locator(control)).to_have_value(shown)
+
+
+def test_back_ticks_no_other_jobs(browser: Browser, site: Site) -> None:
+    """Another job is the first of the list meanwhile."""
+    visitor = visit(browser, site, "ada")
+    page = visitor.page
+    visitor.open("/jobs/")
+    boxes = page.locator("[name=job][form=bulk]")
+    number = boxes.first.get_attribute("value")
+    boxes.first.check()
+    visitor.open("/account/")
+    site.run(
+        "from jobs.models import Job\n"
+        f"job = Job.objects.get(pk={number})\n"
+        "job.pk, job.name = None, 'newer'\n"
+        "job.save()"
+    )
+    page.go_back()
+    expect(boxes.first).not_to_have_attribute("value", str(number))
+    expect(page.locator("[name=job][form=bulk]:checked")).to_have_count(0)
+    page.context.close()
+    site.run("from jobs.models import Job\nJob.objects.get(name='newer').delete()")
