@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -98,6 +99,31 @@ def test_another_template_keeps_what_was_typed(ada: Visitor) -> None:
     name.fill("own")
     page.get_by_role("radio", name=re.compile("Tabular data")).check()
     expect(name).to_have_value("own")
+
+
+def test_a_file_that_was_saved_again_is_asked_for(ada: Visitor, tmp_path: Path) -> None:
+    page = ada.page
+    ada.open("/jobs/new/")
+    own = tmp_path / "mine.py"
+    own.write_text("def build(settings)\n")
+    page.get_by_role("radio", name=re.compile("My own code")).check()
+    chosen = page.locator("#id_code")
+    chosen.set_input_files(own)
+    page.get_by_role("button", name="Check only").click()
+    expect(page.locator("#form-errors")).to_be_visible()
+    own.write_text("def build(settings):\n    return None, None\n")
+    os.utime(own, (2e9, 2e9))  # the browser compares seconds
+    page.get_by_role("button", name="Check only").click()
+    error = page.locator("[data-error-for=code]")
+    expect(error).to_have_text("mine.py was changed after it was chosen. Choose it again.")
+    expect(chosen).to_be_focused()
+    expect(page.locator("#form-errors-text")).to_be_empty()
+    chosen.set_input_files(own)
+    page.get_by_role("button", name="Check only").click()
+    expect(error).to_be_hidden()
+    expect(page.locator("#check-result")).not_to_be_empty()
+    # The browser notes that it did not send the file; nothing else is wrong.
+    ada.complaints[:] = [one for one in ada.complaints if "ERR_UPLOAD_FILE" not in one]
 
 
 def test_code_is_measured_before_it_is_submitted(ada: Visitor, site: Site, tmp_path: Path) -> None:

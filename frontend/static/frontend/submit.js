@@ -189,6 +189,16 @@ async function follow(form, address) {
   showCheck({ tone: "bad", title: "It is not known how it went", text: "The server did not answer. Nothing was submitted; try again." });
 }
 
+// Browsers refuse to send a file that was saved again after it was chosen.
+async function isReadable(file) {
+  try {
+    await file.slice(0, 1).arrayBuffer();
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 async function send(form, button) {
   const file = field(form, "code").files[0];
   const limit = Number(form.dataset.maxBytes);
@@ -218,7 +228,10 @@ async function send(form, button) {
     if (answer.check) document.getElementById("check-result").scrollIntoView({ block: "nearest" });
     if (answer.check?.waits_at) follow(form, answer.check.waits_at);
   } catch {
-    showErrors(form, { __all__: ["The server did not answer. Press the button again: what has arrived already is submitted once."] });
+    if (file && !(await isReadable(file))) {
+      field(form, "code").value = "";
+      showErrors(form, { code: [`${file.name} was changed after it was chosen. Choose it again.`] });
+    } else showErrors(form, { __all__: ["The server did not answer. Press the button again: what has arrived already is submitted once."] });
   } finally {
     buttons.forEach((each) => { each.disabled = false; });
   }
