@@ -73,13 +73,11 @@ _SECTIONS = {
     "labels": ("tags", "note"),
     "sweep": SWEEP_FIELDS,
 }
-#: Attributes of text fields beyond those of their serializer field.
+#: Attributes of text fields beyond those of their serializer field. None has `autocomplete="off"`:
+#: a browser that comes back would fill in the other fields alone.
 _ATTRIBUTES = {
-    "name": {"autocomplete": "off"},
-    "tags": {"autocomplete": "off", "placeholder": "none"},
-    "note": {"autocomplete": "off"},
-    "stop_metric": {"autocomplete": "off"},
-    "secrets": {"autocomplete": "off", "placeholder": "none"},
+    "tags": {"placeholder": "none"},
+    "secrets": {"placeholder": "none"},
 }
 
 

@@ -126,6 +126,22 @@ def test_a_file_that_was_saved_again_is_asked_for(ada: Visitor, tmp_path: Path) 
     ada.complaints[:] = [one for one in ada.complaints if "ERR_UPLOAD_FILE" not in one]
 
 
+def test_back_brings_what_was_typed(ada: Visitor) -> None:
+    page = ada.page
+    ada.open("/jobs/new/")
+    page.get_by_role("radio", name=re.compile("Tabular data")).check()
+    page.locator("[name=stop_kind]").select_option("metric")
+    typed = {"name": "typed", "global_batch_size": "96", "tags": "a, b", "note": "why"}
+    typed |= {"secrets": "S3_KEY", "stop_metric": "val_loss", "settings": "{}"}
+    for name, text in typed.items():
+        page.locator(f"#job-form [name={name}]").fill(text)
+    ada.open("/nodes/")
+    page.go_back()
+    expect(page.get_by_role("radio", name=re.compile("Tabular data"))).to_be_checked()
+    for name, text in typed.items():
+        expect(page.locator(f"#job-form [name={name}]")).to_have_value(text)
+
+
 def test_code_is_measured_before_it_is_submitted(ada: Visitor, site: Site, tmp_path: Path) -> None:
     page = ada.page
     ada.open("/jobs/new/")
