@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
@@ -107,3 +110,31 @@ def test_without_a_stream_the_page_asks_every_few_seconds(browser: Browser, site
     visitor.page.context.close()
     # The browser notes that nobody listens on the stream's port; nothing else is wrong.
     assert [c for c in visitor.complaints if "ERR_CONNECTION_REFUSED" not in c] == []
+
+
+#: How a page that is open may be answered when it asks for a fresh copy of itself.
+REFUSALS = [
+    lambda route: route.abort("connectionrefused"),
+    lambda route: route.fulfill(status=302, headers={"Location": "/login/"}),
+    lambda route: route.fulfill(status=404, body="gone"),
+    lambda route: route.fulfill(status=503, body="busy"),
+]
+
+
+@pytest.mark.parametrize("refuse", REFUSALS, ids=["away", "logged out", "gone", "busy"])
+def test_a_page_says_since_when_it_is_stale(
+    refuse: Callable[[Route], None], browser: Browser, site: Site
+) -> None:
+    visitor = visit(browser, site, "ada")
+    page = visitor.page
+    visitor.open(f"/jobs/{JOB['running']}/")
+    _hears_the_stream(page)
+    badge = page.locator("#live-state")
+    page.route(page.url, refuse)
+    site.run(_EVENT.format(job_id=JOB["running"], message="While it is away"))
+    expect(badge).to_have_text(re.compile(r"^Not refreshed since \d\d:\d\d:\d\d$"))
+    # It asks again by itself, though nothing changes any more.
+    page.unroute(page.url)
+    expect(badge).to_have_text("Live")
+    expect(page.locator("#events")).to_contain_text("While it is away")
+    page.context.close()

@@ -76,7 +76,9 @@ def _faults_without_stream(visitor: Visitor, site: Site) -> list[str]:
     visitor.open("/jobs/")
     expect(visitor.page.locator("#live-state")).to_have_text("Every few seconds")
     found: list[str] = visitor.page.evaluate(SIDEWAYS) + visitor.page.evaluate(OVERLAPS)
-    return found
+    visitor.page.route(visitor.page.url, lambda route: route.abort())
+    expect(visitor.page.locator("#live-state")).to_contain_text("Not refreshed since")
+    return found + visitor.page.evaluate(SIDEWAYS) + visitor.page.evaluate(OVERLAPS)
 
 
 def test_on_a_phone_filters_that_are_not_set_are_folded_away(window: Visitor) -> None:

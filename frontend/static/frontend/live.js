@@ -1,5 +1,7 @@
 // Says when something changed: by the event stream, or by a clock while there is no stream.
 
+import { clockText } from "./times.js";
+
 const POLL_MS = 4000;
 const MIN_GAP_MS = 1000;
 const RETRY_LIMIT_MS = 60000;
@@ -11,19 +13,22 @@ let retryMs = 2000;
 let lastAt = 0;
 let isAsked = false;
 let isBusy = false;
+let isStale = false;
+let refreshedAt = Date.now();
 
 export function onChange(listener) {
   listeners.add(listener);
 }
 
 function show(next) {
-  if (state === next) return;
   state = next;
   const badge = document.getElementById("live-state");
-  if (!badge) return;
+  const shown = isStale ? "stale" : next;
+  if (!badge || badge.dataset.state === shown) return;
   badge.hidden = false;
-  badge.dataset.state = next;
-  badge.textContent = next === "live" ? "Live" : "Every few seconds";
+  badge.dataset.state = shown;
+  if (isStale) badge.textContent = `Not refreshed since ${clockText(refreshedAt)}`;
+  else badge.textContent = next === "live" ? "Live" : "Every few seconds";
 }
 
 // Many changes in a row are one refresh, one more follows if something changed meanwhile, and none
@@ -39,8 +44,11 @@ async function refresh() {
   isAsked = false;
   lastAt = Date.now();
   const began = state;
-  await Promise.allSettled([...listeners].map((listener) => listener()));
+  const ends = await Promise.allSettled([...listeners].map((listener) => listener()));
   isBusy = false;
+  isStale = ends.some(({ status }) => status === "rejected");
+  if (!isStale) refreshedAt = Date.now();
+  show(state);
   document.body.dataset.refreshed = began;
   if (isAsked) announce();
 }
@@ -68,7 +76,7 @@ export function start() {
   if (url) open(url);
   show("polling");
   window.setInterval(() => {
-    if (state !== "live") announce();
+    if (state !== "live" || isStale) announce();
   }, POLL_MS);
   document.addEventListener("visibilitychange", announce);
   window.addEventListener("pagehide", () => source?.close());

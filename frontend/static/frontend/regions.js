@@ -74,7 +74,7 @@ export async function refreshRegions() {
     signal: AbortSignal.timeout(15000),
     redirect: "error",
   });
-  if (!response.ok) return;
+  if (!response.ok && response.status !== 400) throw new Error(response.statusText); // 400: of a filter
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   for (const region of regions) {
     if (region.hasAttribute("data-held")) continue; // somebody rearranges it
