@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
+from tests.browser.page_site import Site
 from tests.browser.test_pages import PAGES
 from tests.browser.visitor import OVERLAPS, SIDEWAYS, Visitor
 
@@ -45,6 +46,15 @@ MISSED = """() => window.wanted.filter(one => one.isConnected && !window.reached
     one => `${one.tagName}#${one.id} ${one.textContent.trim().slice(0, 40)} is not reached`)"""
 
 
+COMPARED = "/jobs/compare/?job=1&job=2"
+#: Code for `Site.run`: gives jobs other names, and prints the ones before by number.
+_NAMES = """
+from jobs.models import Job
+names = dict(Job.objects.filter(pk__in=[1, 2, 3]).values_list("pk", "name"))
+for pk, name in ({names}).items():
+    Job.objects.filter(pk=pk).update(name=name)
+print(names)
+"""
 #: A third of the pages; the others in `make nightly`.
 SOME_PAGES = [
     page if place % 3 == 0 else pytest.param(page, marks=pytest.mark.nightly)
@@ -62,6 +72,18 @@ def test_every_page_fits_into_windows_of_every_width(address: str, window: Visit
         if found := _unfit(page, is_long=(address, width) in LONG_TABLES):
             faults[width] = found
     assert not faults
+
+
+@pytest.mark.parametrize("address", ["/", "/jobs/", "/jobs/2/", "/queue/", "/timeline/", COMPARED])
+def test_the_longest_name_fits_onto_a_phone(address: str, window: Visitor, site: Site) -> None:
+    names = site.run(_NAMES.format(names="{pk: 'W' * 100 for pk in names}"))
+    try:
+        window.page.set_viewport_size({"width": 390, "height": 844})
+        window.open(address)
+        expect(window.page.locator("main")).to_contain_text("W" * 12)
+        assert _unfit(window.page, is_long=False) == []
+    finally:
+        site.run(_NAMES.format(names=names))
 
 
 def _unfit(page: Page, *, is_long: bool) -> list[str]:
