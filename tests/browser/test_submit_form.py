@@ -133,6 +133,10 @@ def test_back_brings_what_was_typed(ada: Visitor) -> None:
     page.locator("[name=stop_kind]").select_option("metric")
     typed = {"name": "typed", "global_batch_size": "96", "tags": "a, b", "note": "why"}
     typed |= {"secrets": "S3_KEY", "stop_metric": "val_loss", "settings": "{}"}
+    typed |= {"sweep_space": "dropout: [0.1, 0.2]", "tuning_space": "0.1", "forked_from": "1"}
+    page.evaluate(
+        "for (const one of document.querySelectorAll('#job-form details')) one.open = true"
+    )
     for name, text in typed.items():
         page.locator(f"#job-form [name={name}]").fill(text)
     ada.open("/nodes/")
@@ -140,6 +144,17 @@ def test_back_brings_what_was_typed(ada: Visitor) -> None:
     expect(page.get_by_role("radio", name=re.compile("Tabular data"))).to_be_checked()
     for name, text in typed.items():
         expect(page.locator(f"#job-form [name={name}]")).to_have_value(text)
+        expect(page.locator(f"#job-form [name={name}]")).to_be_visible()
+    expect(page.locator("#selection-fields")).not_to_have_attribute("open", "")
+    page.get_by_role("radio", name=re.compile("Digits, convolutional")).check()
+    expect(page.locator("#job-form [name=name]")).to_have_value("typed")
+    page.get_by_role("radio", name=re.compile("My own code")).check()
+    page.locator("[name=task]").select_option("predict")
+    ada.open("/nodes/")
+    page.go_back()
+    expect(page.locator("#id_code")).to_be_visible()
+    expect(page.locator("[name=source_job]")).to_be_visible()
+    expect(page.locator("#stop-section")).to_be_hidden()
 
 
 def test_code_is_measured_before_it_is_submitted(ada: Visitor, site: Site, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 
 import { localise } from "./times.js";
 
-function isDirty(element) {
+export function isDirty(element) {
   if (element === document.activeElement) return true;
   if (element instanceof HTMLSelectElement) {
     return [...element.options].some((option) => option.selected !== option.defaultSelected);
