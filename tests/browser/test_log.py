@@ -46,6 +46,18 @@ def test_the_log_is_searched_and_read_at_a_match(ada: Visitor) -> None:
     assert download.value.suggested_filename == f"job-{JOB['running']}.log"
 
 
+def test_back_shows_the_log_as_its_controls_say(admin: Visitor) -> None:
+    admin.open(f"/jobs/{JOB['running']}/")
+    level = admin.page.locator("#log-level")
+    level.select_option("error")
+    admin.page.locator("#log-search").fill("nothing has this")
+    admin.open("/nodes/")
+    admin.page.go_back()
+    expect(admin.page.locator("#log .log-line").first).to_be_visible()
+    expect(level).to_have_value("")
+    expect(admin.page.locator("#log-search")).to_have_value("")
+
+
 def test_an_address_leads_to_a_line_of_the_code(ada: Visitor) -> None:
     ada.open(f"/jobs/{JOB['running']}/#L2")
     line = ada.page.locator("#L2")
