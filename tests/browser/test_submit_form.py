@@ -101,6 +101,33 @@ def test_another_template_keeps_what_was_typed(ada: Visitor) -> None:
     expect(name).to_have_value("own")
 
 
+def test_a_text_that_is_no_number_is_not_taken_for_an_empty_field(ada: Visitor) -> None:
+    page = ada.page
+    ada.open("/jobs/new/")
+    numbers = page.locator("#job-form input[type=number]")
+    names = numbers.evaluate_all("all => all.map(one => one.name)")
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    page.locator("[name=stop_kind]").select_option("metric")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.method))
+    for name in names:
+        field = page.locator(f"#job-form [name={name}]")
+        if not field.is_visible():
+            continue
+        before = field.input_value()
+        field.fill("")
+        field.press_sequentially("1-")
+        page.get_by_role("button", name="Check only").click()
+        expect(page.locator(f"[data-error-for={name}]")).to_have_text("Give a number.")
+        expect(field).to_be_focused()
+        field.fill(before)
+    assert "POST" not in asked
+    assert len(names) > 10
+    page.locator("[name=stop_kind]").select_option("epochs")
+    page.get_by_role("button", name="Check only").click()
+    expect(page.locator("#check-result")).to_contain_text("Would")
+
+
 def test_a_file_that_was_saved_again_is_asked_for(ada: Visitor, tmp_path: Path) -> None:
     page = ada.page
     ada.open("/jobs/new/")

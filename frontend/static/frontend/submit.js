@@ -208,6 +208,12 @@ async function send(form, button) {
     showErrors(form, { code: [`${file.name} has ${Math.ceil(file.size / 1048576)} MiB; at most ${Math.floor(limit / 1048576)} MiB are taken.`] });
     return;
   }
+  // Of a text that is no number the form would send nothing, as if the field were empty.
+  const unread = [...form.elements].filter((one) => one.validity?.badInput);
+  if (unread.length) {
+    showErrors(form, Object.fromEntries(unread.map((one) => [one.name, ["Give a number."]])));
+    return;
+  }
   const body = new FormData(form);
   body.set("do", button?.value ?? "submit");
   follower = null;
