@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import unicodedata
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -80,15 +81,18 @@ class TextField(serializers.CharField):
 
     def __init__(self, limit: int, **options: Any) -> None:
         message = f"Give 1 to {limit} printable characters."
-        options["error_messages"] = dict.fromkeys(("blank", "max_length", "unprintable"), message)
+        options["error_messages"] = dict.fromkeys(("blank", "max_length"), message) | {
+            "unprintable": f"{message[:-1]}, without {{character}}."
+        }
         super().__init__(max_length=limit, **options)
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str):
             self.fail("invalid")
         text = super().to_internal_value(data)
-        if not text.isprintable():
-            self.fail("unprintable")
+        if wrong := next((one for one in text if not one.isprintable()), ""):
+            name = unicodedata.name(wrong, "a control character").lower()
+            self.fail("unprintable", character=f"U+{ord(wrong):04X} ({name})")
         return text
 
 

@@ -332,6 +332,23 @@ def test_a_wrong_field_is_named(ada_client: APIClient, change: dict[str, Any], f
     assert not Job.objects.exists()
 
 
+@pytest.mark.parametrize(
+    ("character", "named"),
+    [
+        ("\n", "U+000A (a control character)"),
+        ("\u00a0", "U+00A0 (no-break space)"),
+        ("\u200d", "U+200D (zero width joiner)"),
+        ("\u202e", "U+202E (right-to-left override)"),
+    ],
+)
+def test_a_character_that_is_not_seen_is_named(
+    ada_client: APIClient, character: str, named: str
+) -> None:
+    answer = ada_client.post(URL, submission_values(name=f"my{character}run"))
+    expected = f"Give 1 to 100 printable characters, without {named}."
+    assert answer.json()["errors"] == {"name": [expected]}
+
+
 def test_all_wrong_fields_are_named_at_once(ada_client: APIClient) -> None:
     response = ada_client.post(URL, {})
     assert set(response.json()["errors"]) == {
