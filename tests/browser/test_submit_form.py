@@ -156,6 +156,7 @@ def test_a_file_that_was_saved_again_is_asked_for(ada: Visitor, tmp_path: Path) 
 def test_back_brings_what_was_typed(ada: Visitor) -> None:
     page = ada.page
     ada.open("/jobs/new/")
+    expect(page.locator("#job-form details[open]")).to_have_count(0)
     page.get_by_role("radio", name=re.compile("Tabular data")).check()
     page.locator("[name=stop_kind]").select_option("metric")
     typed = {"name": "typed", "global_batch_size": "96", "tags": "a, b", "note": "why"}
