@@ -89,6 +89,7 @@ lint: $(DEV_STAMP)
 	$(BIN)/ruff format --check
 
 format: $(DEV_STAMP)
+	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 

@@ -105,6 +105,7 @@ class Job(JobSummary):
     code_name: str
     entry_file: str
     settings: dict[str, Any]
+    secrets: list[str]
     seed: int
     reduction: str
     shuffle: bool
@@ -130,9 +131,13 @@ class Job(JobSummary):
     throughput_by_count: dict[str, Any]
     noise_scale: dict[str, Any] | None
     forecast: dict[str, Any] | None
+    selected: dict[str, Any] | None
+    tuned: dict[str, Any] | None
     kinds_used: list[str]
     reproducibility: str
     files: list[File]
+    files_expire_at: str | None
+    files_deleted_at: str | None
 
 
 class Outlook(TypedDict):

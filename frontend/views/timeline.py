@@ -23,8 +23,8 @@ from jobs.models import Accelerator
 from jobs.query_values import whole_read
 from jobs.selectors import pages
 from jobs.selectors.access import Person
+from jobs.selectors.cluster_timeline import Stay, TimelineEvent, timeline_between
 from jobs.selectors.filter_fields import UtcDateTimeField
-from jobs.selectors.timeline import Stay, TimelineEvent, timeline_between
 
 _DEFAULT_WINDOW_S = 3600
 _NAME_LENGTH = 18

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, is_typeddict
 
 import pytest
 from drf_spectacular.generators import SchemaGenerator
@@ -197,17 +197,19 @@ def test_a_full_disk_is_told(
     assert (done.returncode, done.stderr) == (ExitCode.USAGE, told)
 
 
-TYPES = {
-    "Job": answers.Job, "JobSummary": answers.JobSummary, "Stop": answers.Stop,
-    "Artifact": answers.File, "Event": answers.Event, "Generation": answers.Generation,
-    "Node": answers.Node, "Accelerator": answers.Accelerator, "Policy": answers.Policy,
-    "Replay": answers.Replay, "Comparison": answers.ReplayComparison, "Index": answers.Index,
-    "User": answers.User, "Preview": answers.Preview, "StartChange": answers.StartChange,
-    "SavedFilter": answers.SavedFilter, "BestMetric": answers.BestMetric,
-    "ExpectedEnd": answers.ExpectedEnd, "LogPart": answers.LogPart,
-    "LogLine": answers.LogLine, "LogMatch": answers.LogMatch, "LogSearch": answers.LogSearch,
-    "Channel": answers.Channel, "Delivery": answers.Delivery,
-}  # fmt: skip
+TYPES = {name: one for name, one in vars(answers).items() if is_typeddict(one)}
+#: Types that have another name in the OpenAPI document.
+SCHEMAS = {
+    "File": "Artifact",
+    "NewChannel": "Channel",
+    "Outlook": "SubmissionOutlook",
+    "ReplayComparison": "Comparison",
+    "Utilisation": "NodeUtilisation",
+}
+#: Types of answers that it does not describe field by field, or of messages beside it.
+WITHOUT_SCHEMA = {"Change", "Comparison", "DrainPreview", "Metrics"}
+#: Fields of some answers alone: in the document or the type, not in both.
+_OF_SOME_ANSWERS = {"Channel": {"signing_key"}, "Policy": {"policies"}}
 
 
 @pytest.fixture(scope="module")
@@ -218,12 +220,13 @@ def schemas() -> dict[str, dict[str, dict[str, object]]]:
     return found
 
 
-@pytest.mark.parametrize("name", TYPES)
-def test_promised_fields_are_in_the_openapi_document(
+@pytest.mark.parametrize("name", sorted({*TYPES} - WITHOUT_SCHEMA))
+def test_types_have_the_fields_of_the_openapi_document(
     schemas: dict[str, dict[str, dict[str, object]]], name: str
 ) -> None:
-    beside = {"policies"} if name == "Policy" else set()
-    assert {*TYPES[name].__annotations__} - beside <= {*schemas[name]["properties"]}
+    documented = {*schemas[SCHEMAS.get(name, name)]["properties"]}
+    differing = {*TYPES[name].__annotations__} ^ documented
+    assert differing == _OF_SOME_ANSWERS.get(name, set())
 
 
 PROGRESS = [

@@ -15,7 +15,7 @@ from controlplane.core.estimates.step_time import Sample, StepTime, step_time_fi
 from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Accelerator, Job, Plan, Snapshot
 
-#: A property of every policy is drawn for each of the twelve: a third of the examples of others.
+#: A property of every policy is drawn for each of a dozen: a third of the examples of others.
 per_policy = settings(max_examples=settings.default.max_examples // 3)
 
 

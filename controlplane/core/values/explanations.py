@@ -175,7 +175,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "user_divided": ", divided among {number} jobs by priority",
         "user_withheld": "Waits for {needed} of kind {kind}: the minima of its owner's other jobs "
         "take up the owner's share of {limit}.",
-        # fifo and priority
+        # policies of a queue
         "queue_holds": "Holds its full demand of {count} of kind {kind}.",
         "queue_keeps": "Keeps {count} of kind {kind}: its full demand would be {demand}, but a "
         "queue leaves what runs as it is.",

@@ -17,7 +17,15 @@ from tests.jobs.world import World
 from tests.support.builders import CODE, at, job_make
 
 Clients = Callable[..., APIClient]
-PARTS = ("events", "generations", "allocations", "metrics", "logs", "code", "files/model.keras")
+PARTS = (
+    "events",
+    "generations",
+    "allocations",
+    "metrics",
+    "logs",
+    "code",
+    "files/model.keras",
+)
 
 
 def url(job: Job | int, part: str) -> str:
