@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src import backend
 from keras.src.random.seed_generator import global_seed_generator
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
@@ -32,10 +34,18 @@ def _none_for_no_numbers(leaf: Any) -> Any:
 def model_build(model: keras.Model, batch: tuple[Any, ...]) -> None:
     """Create every variable of model, loss, metrics and optimizer, as `fit` does at its start."""
     given = batch_of(batch, keras.tree.flatten(batch))
+    if not all(layer.built for layer in model_layers(model)):
+        # Variables come with the first step in `fit`, also of layers that training alone has.
+        inputs = keras.tree.map_structure(_symbolic, given[0])
+        backend.compute_output_spec(partial(model_call, model, training=True), inputs)
     model._symbolic_build(data_batch=given[: len(batch)])  # noqa: SLF001
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     model.reset_metrics()
+
+
+def _symbolic(leaf: Any) -> keras.KerasTensor:
+    return keras.KerasTensor(leaf.shape, backend.standardize_dtype(leaf.dtype))
 
 
 def model_build_inputs(model: keras.Model, inputs: Any) -> None:

@@ -125,6 +125,25 @@ JOBS = {
             inputs = keras.Input((4,))
             return compiled(Own(inputs, layers.Dense(1)(inputs)), loss=None), (X, Y), None
     """,
+    "a head that training alone has, made first": """
+        class Headed(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.body = layers.Dense(4)
+                self.side, self.end = layers.Dense(1), layers.Dense(1)
+
+            def call(self, inputs, training=False):
+                hidden = self.body(inputs)
+                side = self.side(hidden) if training else None
+                return (self.end(hidden), side) if training else self.end(hidden)
+
+            def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+                ends = keras.tree.flatten(y_pred)
+                return sum(ops.mean(ops.square(y - end)) for end in ends)
+
+        def build(settings):
+            return compiled(Headed(), loss=None), (X, Y), (X[:15], Y[:15])
+    """,
     "a list of metrics of one's own": """
         class Own(keras.Model):
             def __init__(self, *ends):
@@ -284,9 +303,8 @@ def test_virtual_nodes_train_what_fit_trains(name: str, tmp_path: Path) -> None:
     num_virtual_nodes = 1 if name in IN_ONE_SLICE else 3
     work = workload_build(tmp_path, spec(num_virtual_nodes), ReportWriter(tmp_path, 0, 0))
     job = job_load(tmp_path / "code", "job.py", {}, spec().seed)
-    if not job.model.built:
-        job.model.build(work.model.input_shape)
-    job.model.set_weights(work.model.get_weights())
+    if job.model.built:  # otherwise `fit` draws the same weights, by the job's seed
+        job.model.set_weights(work.model.get_weights())
     start = work.model.get_weights()
 
     logs, expected_logs = trained_by_engine(work), trained_by_keras(job)
