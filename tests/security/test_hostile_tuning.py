@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, Trial, TuningRound
-from jobs.services.submission import trial_jobs, tuning_rounds
+from jobs.services.submission import trial_jobs, tuning_rounds, tuning_verdicts
 from jobs.services.submission.tuning_rounds import tuning_advance
 from tests.jobs.losses import event, fresh
 from tests.jobs.world import World
@@ -122,3 +122,13 @@ def test_trials_whose_models_are_in_use_keep_no_other_ones_files(
         )  # fmt: skip
     assert tuning_advance(world.now) == {trials[2].pk}
     assert [fresh(one).files_deleted_at is None for one in trials] == [True, True, False]
+
+
+def test_of_a_job_that_went_on_the_judged_steps_alone_are_read(world: World, ada: User) -> None:
+    job = tuned(ada)
+    world.settle(4)
+    for step in range(1, 4 * STEPS, 2):
+        say_steps(world, job, step)
+    judged = TuningRound(job=job, start_step=STEPS, num_steps=STEPS)
+    read = [(span.first, span.last) for span in tuning_verdicts._spans(job, judged)]
+    assert read == [(step, step + 1) for step in range(STEPS + 1, 2 * STEPS, 2)]

@@ -44,7 +44,7 @@ def round_end(job: Job, found: TuningRound, now: datetime.datetime) -> set[int]:
     is_open = any(_child(one).status not in ENDED_JOB_STATUSES for one in others)
     if job.step < start + found.num_steps or (is_open and not is_late):
         return set()
-    own_points = loss_points(_spans(job, start), start + 1, found.num_steps)
+    own_points = loss_points(_spans(job, found), start + 1, found.num_steps)
     if own_points is None and not is_late:
         return set()  # a report of its steps is still to come
     runs = [_run(trial, found) for trial in others]
@@ -105,12 +105,16 @@ def _run(trial: Trial, found: TuningRound) -> TrialRun:
     has_state = checkpoints_of(child).filter(step=start + found.num_steps).exists()
     if child.status != JobStatus.FINISHED or not has_state:
         return TrialRun(trial.number, None)
-    points = loss_points(_spans(child, start), start + 1, found.num_steps)
+    points = loss_points(_spans(child, found), start + 1, found.num_steps)
     return TrialRun(trial.number, points)
 
 
-def _spans(job: Job, start: int) -> Iterator[LossSpan]:
-    rows = StepReport.objects.filter(job=job, last_step__gt=start).order_by("first_step")
+def _spans(job: Job, found: TuningRound) -> Iterator[LossSpan]:
+    """Yield the losses of the steps that are judged; a job may have gone on far beyond them."""
+    start = found.start_step or 0
+    rows = StepReport.objects.filter(
+        job=job, last_step__gt=start, first_step__lte=start + found.num_steps
+    ).order_by("first_step")
     for first, last, loss in rows.values_list("first_step", "last_step", "loss"):
         yield LossSpan(first, last, loss)
 
