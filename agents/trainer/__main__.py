@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 from agents.trainer.contract.environment import QUIET_ENVIRONMENT
 from agents.trainer.contract.fork_server import fork_server_run
@@ -62,20 +63,27 @@ def main(arguments: list[str] | None = None) -> int:
         output_files_open()
     if options.validate is not None:
         validation = _with_tensorflow(_VALIDATION)
-        return int(validation.validation_run(options.validate) or 0)
+        _leave(int(validation.validation_run(options.validate) or 0))
     if options.run_dir is not None:
         # The watcher touches the pulse file from the start; importing TensorFlow takes seconds.
         watcher = OrderWatcher(options.run_dir, options.parent)
         held = port_hold(watcher.orders, options.held_port)
         engine = _with_tensorflow(_ENGINE)
-        status = int(engine.trainer_run(options.run_dir, watcher=watcher, held=held))
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # Not sys.exit: threads still inside TensorFlow would crash the interpreter's shutdown.
-        os._exit(status)
+        _leave(int(engine.trainer_run(options.run_dir, watcher=watcher, held=held)))
     if options.job is None:
         parser.error("give a JOB.py to train, or --run-dir, or --validate")
     return launcher_run(options)
+
+
+def _leave(status: int) -> NoReturn:
+    """End the process at once.
+
+    `sys.exit` would wait for threads that the job has started, and crash with those still inside
+    TensorFlow.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _import_all() -> None:

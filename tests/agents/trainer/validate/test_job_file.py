@@ -1,5 +1,8 @@
 """Loading a job: what `build` may return, and whose fault an error is."""
 
+import json
+import os
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -8,9 +11,13 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
+from agents.supervision.devices import VALIDATION_ENVIRONMENT
+from agents.supervision.processes import trainer_environment
+from agents.trainer.local.local_trainer import REPOSITORY
 from agents.trainer.validate.job_file import JobCodeError, LoadedJob, job_load
+from controlplane.core.protocol.wire import ValidationReport, decode, encode
+from tests.agents.trainer.local_jobs import training_spec
 
 MODEL = """
 import keras
@@ -212,19 +219,35 @@ def build(settings):
     assert (error.code, error.field) == ("data_structure", "data.validation")
 
 
-@pytest.mark.parametrize("place", ["top", "build"])
-@pytest.mark.parametrize("call", ["disable_eager_execution", "disable_v2_behavior"])
-def test_turning_eager_execution_off_is_refused(place: str, call: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "call"),
+    [
+        ("build", "disable_v2_behavior"),
+        pytest.param("top", "disable_v2_behavior", marks=pytest.mark.nightly),
+        pytest.param("build", "disable_eager_execution", marks=pytest.mark.nightly),
+        pytest.param("top", "disable_eager_execution", marks=pytest.mark.nightly),
+    ],
+)
+def test_turning_eager_execution_off_is_refused_and_no_thread_waited_for(
+    place: str, call: str, tmp_path: Path
+) -> None:
+    """In a process of its own: what is turned off stays off, and threads stay until it ends."""
+    thread = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n"
     off = f"__import__('tensorflow').compat.v1.{call}()\n"
     first, inside = (off, "") if place == "top" else ("", f"    {off}")
-    body = f"{first}def build(settings):\n{inside}    return None\n"
-    try:
-        error = refusal(tmp_path, body)
-    finally:
-        tf.compat.v1.enable_v2_behavior()
-    assert error.code == "eager_execution_disabled"
-    assert "leave such calls out" in error.message
-    assert tf.executing_eagerly()
+    (tmp_path / "code").mkdir()
+    body = f"{thread}{first}def build(settings):\n{inside}    return None\n"
+    (tmp_path / "code" / "job.py").write_text(body)
+    (tmp_path / "orders.json").write_text(json.dumps(encode(training_spec())))
+    done = subprocess.run(
+        [sys.executable, "-m", "agents.trainer", "--validate", str(tmp_path)],
+        env=trainer_environment(os.environ, tmp_path, VALIDATION_ENVIRONMENT),
+        cwd=REPOSITORY, capture_output=True, text=True, timeout=120.0, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = decode(ValidationReport, json.loads((tmp_path / "validation.json").read_text()))
+    assert (report.ok, report.code) == (False, "eager_execution_disabled")
+    assert "leave such calls out" in report.message
 
 
 def test_validation_data_of_another_shape_is_refused(tmp_path: Path) -> None:
