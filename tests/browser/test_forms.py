@@ -158,6 +158,7 @@ ASKING_FORMS = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("address", "control", "choice"), ASKING_FORMS)
 def test_back_shows_a_form_as_its_page_was_asked_for(
     address: str, control: str, choice: str, window: Visitor

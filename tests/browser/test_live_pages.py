@@ -114,14 +114,22 @@ def test_without_a_stream_the_page_asks_every_few_seconds(browser: Browser, site
 
 #: How a page that is open may be answered when it asks for a fresh copy of itself.
 REFUSALS = [
-    lambda route: route.abort("connectionrefused"),
-    lambda route: route.fulfill(status=302, headers={"Location": "/login/"}),
-    lambda route: route.fulfill(status=404, body="gone"),
-    lambda route: route.fulfill(status=503, body="busy"),
+    pytest.param(lambda route: route.abort("connectionrefused"), id="away"),
+    pytest.param(
+        lambda route: route.fulfill(status=302, headers={"Location": "/login/"}),
+        id="logged out",
+        marks=pytest.mark.nightly,
+    ),
+    pytest.param(
+        lambda route: route.fulfill(status=404, body="gone"), id="gone", marks=pytest.mark.nightly
+    ),
+    pytest.param(
+        lambda route: route.fulfill(status=503, body="busy"), id="busy", marks=pytest.mark.nightly
+    ),
 ]
 
 
-@pytest.mark.parametrize("refuse", REFUSALS, ids=["away", "logged out", "gone", "busy"])
+@pytest.mark.parametrize("refuse", REFUSALS)
 def test_a_page_says_since_when_it_is_stale(
     refuse: Callable[[Route], None], browser: Browser, site: Site
 ) -> None:

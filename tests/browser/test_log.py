@@ -46,6 +46,7 @@ def test_the_log_is_searched_and_read_at_a_match(ada: Visitor) -> None:
     assert download.value.suggested_filename == f"job-{JOB['running']}.log"
 
 
+@pytest.mark.nightly
 def test_back_shows_the_log_as_its_controls_say(admin: Visitor) -> None:
     admin.open(f"/jobs/{JOB['running']}/")
     level = admin.page.locator("#log-level")

@@ -101,6 +101,7 @@ def test_another_template_keeps_what_was_typed(ada: Visitor) -> None:
     expect(name).to_have_value("own")
 
 
+@pytest.mark.nightly
 def test_a_text_that_is_no_number_is_not_taken_for_an_empty_field(ada: Visitor) -> None:
     page = ada.page
     ada.open("/jobs/new/")
@@ -128,6 +129,7 @@ def test_a_text_that_is_no_number_is_not_taken_for_an_empty_field(ada: Visitor) 
     expect(page.locator("#check-result")).to_contain_text("Would")
 
 
+@pytest.mark.nightly
 def test_a_file_that_was_saved_again_is_asked_for(ada: Visitor, tmp_path: Path) -> None:
     page = ada.page
     ada.open("/jobs/new/")

@@ -11,7 +11,7 @@ LIMITS: Mapping[str, int] = {
     "whole stacks": 2,
     "demos": 1,
     "sites for a browser": 2,
-    "windows of a browser": 45,
+    "windows of a browser": 48,
     "trainers": 150,
     "cases of Keras's classes": 20,
 }
