@@ -20,6 +20,18 @@ Drive = Callable[..., DrivenAgent]
 Spawn = Callable[..., AgentProcess]
 
 
+def left_behind(
+    plane: ControlPlane, drive: Drive, state_dir: Path, reported: ReportKind = ReportKind.READY
+) -> psutil.Process:
+    """Start a trainer, end its agent once the trainer has reported so far; return the trainer."""
+    first = drive()
+    plane.want(wanted_trainer(plane))
+    first.until(lambda: reported in plane.kinds(1, 0))
+    first.vanish()
+    (trainer,) = trainers_below(state_dir)
+    return trainer
+
+
 def assert_all_there(plane: ControlPlane, job_id: int = 1, slot: int = 0) -> None:
     """Every sequence number of the trainer came, up to the newest."""
     own = [item.sequence for item in plane.reports(job_id, slot) if item.sequence < 1_000_000]
@@ -114,11 +126,7 @@ def test_an_orphan_that_is_not_wanted_any_more_is_ended(
 def test_a_trainer_that_died_while_no_agent_ran_is_reported_with_all_it_wrote(
     plane: ControlPlane, drive: Drive, state_dir: Path
 ) -> None:
-    first = drive()
-    plane.want(wanted_trainer(plane))
-    first.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
-    first.vanish()
-    (trainer,) = trainers_below(state_dir)
+    trainer = left_behind(plane, drive, state_dir, ReportKind.SWITCHED)
     trainer.kill()
     psutil.wait_procs([trainer], timeout=5)
 
@@ -132,12 +140,8 @@ def test_a_trainer_that_died_while_no_agent_ran_is_reported_with_all_it_wrote(
 def test_a_trainer_is_found_though_its_process_was_never_noted(
     plane: ControlPlane, drive: Drive, state_dir: Path
 ) -> None:
-    first = drive()
-    plane.want(wanted_trainer(plane))
-    first.until(lambda: ReportKind.READY in plane.kinds(1, 0))
-    first.vanish()
+    trainer = left_behind(plane, drive, state_dir)
     (state_dir / "trainers" / "1-0.agent" / "process.json").unlink()
-    (trainer,) = trainers_below(state_dir)
 
     before = len(plane.batches)
     second = drive()
@@ -148,11 +152,7 @@ def test_a_trainer_is_found_though_its_process_was_never_noted(
 def test_a_trainer_that_an_older_agent_has_noted_is_adopted(
     plane: ControlPlane, drive: Drive, state_dir: Path
 ) -> None:
-    first = drive()
-    plane.want(wanted_trainer(plane))
-    first.until(lambda: ReportKind.READY in plane.kinds(1, 0))
-    first.vanish()
-    (trainer,) = trainers_below(state_dir)
+    trainer = left_behind(plane, drive, state_dir)
     noted = state_dir / "trainers" / "1-0.agent" / "process.json"
     noted.write_text(f'{{"pid": {trainer.pid}, "create_time": {trainer.create_time()}}}')
 
@@ -178,11 +178,7 @@ def test_a_trainer_stays_whatever_the_clock_is_set_to(
     def set_clock() -> None:
         monkeypatch.setattr("psutil._pslinux.boot_time", lambda: booted_at)
 
-    first = drive()
-    plane.want(wanted_trainer(plane))
-    first.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
-    first.vanish()
-    (trainer,) = trainers_below(state_dir)
+    trainer = left_behind(plane, drive, state_dir, ReportKind.SWITCHED)
     if is_set_between:
         set_clock()
     second = drive()
@@ -201,11 +197,7 @@ def test_a_trainer_stays_whatever_the_clock_is_set_to(
 def test_a_process_id_that_somebody_else_has_now_is_left_alone(
     plane: ControlPlane, drive: Drive, state_dir: Path
 ) -> None:
-    first = drive()
-    plane.want(wanted_trainer(plane))
-    first.until(lambda: ReportKind.READY in plane.kinds(1, 0))
-    first.vanish()
-    (trainer,) = trainers_below(state_dir)
+    trainer = left_behind(plane, drive, state_dir)
     trainer.kill()
     psutil.wait_procs([trainer], timeout=5)
     noted = state_dir / "trainers" / "1-0.agent" / "process.json"

@@ -141,7 +141,7 @@ def test_a_page_says_since_when_it_is_stale(
     page.route(page.url, refuse)
     site.run(_EVENT.format(job_id=JOB["running"], message="While it is away"))
     expect(badge).to_have_text(re.compile(r"^Not refreshed since \d\d:\d\d:\d\d$"))
-    # It asks again by itself, though nothing changes any more.
+    # The page asks again by itself, though nothing changes any more.
     page.unroute(page.url)
     expect(badge).to_have_text("Live")
     expect(page.locator("#events")).to_contain_text("While it is away")

@@ -1,4 +1,4 @@
-"""What a process that has become a job's user may do, and what is read of its processes."""
+"""Rights of a process of a job's user, and what the agent reads of that user's processes."""
 
 from __future__ import annotations
 
