@@ -12,11 +12,15 @@ import pytest
 from controlplane.core.policies import POLICIES
 from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import GenerationPhase
+from jobs.models import Event
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SETTING = re.compile(r"environment\.\w+\(\s*\"(\w+)\"")
+#: The kind in a call that adds an event, or in a constant for it.
+EVENT_KIND = re.compile(r"(?:event(?:_add)?\(\s*|EVENT_KIND = )\"(\w+)\"")
+EVENT_FIELDS = {field.name for field in Event._meta.fields}
 SOURCE_PATH = re.compile(r"`((?:agents|controlplane|docs|frontend|jobs|tests)/[a-z_/.]*)`")
 TEST_NAME = re.compile(r"\btest_[a-z_]+\.py")
 DIAGRAM = re.compile(r"```mermaid\n(.*?)```", re.DOTALL)
@@ -40,6 +44,19 @@ def test_every_setting_is_described() -> None:
     assert "DATABASE_URL" in read
     described = (ROOT / "docs/settings.md").read_text()
     assert [name for name in sorted(read) if f"`{name}`" not in described] == []
+
+
+def test_every_kind_of_event_is_described() -> None:
+    described = set(re.findall(r"`(\w+)`", (ROOT / "docs/events.md").read_text()))
+    modules = [path.read_text() for path in (ROOT / "jobs").rglob("*.py")]
+    added = {kind for text in modules for kind in EVENT_KIND.findall(text)}
+    assert {"submitted", "node_lost", "kinds_mixed"} <= added
+    assert sorted(added - described) == []
+    first_cells = re.findall(r"^\| (`.*?`) \|", (ROOT / "docs/events.md").read_text(), re.MULTILINE)
+    kinds = {kind for cell in first_cells for kind in re.findall(r"`(\w+)`", cell)} - EVENT_FIELDS
+    assert [
+        kind for kind in sorted(kinds) if not any(f'"{kind}"' in text for text in modules)
+    ] == []
 
 
 def test_every_page_is_in_the_index() -> None:
