@@ -201,6 +201,10 @@ class ValidationAttempt:
             log.info("validation %d: %s", number, report.code or "passed")
             return
         message = f"the process that built the code ended with status {exit_code}"
+        if exit_code == 0:
+            message = (
+                "the code ended its own process before the model was built; look for os._exit(0)"
+            )
         if self._kill_reason:
             message = f"the process that built the code was ended: {self._kill_reason}"
         self._finish(

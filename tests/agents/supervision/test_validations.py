@@ -127,6 +127,15 @@ def test_a_crash_shows_the_end_of_the_log(plane: ControlPlane, drive: Drive) -> 
     assert "Killed in native code" in report.traceback
 
 
+def test_code_that_ends_its_own_process_is_told_so(plane: ControlPlane, drive: Drive) -> None:
+    driven = drive()
+    plane.want(validations=[wanted_validation(plane, play="leave")])
+    driven.until(lambda: results(plane))
+    (report,) = results(plane)
+    assert (report.ok, report.code) == (False, "crashed")
+    assert "os._exit(0)" in report.message
+
+
 def test_code_that_cannot_be_unpacked_is_refused(plane: ControlPlane, drive: Drive) -> None:
     driven = drive()
     wanted = wanted_validation(plane)
