@@ -10,7 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import Case, Count, F, Q, QuerySet, When
+from django.db.models import Case, Count, F, Min, Q, QuerySet, When
 
 from controlplane.core.protocol.wire import BUSY_FACTOR, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus, ValidationStatus
@@ -140,13 +140,15 @@ def validations_start_waiting(now: datetime.datetime) -> set[int]:
     """
     waiting = Validation.objects.filter(status=ValidationStatus.WAITING)
     in_turn = waiting.order_by(F("job__sweep").asc(nulls_first=True), "id")
-    owner_ids = list(waiting.order_by("owner").values_list("owner", flat=True).distinct())
+    by_owner = waiting.order_by().values("owner").annotate(oldest=Min("id")).order_by("oldest")
+    owner_ids = list(by_owner.values_list("owner", flat=True))
     if not owner_ids:
         return set()
     num_nodes = len(_nodes_in_turn(now))
+    free = [(owner, number) for owner, number in _num_free(owner_ids, num_nodes).items() if number]
     chosen = [
         validation
-        for owner_id, number in _num_free(owner_ids[:_AT_ONCE], num_nodes).items()
+        for owner_id, number in free[:_AT_ONCE]
         for validation in in_turn.filter(owner=owner_id)[:number]
     ]
     started = _jobs_of(validation for validation in chosen if validation_start(validation, now))

@@ -20,6 +20,7 @@ from jobs.services.failures.timeouts import generations_expire
 from jobs.services.reports import log_chunks
 from jobs.services.reports.batches import batch_take
 from jobs.services.reports.log_chunks import log_chunks_store
+from jobs.services.submission import validations
 from jobs.services.submission.job_actions import job_cancel
 from jobs.services.submission.validations import (
     TIME_LIMIT_GRACE_S,
@@ -289,6 +290,20 @@ class TestValidations:
         Node.objects.update(status="lost")
         assert validations_expire(over) == {job.pk for job in jobs[2:]}
         assert self.again(jobs[3:])[0].status_code == "no_node", "no longer being built"
+
+    def test_those_whose_code_is_being_built_keep_nobody_waiting(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As many users wait as are looked at in one go, and no more of their code may be built."""
+        monkeypatch.setattr(validations, "_AT_ONCE", 1)
+        ada, bob = user_make("ada"), user_make("bob")
+        jobs = [self.waiting(ada) for _ in range(3)] + [self.waiting(bob)]
+        node_make()
+        assert jobs[0].pk in validations_start_waiting(at(1))
+        assert jobs[3].pk in validations_start_waiting(at(2))
+        assert [job.validation.status for job in self.again(jobs)] == [
+            "running", "running", "waiting", "running",
+        ]  # fmt: skip
 
     def test_a_job_that_no_node_takes_from_strangers_says_so(self, settings: Any) -> None:
         settings.USERS_TRUST_EACH_OTHER = False
