@@ -107,6 +107,7 @@ def test_compare(site: Site, logged_in: Shell) -> None:
     assert ["settings.units", "8", "16"] in rows
     assert ["best loss", "0.5", "\N{EN DASH}"] in rows
     assert logged_in("compare", one.pk, one.pk).code == ExitCode.USAGE
+    assert logged_in("compare", *range(1, 52)).code == ExitCode.REFUSED  # by the site's limit
 
 
 def test_tags(site: Site, logged_in: Shell) -> None:

@@ -196,7 +196,7 @@ class JobRequests:
         return self._site.get(f"jobs/{job_id}/metrics/", answers.Metrics)
 
     def compare(self, job_ids: Sequence[int], *, all_settings: bool = False) -> answers.Comparison:
-        """Return up to twelve jobs side by side: settings that differ, best and last values."""
+        """Return up to 50 jobs side by side: settings that differ, best and last values."""
         params = {"job": list(job_ids), "all": int(all_settings)}
         return self._site.get("jobs/compare/", answers.Comparison, params=params)
 
