@@ -320,3 +320,15 @@ def test_characters_that_a_terminal_does_not_know(
             patch.setattr("tests.client.conftest.sys.stdout", written[0])
             patch.setattr("tests.client.conftest.sys.stderr", written[1])
             assert logged_in(*arguments).code in (0, 1, 2, 3), arguments
+
+
+class _Closed(io.StringIO):
+    def write(self, _text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_an_error_that_nobody_reads_keeps_its_exit_code(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.client.conftest.sys.stderr", _Closed())
+    assert shell("ls").code == ExitCode.USAGE

@@ -10,6 +10,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -178,8 +179,9 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
 
 
 def note(text: str) -> None:
-    """Print a line for people on standard error."""
-    click.echo(plain(text), err=True)
+    """Print a line for people on standard error; what reads it may be gone."""
+    with suppress(OSError):
+        click.echo(plain(text), err=True)
 
 
 def when(text: str | None) -> str:
