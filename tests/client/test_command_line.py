@@ -13,6 +13,7 @@ from typing import Any
 import click
 import pytest
 import trustme
+from virtualflow import answers
 from virtualflow.cli.common import local_time
 from virtualflow.cli.completing import STATUSES
 from virtualflow.cli.exit_codes import ExitCode
@@ -332,3 +333,20 @@ def test_an_error_that_nobody_reads_keeps_its_exit_code(
 ) -> None:
     monkeypatch.setattr("tests.client.conftest.sys.stderr", _Closed())
     assert shell("ls").code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("command", ["show", "watch"])
+def test_what_a_newer_site_adds_is_left_out(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    job = dict.fromkeys(answers.Job.__annotations__, "") | {
+        "id": 1, "version": 1, "status": "finished", "step": 2, "epoch": 1, "files": [],
+        "stop": {"kind": "steps", "limit": 4, "new": 1}, "facts": {"new": 1}, "tuning": {},
+        "batch_size_min": None, "metrics": {}, "settings": {}, "new": {}, "loss": None,
+        "expected_end": {"earliest_at": None, "latest_at": "2026-03-01T12:00:00Z", "new": 1},
+    }  # fmt: skip
+    with scripted_site(Answer(200, job)) as site:
+        monkeypatch.setenv(SERVER_VARIABLE, site.address)
+        monkeypatch.setenv(TOKEN_VARIABLE, "vfp_x")
+        ended = shell(command, 1)
+    assert (ended.code, "by 2026-03-01" in ended.out) == (ExitCode.FINE, True)

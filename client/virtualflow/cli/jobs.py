@@ -150,7 +150,7 @@ def show(job: int, as_json: bool) -> None:
             ("warning", found["warning"]),
             ("error in", found["error_field"]),
             ("progress", progress.text),
-            ("ends", found["expected_end"] and screen.until(**found["expected_end"])),
+            ("ends", found["expected_end"] and screen.until(found["expected_end"])),
             ("best metric", found["best_metric"] and _best_text(found["best_metric"])),
             ("starts", " to ".join(starts) if found["expected_start_latest_at"] else None),
             ("accelerators", found["num_accelerators"]),

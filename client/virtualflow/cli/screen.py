@@ -23,6 +23,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from virtualflow.answers import ExpectedEnd
+
 EMPTY = "\N{EN DASH}"
 #: Characters that have to be looked up: all but printable ASCII, tabs and ends of lines.
 _DOUBTFUL = re.compile(r"[^\n\t\x20-\x7e]")
@@ -196,9 +198,10 @@ def when(text: str | None) -> str:
     return at.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M")
 
 
-def until(earliest_at: str | None, latest_at: str) -> str:
+def until(end: ExpectedEnd) -> str:
     """Return a range of times, such as `14:05:00 to 14:20:00`; without an earliest one its end."""
-    return f"{when(earliest_at)} to {when(latest_at)}" if earliest_at else f"by {when(latest_at)}"
+    latest = when(end["latest_at"])
+    return f"{when(end['earliest_at'])} to {latest}" if end["earliest_at"] else f"by {latest}"
 
 
 def duration(seconds: float) -> str:

@@ -108,7 +108,7 @@ def _fields(job: Job) -> dict[str, Any]:
 
 def _end(job: Job) -> str:
     if job["expected_end"]:
-        return f"ends {screen.until(**job['expected_end'])}"
+        return f"ends {screen.until(job['expected_end'])}"
     earliest, latest = job["expected_start_earliest_at"], job["expected_start_latest_at"]
     if job["status"] == "pending" and earliest and latest:
         return f"starts {screen.when(earliest)} to {screen.when(latest)}"
