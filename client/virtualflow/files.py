@@ -6,6 +6,7 @@ A download that breaks off goes on where it stopped.
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -27,12 +28,13 @@ def file_store(site: Transport, route: str, name: str, path: Path) -> Path:
         VirtualFlowError: it cannot be had or written, or its digest is not `X-Sha256`.
     """
     file_name_check(name)
-    if path.is_dir():
-        path = path / name
-    if path.exists() and not path.is_file():
-        raise bad_input("path", f"{path} is there already, and no file that could be replaced.")
-    part = path.with_name(f"{path.name}.part")
+    part: Path | None = None
     try:
+        if path.is_dir():
+            path = path / name
+        if path.exists() and not path.is_file():
+            raise bad_input("path", f"{path} is there already, and no file that could be replaced.")
+        part = path.with_name(f"{path.name}.part")
         expected = _parts_store(site, route, part)
         with part.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -45,7 +47,9 @@ def file_store(site: Transport, route: str, name: str, path: Path) -> Path:
     except OSError as error:
         raise bad_input("path", f"{path}: {error.strerror or error}.") from None
     finally:
-        part.unlink(missing_ok=True)
+        if part is not None:
+            with suppress(OSError):
+                part.unlink()
     return path
 
 

@@ -62,6 +62,15 @@ def test_what_cannot_go_on_leaves_no_file(tmp_path: Path, later: Answer) -> None
     assert len(site.asked) <= 6
 
 
+def test_a_place_that_cannot_be_written_is_a_wrong_input(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with scripted_site(file_of(b"whole")) as site:
+        for path in (tmp_path / "file" / "new", tmp_path / ("n" * 300)):
+            with pytest.raises(VirtualFlowError) as caught:
+                download(site, "a", path)
+            assert {*caught.value.fields} == {"path"}
+
+
 def test_an_answer_that_always_breaks_off_is_given_up(tmp_path: Path) -> None:
     a_byte = file_of(b"a" * 1000, b"a", status=206, is_cut=True)
     with scripted_site(a_byte) as site, pytest.raises(VirtualFlowError, match="100 times"):
