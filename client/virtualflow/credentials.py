@@ -28,9 +28,16 @@ class Credentials(NamedTuple):
 
 
 def credentials_path() -> Path:
-    """Return the path of the file, below `XDG_CONFIG_HOME` or `~/.config`."""
+    """Return the path of the file, below `XDG_CONFIG_HOME` or `~/.config`.
+
+    Raises:
+        VirtualFlowError: the user has no home.
+    """
     home = os.environ.get("XDG_CONFIG_HOME", "")
-    folder = Path(home) if Path(home).is_absolute() else Path.home() / ".config"
+    try:
+        folder = Path(home) if Path(home).is_absolute() else Path.home() / ".config"
+    except RuntimeError:
+        raise bad_input("HOME", "Set HOME or XDG_CONFIG_HOME to a folder of yours.") from None
     return folder / "virtualflow" / "credentials.json"
 
 
@@ -85,11 +92,19 @@ def credentials_store(credentials: Credentials) -> Path:
 
 
 def credentials_forget() -> bool:
-    """Delete the file; return whether there was one."""
+    """Delete the file; return whether there was one.
+
+    Raises:
+        VirtualFlowError: it cannot be deleted.
+    """
     path = credentials_path()
-    was_there = path.exists()
-    path.unlink(missing_ok=True)
-    return was_there
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise bad_input("file", f"{path}: {error.strerror or error}.") from None
+    return True
 
 
 def _stored() -> Credentials | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from virtualflow.cli.exit_codes import ExitCode
@@ -71,3 +72,16 @@ def test_a_wrong_token_is_not_stored(site: Site, shell: Shell) -> None:
 def test_a_token_on_an_open_network_is_warned_of(shell: Shell) -> None:
     ended = shell("login", "http://127.1.1.1:9", text="vfp_x")
     assert "not encrypted" in ended.err
+
+
+def test_no_place_for_the_token_is_a_wrong_use(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    ended = shell("logout")
+    assert (ended.code, "credentials.json: Not a directory" in ended.err) == (ExitCode.USAGE, True)
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user without a home
+    ended = shell("logout")
+    assert (ended.code, "HOME: Set HOME" in ended.err) == (ExitCode.USAGE, True)
