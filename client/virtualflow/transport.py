@@ -181,7 +181,7 @@ class Transport:
         )
         try:
             yield response
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise self._unreachable(error) from None
         finally:
             response.close()
