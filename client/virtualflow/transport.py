@@ -23,6 +23,7 @@ _FIRST_PAUSE_S = 0.5
 _LAST_PAUSE_S = 8.0
 #: Longest absence of a site, such as for its upgrade, that does not end the watch of a job.
 AWAY_LIMIT_S = 300.0
+_API_PATH = "/api/v1"
 _TOKEN = re.compile(r"[\x21-\x7e]{1,500}")
 _ERROR_LIMIT_BYTES = 256 * 1024
 #: Answers of proxies while the site itself restarts.
@@ -32,7 +33,7 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 def server_read(server: str) -> str:
-    """Check a site's address; return it without a slash at the end.
+    """Check a site's address; return it without a slash or the path of the API at the end.
 
     Raises:
         VirtualFlowError: it is no address of a site.
@@ -40,13 +41,16 @@ def server_read(server: str) -> str:
     try:
         parts = urlsplit(server.strip())
         is_good = bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
+        # What httpx and the system's resolver would refuse later: "a..example", "☃.example".
+        httpx.URL(server.strip()).raw_host.decode().encode("idna")
+    except (ValueError, httpx.InvalidURL):
         is_good = False
     if not is_good or parts.scheme not in ("http", "https") or not server.isprintable():
         raise bad_input("server", "Give an address such as https://site.example.")
     if parts.username is not None or parts.query or parts.fragment:
         raise bad_input("server", "Give the address without user name, query or fragment.")
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    path = parts.path.rstrip("/").removesuffix(_API_PATH).rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{path}"
 
 
 def token_read(token: str) -> str:
@@ -121,7 +125,7 @@ class Transport:
         self._retries = retries
         # Redirects are not followed: the token is for this address alone.
         self._http = httpx.Client(
-            base_url=f"{self.server}/api/v1/",
+            base_url=f"{self.server}{_API_PATH}/",
             headers={"Authorization": f"Bearer {token_read(token)}", "Accept": "*/*"},
             timeout=timeout_s,
             follow_redirects=False,

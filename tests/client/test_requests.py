@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from virtualflow import Client, VirtualFlowError, answers
-from virtualflow.transport import AWAY_LIMIT_S, PAUSE_LIMIT_S
+from virtualflow.transport import AWAY_LIMIT_S, PAUSE_LIMIT_S, server_read
 
 from tests.client.scripted_site import Answer, ScriptedSite, problem, scripted_site
 
@@ -311,12 +311,18 @@ def test_an_unchanged_job_is_not_asked_for_without_end(
 @pytest.mark.parametrize(
     "server",
     ["", "site", "ftp://site", "http://", "http://[", "http://a:b@site", "http://site/?q=1",
-     "http://site/#x", "http://site:99999", "http://si\nte", "javascript:alert(1)"],
+     "http://site/#x", "http://site:99999", "http://si\nte", "javascript:alert(1)",
+     "http://a..example", "http://\u2603.example"],
 )  # fmt: skip
 def test_a_wrong_address_names_the_field(server: str) -> None:
     with pytest.raises(VirtualFlowError) as caught:
         Client(server, TOKEN)
     assert (caught.value.code, {*caught.value.fields}) == ("bad_input", {"server"})
+
+
+@pytest.mark.parametrize("path", ["/api/v1", "/api/v1/"])
+def test_the_address_of_the_api_is_one_of_its_site(path: str) -> None:
+    assert server_read(f"https://site.example/lab{path}") == "https://site.example/lab"
 
 
 @pytest.mark.parametrize("token", ["", " ", "a b", "a\nb", "tökén", "x" * 501, "a\x00"])
