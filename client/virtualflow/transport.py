@@ -124,13 +124,20 @@ class Transport:
         self._timeout_s = timeout_s
         self._retries = retries
         # Redirects are not followed: the token is for this address alone.
-        self._http = httpx.Client(
-            base_url=f"{self.server}{_API_PATH}/",
-            headers={"Authorization": f"Bearer {token_read(token)}", "Accept": "*/*"},
-            timeout=timeout_s,
-            follow_redirects=False,
-            verify=_tls_context(),
-        )
+        headers = {"Authorization": f"Bearer {token_read(token)}", "Accept": "*/*"}
+        try:
+            self._http = httpx.Client(
+                base_url=f"{self.server}{_API_PATH}/",
+                headers=headers,
+                timeout=timeout_s,
+                follow_redirects=False,
+                verify=_tls_context(),
+            )
+        except (ImportError, ValueError, httpx.InvalidURL) as error:
+            # Of a SOCKS proxy without its package, another scheme, an odd entry of NO_PROXY.
+            raise bad_input(
+                "proxy", f"Correct HTTPS_PROXY, HTTP_PROXY, ALL_PROXY or NO_PROXY: {error}"
+            ) from None
 
     def close(self) -> None:
         """Close the connections."""

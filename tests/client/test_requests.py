@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -323,6 +324,24 @@ def test_a_wrong_address_names_the_field(server: str) -> None:
 @pytest.mark.parametrize("path", ["/api/v1", "/api/v1/"])
 def test_the_address_of_the_api_is_one_of_its_site(path: str) -> None:
     assert server_read(f"https://site.example/lab{path}") == "https://site.example/lab"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("ALL_PROXY", "socks5://127.0.0.1:9"),
+        ("HTTPS_PROXY", "ftp://127.0.0.1:9"),
+        ("NO_PROXY", "localhost,[::1]"),
+    ],
+)
+def test_a_proxy_that_cannot_be_used_is_a_wrong_input(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "socksio", None)  # as where it is not installed
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(VirtualFlowError) as caught:
+        connect("http://site.example")
+    assert (caught.value.code, {*caught.value.fields}) == ("bad_input", {"proxy"})
 
 
 @pytest.mark.parametrize("token", ["", " ", "a b", "a\nb", "tökén", "x" * 501, "a\x00"])
