@@ -191,6 +191,13 @@ def test_a_repeated_submission_keeps_its_key(connect: Connect, failure: Answer) 
         assert keys[0] == keys[1]
 
 
+def test_a_filter_of_one_text_is_one_value(connect: Connect) -> None:
+    with scripted_site(Answer(200, {"results": []})) as site:
+        list(connect(site).jobs(tag="best", status="live"))
+        assert "tag=best&" in site.asked[0].path
+        assert "status=live&" in site.asked[0].path
+
+
 def test_another_submission_has_another_key(connect: Connect) -> None:
     with scripted_site(problem(400)) as site:
         for _ in range(2):

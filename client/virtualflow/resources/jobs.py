@@ -123,11 +123,11 @@ class JobRequests:
             "submitted_after": submitted_after,
             "submitted_before": submitted_before,
             "order": order,
-            "status": list(status),
-            "tier": list(tier),
-            "tag": list(tag),
-            "metric": list(metric),
-            "setting": list(setting),
+            "status": _several(status),
+            "tier": _several(tier),
+            "tag": _several(tag),
+            "metric": _several(metric),
+            "setting": _several(setting),
             "fields": ",".join(fields) or None,
             "page_size": page_size,
         }
@@ -295,6 +295,11 @@ class JobRequests:
         self, job_id: int, action: str, body: dict[str, Any], headers: Mapping[str, str] = {}
     ) -> answers.Job:
         return self._site.post(f"jobs/{job_id}/{action}/", answers.Job, json=body, headers=headers)
+
+
+def _several(values: Sequence[str]) -> list[str]:
+    """Return the values of a filter; a single text is one value, not its letters."""
+    return [values] if isinstance(values, str) else list(values)
 
 
 def _away_s(deadline: float | None) -> float:
