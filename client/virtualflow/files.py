@@ -12,13 +12,14 @@ from pathlib import Path
 import httpx
 
 from virtualflow.errors import VirtualFlowError
+from virtualflow.submissions import StrPath
 from virtualflow.transport import Transport, bad_input
 
 #: Most times that one download goes on.
 _PARTS_LIMIT = 100
 
 
-def file_store(site: Transport, route: str, name: str, path: Path) -> Path:
+def file_store(site: Transport, route: str, name: str, path: StrPath) -> Path:
     """Store the answer of a route; return the file's path.
 
     Args:
@@ -28,6 +29,7 @@ def file_store(site: Transport, route: str, name: str, path: Path) -> Path:
         VirtualFlowError: it cannot be had or written, or its digest is not `X-Sha256`.
     """
     file_name_check(name)
+    path = Path(path)
     part: Path | None = None
     try:
         if path.is_dir():

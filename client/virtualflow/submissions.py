@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import uuid
 from collections.abc import Mapping
@@ -16,11 +17,12 @@ FILE_LIMIT_BYTES = 64 * 1024**2
 _SETTING = "settings."
 _KEY = re.compile(r"[\x20-\x7e]{1,120}")
 
-Spec = Path | Mapping[str, Any]
+StrPath = str | os.PathLike[str]
+Spec = StrPath | Mapping[str, Any]
 
 
 def submission_content(
-    spec: Spec | None, code: Path | None, fields: Mapping[str, Any]
+    spec: Spec | None, code: StrPath | None, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return a submission as arguments of `Transport.request`.
 
@@ -41,12 +43,13 @@ def submission_content(
             values[name] = json.dumps(value)
         else:
             values[name.replace("stop.", "stop_", 1) if name.startswith("stop.") else name] = value
-    if isinstance(spec, Path):
-        values["spec"] = _text(spec)
+    if spec is not None and not isinstance(spec, Mapping):
+        values["spec"] = _text(Path(spec))
     if code is None:
         return {"json": _checked(values)}
     data = {name: _form_value(name, value) for name, value in values.items() if value is not None}
-    return {"data": data, "files": {"code": (code.name, file_read(code, "code"))}}
+    path = Path(code)
+    return {"data": data, "files": {"code": (path.name, file_read(path, "code"))}}
 
 
 def key_headers(idempotency_key: str | None) -> dict[str, str]:
@@ -72,6 +75,8 @@ def file_read(path: Path, field: str) -> bytes:
             content = file.read(FILE_LIMIT_BYTES + 1)
     except OSError as error:
         raise bad_input(field, f"{path}: {error.strerror or error}.") from None
+    except ValueError:  # a zero byte: text instead of a path
+        raise bad_input(field, "Give the path of a file.") from None
     if len(content) > FILE_LIMIT_BYTES:
         raise bad_input(field, f"{path} has more than {FILE_LIMIT_BYTES} bytes.")
     return content

@@ -191,6 +191,23 @@ def test_a_repeated_submission_keeps_its_key(connect: Connect, failure: Answer) 
         assert keys[0] == keys[1]
 
 
+def test_a_path_may_be_text(connect: Connect, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("name: from a file")
+    (tmp_path / "train.py").write_text("the code")
+    with scripted_site(problem(400), problem(400), Answer(200, b"of the site")) as site:
+        client = connect(site)
+        for code in (None, str(tmp_path / "train.py")):
+            with pytest.raises(VirtualFlowError):
+                client.submit(str(tmp_path / "job.yaml"), code=code)
+        client.download(1, "model.keras", str(tmp_path))
+        assert all(b"name: from a file" in asked.body for asked in site.asked[:2])
+        assert b"the code" in site.asked[1].body
+        with pytest.raises(VirtualFlowError) as caught:
+            client.submit("name: a\0")
+    assert {*caught.value.fields} == {"spec"}
+    assert (tmp_path / "model.keras").read_bytes() == b"of the site"
+
+
 def test_a_filter_of_one_text_is_one_value(connect: Connect) -> None:
     with scripted_site(Answer(200, {"results": []})) as site:
         list(connect(site).jobs(tag="best", status="live"))

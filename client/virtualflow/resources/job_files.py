@@ -9,6 +9,7 @@ from urllib.parse import quote
 from virtualflow import answers
 from virtualflow.files import file_name_check, file_store
 from virtualflow.resources.jobs import JobRequests
+from virtualflow.submissions import StrPath
 from virtualflow.transport import AWAY_LIMIT_S
 from virtualflow.typed_site import answer_read, given_only
 
@@ -91,7 +92,7 @@ class JobFileRequests(JobRequests):
                 self._site.sleep(self._poll_s)
             part = self._log(job_id, slot, part["next_cursor"], AWAY_LIMIT_S)
 
-    def download(self, job_id: int, name: str, path: Path) -> Path:
+    def download(self, job_id: int, name: str, path: StrPath) -> Path:
         """Store a result file or checkpoint, such as `model.keras`, once its digest is checked.
 
         Args:
@@ -101,7 +102,7 @@ class JobFileRequests(JobRequests):
         route = f"jobs/{job_id}/files/{quote(name, safe='')}/"
         return file_store(self._site, route, name, path)
 
-    def download_code(self, job_id: int, path: Path) -> Path:
+    def download_code(self, job_id: int, path: StrPath) -> Path:
         """Store the code of a job as it was submitted; `path` is as in `download`."""
         name = self.job(job_id, fields=("code_name",))["code_name"]
         return file_store(self._site, f"jobs/{job_id}/code/", name, path)

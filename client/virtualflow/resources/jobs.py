@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -13,7 +12,7 @@ import httpx
 
 from virtualflow import answers
 from virtualflow.errors import VirtualFlowError
-from virtualflow.submissions import Spec, key_headers, submission_content
+from virtualflow.submissions import Spec, StrPath, key_headers, submission_content
 from virtualflow.transport import AWAY_LIMIT_S
 from virtualflow.typed_site import PAGE_SIZE, TypedSite, answer_read, given_only
 
@@ -31,7 +30,7 @@ class JobRequests:
         self,
         spec: Spec | None = None,
         *,
-        code: Path | None = None,
+        code: StrPath | None = None,
         idempotency_key: str | None = None,
         **fields: Any,
     ) -> answers.Job:
@@ -67,7 +66,7 @@ class JobRequests:
         return self._site.post(f"jobs/{job_id}/fork/", answers.Job, headers=headers, **content)
 
     def dry_run(
-        self, spec: Spec | None = None, *, code: Path | None = None, **fields: Any
+        self, spec: Spec | None = None, *, code: StrPath | None = None, **fields: Any
     ) -> answers.Outlook:
         """Check a submission; return when it would start, and why. Nothing is stored."""
         content = submission_content(spec, code, fields)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from virtualflow import answers
-from virtualflow.submissions import Spec, key_headers, submission_content
+from virtualflow.submissions import Spec, StrPath, key_headers, submission_content
 from virtualflow.typed_site import TypedSite, answer_read
 
 
@@ -20,7 +19,7 @@ class SweepRequests:
         self,
         spec: Spec | None = None,
         *,
-        code: Path | None = None,
+        code: StrPath | None = None,
         idempotency_key: str | None = None,
         **fields: Any,
     ) -> answers.Sweep:
@@ -35,7 +34,7 @@ class SweepRequests:
         return self._site.post("sweeps/", answers.Sweep, headers=headers, **content)
 
     def preview_sweep(
-        self, spec: Spec | None = None, *, code: Path | None = None, **fields: Any
+        self, spec: Spec | None = None, *, code: StrPath | None = None, **fields: Any
     ) -> answers.SweepPreview:
         """Return the settings of the jobs that a sweep would have; nothing is stored."""
         content = submission_content(spec, code, fields)
