@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from django.urls import resolve
 
 from controlplane.core.policies import POLICIES
 from controlplane.core.protocol.wire import ReportKind
@@ -17,6 +18,8 @@ from jobs.models import Event
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+#: The path below the API of an address in a command, without its query.
+ADDRESS = re.compile(r"\$SITE(?:/api/v1)?(/[^\s\"?]*)")
 SETTING = re.compile(r"environment\.\w+\(\s*\"(\w+)\"")
 #: The kind in a call that adds an event, or in a constant for it.
 EVENT_KIND = re.compile(r"(?:event(?:_add)?\(\s*|EVENT_KIND = )\"(\w+)\"")
@@ -37,6 +40,14 @@ def test_links_lead_to_files(page: Path) -> None:
     targets = [link.partition("#")[0] for link in LINK.findall(page.read_text())]
     local = [target for target in targets if target and "://" not in target]
     assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+def test_addresses_of_the_api_are_served_as_they_are_written() -> None:
+    """One without its last slash would be answered by a redirection, which curl does not follow."""
+    found = {path for page in PAGES for path in ADDRESS.findall(page.read_text())}
+    assert len(found) > 5
+    for path in found:
+        resolve(f"/api/v1{path.replace('$JOB', '7')}")
 
 
 def test_every_setting_is_described() -> None:
