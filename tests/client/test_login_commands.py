@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from virtualflow.cli.exit_codes import ExitCode
+from virtualflow.cli.main import main
 from virtualflow.credentials import SERVER_VARIABLE, TOKEN_VARIABLE, credentials_path
 
 from tests.client.conftest import Shell, Site
@@ -66,6 +69,18 @@ def test_a_wrong_token_is_not_stored(site: Site, shell: Shell) -> None:
     assert "account page" in ended.err
     assert "vfp_invented" not in ended.out + ended.err
     assert not credentials_path().exists()
+
+
+@pytest.mark.parametrize("given", [None, b"\xff\xfev\x00f\x00"])
+def test_input_that_holds_no_token_is_a_wrong_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: bytes | None
+) -> None:
+    closed_or_utf_16 = None if given is None else io.TextIOWrapper(io.BytesIO(given), "utf-8")
+    monkeypatch.setattr(sys, "stdin", closed_or_utf_16)
+    monkeypatch.setattr(sys, "argv", ["virtualflow", "login", "http://127.0.0.1:9"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, "account page" in capsys.readouterr().err) == (ExitCode.USAGE, True)
 
 
 @pytest.mark.usefixtures("no_pauses")

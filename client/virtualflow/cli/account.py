@@ -30,7 +30,7 @@ def login(server: str | None, as_json: bool) -> None:
 
     The token is asked for, or read from standard input; make one on the site's account page.
     """
-    is_asked = sys.stdin.isatty()
+    is_asked = sys.stdin is not None and sys.stdin.isatty()  # None: closed
     if server is None:
         server = click.prompt("Address of the site", err=True) if is_asked else ""
     server = server_read(server)
@@ -39,7 +39,7 @@ def login(server: str | None, as_json: bool) -> None:
     if is_asked:
         token = click.prompt("Token (not shown)", hide_input=True, err=True)
     else:
-        token = sys.stdin.readline(1000)
+        token = "" if sys.stdin is None else sys.stdin.readline(1000)
     credentials = Credentials(server, token_read(token))
     with Client(*credentials) as client:
         index = client.index()

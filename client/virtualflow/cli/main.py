@@ -69,9 +69,10 @@ cluster.nodes.add_command(windows.window)
 
 def main() -> None:
     """Run the command line and exit with a code of `ExitCode`."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # Not every terminal knows the characters of names, or those of tables.
+            # Not every terminal knows the characters of names, or those of tables; and a token
+            # may come from a file of another encoding.
             stream.reconfigure(errors="replace")
     try:
         code = cli.main(prog_name=_NAME, standalone_mode=False, complete_var=_COMPLETION_VARIABLE)
