@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 import yaml
 from celery import Celery
+from kombu import Connection
 
 from controlplane.beat import TickingScheduler
 from controlplane.celery import app
@@ -93,6 +95,22 @@ def test_a_tick_is_noted_before_anything_is_sent(
 def test_beat_ticks_more_often_than_the_check_expects() -> None:
     periods = [entry["schedule"] for entry in app.conf.beat_schedule.values()]
     assert min(period for period in periods if isinstance(period, int | float)) < LIMIT_S / 2
+
+
+def test_workers_and_beat_wait_for_the_broker_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default they end after 100 tries, three quarters of an hour."""
+    failures = [redis.ConnectionError("away")] * 1000
+
+    def connect(_connection: Connection) -> str:
+        if failures:
+            raise failures.pop()
+        return "connected"
+
+    monkeypatch.setattr(Connection, "_connection_factory", connect)
+    monkeypatch.setattr("kombu.utils.functional.sleep", lambda _seconds: None)
+    connection = Connection("redis://127.0.0.1:1/0")
+    connection.ensure_connection(max_retries=app.conf.broker_connection_max_retries)
+    assert not failures
 
 
 class SetClock:
