@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from celery.beat import PersistentScheduler, ScheduleEntry
 
+logger = logging.getLogger(__name__)
+
 
 class TickingScheduler(PersistentScheduler):
     """Touches `<schedule file>.tick` at each tick; the schedule file itself is seldom written."""
+
+    _is_failing = False
 
     def tick(self, *arguments: Any, **options: Any) -> float:
         """Send what is due; return the seconds until the next tick."""
         Path(f"{self.schedule_filename}.tick").touch()  # type: ignore[attr-defined]
         self._clock_follow()
         return float(super().tick(*arguments, **options))
+
+    def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
+        """Send a task that is due; an outage of the broker is logged once, and its end.
+
+        Celery itself logs a traceback for each task, several a second.
+        """
+        try:
+            self.apply_async(entry, producer=producer, advance=False)
+        except Exception as error:
+            if not self._is_failing:
+                logger.warning("nothing is sent until the broker is back: %s", error)
+            self._is_failing = True
+        else:
+            if self._is_failing:
+                logger.warning("tasks are sent again")
+            self._is_failing = False
+            logger.info("sent %s", entry.name)
 
     def _clock_follow(self) -> None:
         """Count from now what was sent later than now: the clock has been set back since.

@@ -15,6 +15,7 @@ import pytest
 import redis
 import yaml
 from celery import Celery
+from celery.beat import SchedulingError
 from kombu import Connection
 
 from controlplane.beat import TickingScheduler
@@ -95,6 +96,25 @@ def test_a_tick_is_noted_before_anything_is_sent(
 def test_beat_ticks_more_often_than_the_check_expects() -> None:
     periods = [entry["schedule"] for entry in app.conf.beat_schedule.values()]
     assert min(period for period in periods if isinstance(period, int | float)) < LIMIT_S / 2
+
+
+def test_an_outage_of_the_broker_is_logged_once_and_its_end(
+    scheduler: TickingScheduler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    entry = scheduler.Entry("one", "jobs.tasks.one", app=scheduler.app)
+    answers = [None, SchedulingError("away"), SchedulingError("away"), None, None]
+
+    def send(*_arguments: Any, **_options: Any) -> None:
+        if error := answers.pop(0):
+            raise error
+
+    monkeypatch.setattr(TickingScheduler, "apply_async", send)
+    while answers:
+        scheduler.apply_entry(entry)
+    assert [record.getMessage() for record in caplog.records if record.levelname != "INFO"] == [
+        "nothing is sent until the broker is back: away",
+        "tasks are sent again",
+    ]
 
 
 def test_workers_and_beat_wait_for_the_broker_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
