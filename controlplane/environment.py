@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -65,10 +66,58 @@ def existing_file(name: str) -> str:
     return value
 
 
+def _split(name: str, url: str) -> SplitResult:
+    """Return the parts of an address; a wrong one is not repeated, as it may have a password."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - raises if it is no port
+    except ValueError:
+        raise ImproperlyConfigured(
+            f"{name} is no address: write special characters of a password as %40 for @."
+        ) from None
+    return parts
+
+
+def web_address(name: str) -> str:
+    """Read an `http://` or `https://` address; empty if unset."""
+    value = text(name, "")
+    parts = _split(name, value)
+    if value and not (parts.scheme in ("http", "https") and parts.hostname):
+        raise ImproperlyConfigured(f"{name} must start with https:// or http://, got {value!r}.")
+    return value
+
+
+def origins(name: str) -> list[str]:
+    """Read a comma-separated list of origins, such as `https://jobs.example`."""
+    found = words(name)
+    for origin in found:
+        parts = _split(name, origin)
+        if parts.scheme not in ("http", "https") or not parts.netloc or parts.path:
+            raise ImproperlyConfigured(f"{name} takes https://jobs.example, got {origin!r}.")
+    return found
+
+
+def hosts(name: str, default: tuple[str, ...]) -> list[str]:
+    """Read a comma-separated list of host names, without scheme and port."""
+    found = words(name, default)
+    for host in found:
+        if "/" in host or (":" in host and not (host[0] == "[" and host[-1] == "]")):
+            raise ImproperlyConfigured(f"{name} takes names without https:// and port: {host!r}.")
+    return found
+
+
+def rate(name: str, default: str) -> str:
+    """Read a number of requests per `s`, `min`, `hour` or `day`."""
+    value = text(name, default)
+    if not re.fullmatch(r"[1-9][0-9]*/(s|sec|second|m|min|minute|h|hour|d|day)", value):
+        raise ImproperlyConfigured(f"{name} must be like 6000/min, got {value!r}.")
+    return value
+
+
 def https_address(name: str) -> str:
     """Read an `https://` address; empty if unset. On this machine it may be `http://`."""
     value = os.environ.get(name, "")
-    parts = urlsplit(value)
+    parts = _split(name, value)
     is_local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")
     if value and not (parts.hostname and (parts.scheme == "https" or is_local)):
         raise ImproperlyConfigured(f"{name} must start with https://, got {value!r}.")
@@ -122,13 +171,19 @@ def database(url: str, *, connection_age_s: float) -> dict[str, Any]:
 
     A PostgreSQL unix socket is given as `postgresql://user@/name?host=/directory`.
     """
-    parts = urlsplit(url)
+    parts = _split("DATABASE_URL", url)
     if parts.scheme == "sqlite":
         name = unquote(parts.path).removeprefix("/")
+        if parts.netloc or not name:
+            raise ImproperlyConfigured("DATABASE_URL must have a path after sqlite:///.")
         return {**_sqlite(name), "CONN_MAX_AGE": int(connection_age_s)}
     if parts.scheme not in ("postgresql", "postgres"):
         raise ImproperlyConfigured(
             f"DATABASE_URL must start with sqlite:/// or postgresql://, got {parts.scheme!r}."
+        )
+    if parts.fragment or parts.path in ("", "/"):
+        raise ImproperlyConfigured(
+            "DATABASE_URL must end with the name of a database; write # in a password as %23."
         )
     options = dict(parse_qsl(parts.query))
     return {
@@ -148,7 +203,12 @@ def _sqlite(name: str) -> dict[str, Any]:
     # IMMEDIATE takes the write lock when a transaction begins, where waiting for it is possible; a
     # deferred one would fail with "database is locked" at its first write.
     if name != ":memory:":
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ImproperlyConfigured(
+                f"DATABASE_URL (by default in VIRTUALFLOW_STATE_DIR): {error}"
+            ) from None
     return {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": name,
@@ -162,7 +222,14 @@ def _sqlite(name: str) -> dict[str, Any]:
 
 def celery_broker(redis_url: str) -> str:
     """Turn a Redis URL into Celery's form, which names unix sockets differently."""
-    parts = urlsplit(redis_url)
+    parts = _split("REDIS_URL", redis_url)
+    is_server = parts.scheme in ("redis", "rediss") and parts.hostname and not parts.fragment
+    database_number = _db(parts.query) if parts.scheme == "unix" else parts.path[1:] or "0"
+    if not (is_server or parts.scheme == "unix") or not database_number.isdecimal():
+        raise ImproperlyConfigured(
+            "REDIS_URL must be like redis://:password@host:6379/0 or unix:///path/redis.sock?db=0; "
+            "write special characters of a password as %23 for #."
+        )
     if parts.scheme == "unix":
         return f"redis+socket://{parts.path}" + (f"?virtual_host={_db(parts.query)}")
     return redis_url

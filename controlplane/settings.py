@@ -27,7 +27,7 @@ SECRETS_KEY = environment.secret("VIRTUALFLOW_SECRETS_KEY", SECRET_KEY)
 #: Its former values: what is encrypted with one is read, and encrypted anew by `prepare`.
 OLD_SECRETS_KEYS = environment.words("VIRTUALFLOW_OLD_SECRETS_KEYS")
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-ALLOWED_HOSTS = environment.words("VIRTUALFLOW_HOSTS", _LOOPBACK)
+ALLOWED_HOSTS = environment.hosts("VIRTUALFLOW_HOSTS", _LOOPBACK)
 if DEBUG and not set(ALLOWED_HOSTS) <= {*_LOOPBACK}:
     raise ImproperlyConfigured(
         "VIRTUALFLOW_DEBUG shows code to every visitor, so with it VIRTUALFLOW_HOSTS may name only "
@@ -37,7 +37,7 @@ if DEBUG and not set(ALLOWED_HOSTS) <= {*_LOOPBACK}:
 METRICS_TOKEN = environment.text("VIRTUALFLOW_METRICS_TOKEN", "")
 if METRICS_TOKEN:
     environment.secret("VIRTUALFLOW_METRICS_TOKEN")
-CSRF_TRUSTED_ORIGINS = environment.words("VIRTUALFLOW_ORIGINS")
+CSRF_TRUSTED_ORIGINS = environment.origins("VIRTUALFLOW_ORIGINS")
 IS_BEHIND_TLS = environment.flag("VIRTUALFLOW_TLS")
 #: Nodes without isolation may serve several users (services.cluster.nodes).
 USERS_TRUST_EACH_OTHER = environment.flag("VIRTUALFLOW_USERS_TRUST_EACH_OTHER")
@@ -323,9 +323,9 @@ DEFAULT_POLICY = environment.choice(
     "VIRTUALFLOW_POLICY", policies.POLICIES, policies.DEFAULT_POLICY
 )
 #: Address under which people reach the site, for links in notifications.
-PUBLIC_URL = environment.text("VIRTUALFLOW_PUBLIC_URL", "").rstrip("/")
+PUBLIC_URL = environment.web_address("VIRTUALFLOW_PUBLIC_URL").rstrip("/")
 #: Where agents and event streams connect, when streams have a server of their own.
-STREAM_URL = environment.text("VIRTUALFLOW_STREAM_URL", "")
+STREAM_URL = environment.web_address("VIRTUALFLOW_STREAM_URL")
 
 # --- notifications ---------------------------------------------------------------------------
 
@@ -367,7 +367,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PAGINATION_CLASS": "jobs.api.pagination.NewestFirst",
     "DEFAULT_THROTTLE_CLASSES": ["jobs.api.throttles.IdentityThrottle"],
     "DEFAULT_THROTTLE_RATES": {
-        "identity": environment.text("VIRTUALFLOW_API_RATE", "6000/min"),
+        "identity": environment.rate("VIRTUALFLOW_API_RATE", "6000/min"),
     },
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "jobs.exceptions.problem_handler",
@@ -415,6 +415,8 @@ LOGGING = {
     "loggers": {"axes": {"level": "WARNING"}, **_SERVER_LOGGERS},
     "root": {
         "handlers": ["console"],
-        "level": environment.text("VIRTUALFLOW_LOG_LEVEL", "INFO"),
+        "level": environment.choice(
+            "VIRTUALFLOW_LOG_LEVEL", ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"), "INFO"
+        ),
     },
 }

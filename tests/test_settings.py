@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -112,6 +114,35 @@ def test_addresses_have_tls(value: str, is_taken: bool, monkeypatch: pytest.Monk
     else:
         with pytest.raises(ImproperlyConfigured, match="SOME_ADDRESS must"):
             environment.https_address("SOME_ADDRESS")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "DATABASE_URL=postgresql://u:p/w@h/db", "DATABASE_URL=postgresql://u:p#w@h/db",
+        "DATABASE_URL=postgresql://h", "DATABASE_URL=sqlite://relative",
+        "DATABASE_URL=sqlite:////dev/null/x/db", "REDIS_URL=localhost:6379",
+        "REDIS_URL=redis://:p#w@h/0", "REDIS_URL=redis://h:port/0", "REDIS_URL=redis://h/banana",
+        "VIRTUALFLOW_API_RATE=5", "VIRTUALFLOW_LOG_LEVEL=LOUD", "VIRTUALFLOW_STATE_DIR=/dev/null",
+        "VIRTUALFLOW_ORIGINS=jobs.example", "VIRTUALFLOW_HOSTS=https://jobs.example",
+        "VIRTUALFLOW_HOSTS=jobs.example:8000", "VIRTUALFLOW_PUBLIC_URL=jobs.example",
+        "VIRTUALFLOW_STREAM_URL=ftp://jobs.example", "VIRTUALFLOW_OIDC_ISSUER=http://[",
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_refused_with_its_name(wrong: str, tmp_path: Path) -> None:
+    name, _, value = wrong.partition("=")
+    usual = {
+        "VIRTUALFLOW_SECRET_KEY": "k" * 60,
+        "REDIS_URL": "redis://localhost/0",
+        "VIRTUALFLOW_STATE_DIR": str(tmp_path),
+    }
+    with (
+        patch.dict(os.environ, {**usual, name: value}, clear=True),
+        pytest.raises(ImproperlyConfigured, match=name) as refusal,
+    ):
+        runpy.run_path(str(ROOT / "controlplane/settings.py"))
+    assert "p#w" not in str(refusal.value)  # no password stands in a log
+    assert "p/w" not in str(refusal.value)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted there")
