@@ -284,3 +284,14 @@ def test_parts_have_the_versions_of_the_whole(part: str) -> None:
 def test_the_site_installs_no_tensorflow() -> None:
     text = (ROOT / "requirements" / "site.txt").read_text()
     assert not re.search(r"^(tensorflow|keras)", text, re.MULTILINE)
+
+
+def test_examples_of_settings_are_their_defaults() -> None:
+    """Whoever removes the `#` of one changes nothing; folders are examples."""
+    example = (ROOT / ".env.example").read_text()
+    compose = "".join(path.read_text() for path in ROOT.glob("docker-compose*.yml"))
+    defaults = dict(re.findall(r"\$\{([A-Z_]+):-([^}]+)\}", compose))
+    shown = dict(re.findall(r"^#([A-Z_]+)=([^/\n]+)$", example, re.MULTILINE))
+    both = shown.keys() & defaults.keys()
+    assert "VIRTUALFLOW_PROXIES" in both
+    assert {name: shown[name] for name in both} == {name: defaults[name] for name in both}
