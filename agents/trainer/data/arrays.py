@@ -12,6 +12,8 @@ from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.data.nests import PART_NAMES, as_floatx, common_length, parts_arrays
 
 _UINT64_MASK = (1 << 64) - 1
+#: Most numbers of an array of labels that are compared: targets as large as images may be on disk.
+_EXTREMES_LIMIT = 1 << 26
 
 
 def example_order(num_examples: int, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
@@ -50,12 +52,29 @@ class ArraySource:
         )
         return taken
 
+    def extremes(self) -> np.ndarray:
+        """Return the places of the examples with the least and the largest labels and weights.
+
+        A label that a loss treats apart (-1, 255, nan, a rare class) is nearly always one of them.
+        """
+        places = set()
+        for array in keras.tree.flatten(self._parts[1:]):
+            if array.size and array.dtype.kind in "biuf":
+                rows = array[: max(1, _EXTREMES_LIMIT * self._length // array.size)]
+                rows = rows.reshape(len(rows), -1)
+                places |= {int(np.argmin(rows.min(1))), int(np.argmax(rows.max(1)))}
+        return np.array(sorted(places), np.int64)
+
 
 class _AdaptedSource:
     """Base of sources that change the parts of another one's examples."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
+
+    def extremes(self) -> np.ndarray:
+        """Return the places of those of the other source, none if it is not held in arrays."""
+        return extreme_examples(self._source)
 
     def __len__(self) -> int:
         return len(self._source)
@@ -161,6 +180,12 @@ class TypedSource(_AdaptedSource):
                 f"cannot hold; give the training data the type {array.dtype} too",
             )
         return typed
+
+
+def extreme_examples(source: Any) -> np.ndarray:
+    """Return `ArraySource.extremes` of a source; none of one that is read item by item."""
+    is_held = isinstance(source, (ArraySource, _AdaptedSource))
+    return source.extremes() if is_held else np.zeros(0, np.int64)
 
 
 def same_values(left: Any, right: Any) -> bool:

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import (
+    SUM_REDUCTION,
     compiled_losses,
     compiled_metrics,
     metric_variables,
@@ -106,6 +107,7 @@ def built_model_check(model: keras.Model, smallest_slice: int) -> list[str]:
             "the model has no trainable weights; set trainable = True on a layer before compile",
         )
     _refuse_reductions(model)
+    _refuse_ignored_classes(model)
     _refuse_vectors(model)
     warnings = _trainability_check(model)
     for layer in model_layers(model):
@@ -236,6 +238,19 @@ def _refuse_reductions(model: keras.Model) -> None:
                 "loss_reduction",
                 f"the loss {name} has reduction={reduction!r}, which is not the mean "
                 "or sum over the examples of a batch; use 'sum_over_batch_size' or 'sum'",
+            )
+
+
+def _refuse_ignored_classes(model: keras.Model) -> None:
+    """Raise if a loss is a mean over the labels that it does not ignore, however rare those are."""
+    for name, loss in compiled_losses(model):
+        if getattr(loss, "ignore_class", None) is not None and loss.reduction != SUM_REDUCTION:
+            raise _refusal(
+                "loss_not_additive",
+                f"the loss {name!r} ({type(loss).__name__}) has ignore_class={loss.ignore_class}: "
+                "it is the mean over the other labels, whose number differs from slice to slice. "
+                "Leave ignore_class out and give sample weights that are 0 for these labels (with "
+                "a valid class in their place), or use reduction='sum'",
             )
 
 

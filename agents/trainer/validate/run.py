@@ -23,7 +23,9 @@ import tensorflow as tf
 from agents.trainer.contract.atomic_write import text_write
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.contract.user_errors import user_code
+from agents.trainer.data.arrays import extreme_examples
 from agents.trainer.data.fingerprint import changing_refuse, data_fingerprint, data_warnings
+from agents.trainer.data.sources import ExampleSource
 from agents.trainer.model.fork import DAMAGED, MISFIT, fork_read
 from agents.trainer.model.keras_private import model_build
 from agents.trainer.model.progress import Progress
@@ -167,7 +169,7 @@ def loaded_job_check(
     findings.warnings += _check_selection(spec, job)
     findings.warnings += _check_tuning(spec, job)
 
-    examples = job.train.fetch(order[: min(SPLIT_LIMIT, max(2, min(sizes) + max(sizes)))])
+    examples = job.train.fetch(_split_places(job.train, order, min(sizes) + max(sizes)))
 
     def check_splitting() -> None:
         with user_code(code_dir, "code.build", "the model's forward pass", examples):
@@ -187,6 +189,17 @@ def loaded_job_check(
     findings.warnings += tried.warnings
     check_splitting()
     findings.warnings += _save_try(job.model)
+
+
+def _split_places(train: ExampleSource, order: np.ndarray, num_examples: int) -> np.ndarray:
+    """Return the places of the batch whose parts are compared: extreme labels, then the order's.
+
+    A loss may treat a label apart that none of the first examples has.
+    """
+    extremes = extreme_examples(train)
+    num_first = min(SPLIT_LIMIT, max(2, num_examples, 2 * len(extremes)))
+    places = np.concatenate([extremes, order[:num_first]])
+    return np.array(list(dict.fromkeys(places.tolist()))[:num_first], np.int64)
 
 
 def _check_sizes(spec: TrainingSpec, num_examples: int) -> None:

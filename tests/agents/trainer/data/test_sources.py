@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.data import pydataset, tf_dataset
-from agents.trainer.data.arrays import ClassWeightedSource, example_order
+from agents.trainer.data.arrays import (
+    ArraySource,
+    ClassWeightedSource,
+    UnitWeightedSource,
+    example_order,
+    extreme_examples,
+)
 from agents.trainer.data.sources import ExampleSource, source_open
 
 HERE = Path(__file__).parent
@@ -102,6 +108,16 @@ def test_arrays_keep_their_nest_and_floats_become_floatx() -> None:
     assert isinstance(y, tuple)
     assert y[0].dtype == np.int32
     assert y[1].shape == (2, 3)
+
+
+def test_examples_with_extreme_labels_and_weights_are_found() -> None:
+    labels = np.array([[1, 1], [1, 7], [-1, 1], [1, 1]])
+    source = ArraySource((np.zeros((4, 1)), {"a": labels, "b": None}), "data.train")
+    assert extreme_examples(UnitWeightedSource(source, ())).tolist() == [1, 2]
+    weighted = ArraySource((np.zeros(4), np.zeros(4), np.array([1, 1, 1, np.nan])), "data.train")
+    assert extreme_examples(weighted).tolist() == [0, 3]
+    assert extreme_examples(ArraySource(np.eye(3), "data.train")).tolist() == []
+    assert extreme_examples([1, 2]).tolist() == []
 
 
 def test_inputs_alone_and_tensors_are_accepted() -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from agents.trainer.validate import run
+from agents.trainer.validate.trial_steps import StepFacts
 from tests.agents.trainer.trial_jobs import returning, validated, warnings_of
 
 ACCEPTED = {
@@ -365,6 +367,42 @@ def test_what_cannot_be_split_is_refused_by_name(code: str, tmp_path: Path) -> N
     assert (report.ok, report.code) == (False, code), report.message
     assert report.field == "code.build"
     assert len(report.message) > 40
+
+
+#: One label of 24, which is no example of the first slices, is treated apart by the loss.
+RARE_LABELS = {
+    "nan": returning(
+        "compiled(net(), loss=known)",
+        "(X, np.where(np.arange(24)[:, None] == RARE, np.nan, Y))",
+        """
+        def known(y_true, y_pred):
+            is_known = ops.isfinite(y_true)
+            squares = ops.where(is_known, ops.where(is_known, y_true, 0.0) - y_pred, 0.0) ** 2
+            return ops.sum(squares) / ops.sum(ops.cast(is_known, "float32"))
+        """,
+    ),
+    "ignored class": returning(
+        "compiled(net(out=3), loss=keras.losses.SparseCategoricalCrossentropy(True, 2))",
+        "Items()",
+        """
+        class Items:
+            def __len__(self):
+                return 24
+
+            def __getitem__(self, index):
+                return X[index], 2 * int(index == RARE)
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RARE_LABELS)
+def test_a_mean_over_some_labels_is_refused_if_only_one_is_left_out(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "steps_try", lambda *_: StepFacts({}, []))
+    report = validated(tmp_path, RARE_LABELS[name].replace("RARE", "20"), shuffle=False)
+    assert (report.code, report.field) == ("loss_not_additive", "code.build"), report.message
 
 
 EVALUATED = """
