@@ -82,6 +82,11 @@ def test_ticked_jobs_are_compared_and_smoothed(admin: Visitor) -> None:
     first.click()
     last.click(modifiers=["Shift"])
     expect(page.locator("#bulk-count")).to_have_text("3 jobs ticked")
+    row = page.locator("#jobs tbody tr").filter(has=last)
+    row.evaluate("row => { window.gone = row; row.remove(); }")
+    expect(page.locator("#bulk-count")).to_have_text("2 jobs ticked")
+    page.locator("#jobs tbody").evaluate("body => body.append(window.gone)")
+    expect(page.locator("#bulk-count")).to_have_text("3 jobs ticked")
     page.get_by_role("button", name="Compare").click()
     page.wait_for_url("**/jobs/compare/?job=4&job=3&job=2")
     loss = page.locator(".chart").filter(has_text="#2 digits").first

@@ -12,7 +12,14 @@ function count() {
   const num = boxes().filter((box) => box.checked).length;
   tickAll.checked = num === boxes().length;
   tickAll.indeterminate = num > 0 && !tickAll.checked;
-  document.getElementById("bulk-count").textContent = num === 1 ? "1 job ticked" : `${num} jobs ticked`;
+  const text = num === 1 ? "1 job ticked" : `${num} jobs ticked`;
+  const shown = document.getElementById("bulk-count");
+  if (shown.textContent !== text) shown.textContent = text; // it would be read out again
+}
+
+// A refresh takes jobs off the list, and their ticks with them.
+function countAgain() {
+  if (document.getElementById("bulk-count").textContent.endsWith("ticked")) count();
 }
 
 function tickRange(event) {
@@ -36,6 +43,7 @@ if (bulk) {
   });
   // Space on a box with the shift key held is a click with `shiftKey`, too.
   document.getElementById("jobs").addEventListener("click", tickRange);
+  new MutationObserver(countAgain).observe(document.getElementById("jobs"), { childList: true, subtree: true });
   bulk.addEventListener("submit", (event) => {
     const ticked = boxes().filter((box) => box.checked);
     if (!ticked.length) {
