@@ -5,7 +5,7 @@ import { startTheme, startZone } from "./choices.js";
 import { onChange, start } from "./live.js";
 import { startLog } from "./log.js";
 import { startPalette } from "./palette.js";
-import { refreshRegions } from "./regions.js";
+import { isDirty, refreshRegions } from "./regions.js";
 import { startSubmitForm } from "./submit.js";
 import { keepAges, localise, tellZone } from "./times.js";
 
@@ -84,6 +84,13 @@ function startSelfSubmitting() {
   }
 }
 
+// A browser that comes back fills in what was typed, and tells nobody: it may be in a closed section.
+function openTyped() {
+  for (const section of document.querySelectorAll("form details:not(.menu)")) {
+    if ([...section.querySelectorAll("input, select, textarea")].some(isDirty)) section.open = true;
+  }
+}
+
 forgetForm();
 localise();
 tellZone();
@@ -91,6 +98,7 @@ keepAges();
 startCopyButtons();
 openTarget();
 window.addEventListener("hashchange", openTarget);
+window.addEventListener("pageshow", openTyped);
 startMenus();
 startForms();
 startTheme(drawAll);

@@ -6,7 +6,9 @@ import { localise } from "./times.js";
 export function isDirty(element) {
   if (element === document.activeElement) return true;
   if (element instanceof HTMLSelectElement) {
-    return [...element.options].some((option) => option.selected !== option.defaultSelected);
+    const options = [...element.options];
+    if (element.multiple) return options.some((option) => option.selected !== option.defaultSelected);
+    return element.selectedIndex !== Math.max(0, options.findLastIndex((option) => option.defaultSelected));
   }
   if (element.type === "checkbox" || element.type === "radio") {
     return element.checked !== element.defaultChecked;

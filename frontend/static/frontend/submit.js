@@ -1,8 +1,6 @@
 // The submission form: fills in a template's values, says what the numbers mean while they are
 // typed, and shows the server's answer at the fields without losing a chosen file.
 
-import { isDirty } from "./regions.js";
-
 function field(form, name) {
   return form.elements.namedItem(name);
 }
@@ -278,9 +276,6 @@ export function startSubmitForm() {
   // A browser that comes back fills in what was typed after this script, and tells nobody.
   window.addEventListener("pageshow", () => {
     filled = { ...templates[form.querySelector("[name=code_from]:checked")?.value] };
-    for (const section of form.querySelectorAll("details")) {
-      if ([...section.querySelectorAll("input, select, textarea")].some(isDirty)) section.open = true;
-    }
     showHelp(form);
   });
   const waiting = form.querySelector("[data-waits-at]");
