@@ -271,11 +271,13 @@ def _page(request: HttpRequest, form: forms.JobForm, **more: Any) -> HttpRespons
     parent = _forked(request, form)
     if parent is not None:
         form.checkpoint_choices(checkpoint_choices(parent))
+    kept_code = _code_source(request, kind, name) if is_kept else None
     context = {
+        "title": _title(form, parent, kept_code),
         "form": form,
         "forked": parent,
         "code_from": code_from,
-        "kept_code": _code_source(request, kind, name) if is_kept else None,
+        "kept_code": kept_code,
         "templates": [
             {"name": name, "title": t.title, "description": t.description,
              "choice": f"template:{name}"}
@@ -287,6 +289,16 @@ def _page(request: HttpRequest, form: forms.JobForm, **more: Any) -> HttpRespons
         **more,
     }  # fmt: skip
     return render(request, "frontend/submit.html", context)
+
+
+def _title(form: forms.JobForm, forked: Job | None, kept_code: Job | None) -> str:
+    if forked is not None:
+        return f"Fork job #{forked.pk}"
+    if kept_code is None or kept_code.pk is None:
+        return "Submit a job"
+    if form["task"].value() == Task.PREDICT:
+        return f"Run predictions with the code of job #{kept_code.pk}"
+    return f"Clone job #{kept_code.pk}"
 
 
 def _forked(request: HttpRequest, form: forms.JobForm) -> Job | None:

@@ -42,6 +42,7 @@ def test_a_finished_job_is_two_clicks_from_a_prediction(world: World, ada: Clien
     (address,) = re.findall(r'href="(/jobs/new/\?from=\d+&amp;task=predict)"', page)
     form = ada.get(address.replace("&amp;", "&"))
     assert form.context["form"].initial["task"] == "predict"
+    assert f"<h1>Run predictions with the code of job #{source.pk}</h1>" in form.content.decode()
     assert form.context["form"].initial["source_job"] == source.pk
     # The fields of training are sent along, hidden, and count for nothing.
     response = ada.post("/jobs/new/", sent_from(form, name="guesses", stop_limit="77"))
