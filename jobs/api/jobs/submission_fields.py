@@ -74,8 +74,12 @@ class NumberField(serializers.FloatField):
         return number
 
 
+#: Joiners inside a text, which Persian words and families of emoji are written with.
+_JOINER = re.compile(r"(?<=\S)[\u200c\u200d](?=[^\s\u200c\u200d])")
+
+
 class TextField(serializers.CharField):
-    """Printable text of 1 to `limit` characters."""
+    """Printable text of 1 to `limit` characters; joiners only between two others that are seen."""
 
     default_error_messages: ClassVar = {"invalid": "Give text."}
 
@@ -90,7 +94,7 @@ class TextField(serializers.CharField):
         if not isinstance(data, str):
             self.fail("invalid")
         text = super().to_internal_value(data)
-        if wrong := next((one for one in text if not one.isprintable()), ""):
+        if wrong := next((one for one in _JOINER.sub("", text) if not one.isprintable()), ""):
             name = unicodedata.name(wrong, "a control character").lower()
             self.fail("unprintable", character=f"U+{ord(wrong):04X} ({name})")
         return text

@@ -337,7 +337,8 @@ def test_a_wrong_field_is_named(ada_client: APIClient, change: dict[str, Any], f
     [
         ("\n", "U+000A (a control character)"),
         ("\u00a0", "U+00A0 (no-break space)"),
-        ("\u200d", "U+200D (zero width joiner)"),
+        ("\u200d ", "U+200D (zero width joiner)"),
+        ("\u200c\u200c", "U+200C (zero width non-joiner)"),
         ("\u202e", "U+202E (right-to-left override)"),
     ],
 )
@@ -347,6 +348,11 @@ def test_a_character_that_is_not_seen_is_named(
     answer = ada_client.post(URL, submission_values(name=f"my{character}run"))
     expected = f"Give 1 to 100 printable characters, without {named}."
     assert answer.json()["errors"] == {"name": [expected]}
+
+
+def test_names_are_written_with_joiners(ada_client: APIClient) -> None:
+    name = "\u0645\u06cc\u200c\u0631\u0648\u062f \U0001f468\u200d\U0001f469\u200d\U0001f467"
+    assert ada_client.post(URL, submission_values(name=name)).json()["name"] == name
 
 
 def test_all_wrong_fields_are_named_at_once(ada_client: APIClient) -> None:
