@@ -117,10 +117,13 @@ class BuiltJob:
         return self.data.local_batch(planner, order, position)
 
     def logs(self, with_learning_rate: bool) -> dict[str, float]:
-        """Return metric values under their names in Keras's logs, and the next learning rate."""
+        """Return metric values under their names in Keras's logs, and the next learning rate.
+
+        A metric of the job that is named `learning_rate` keeps its value.
+        """
         results = self.model.get_metrics_result() if self.is_trained else {}
         if with_learning_rate and self.is_trained:
-            results["learning_rate"] = self.learning_rate()
+            results = {"learning_rate": self.learning_rate()} | results
         return {name: float(np.asarray(value)) for name, value in results.items()}
 
     def learning_rate(self) -> float | None:

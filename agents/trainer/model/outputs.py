@@ -122,11 +122,15 @@ def results_write(folder: Path, progress: Progress, digest: str, ended_by: str |
 
 
 def history_csv(history: tuple[EpochRow, ...]) -> str:
-    """Render one row per epoch, like Keras's CSVLogger, with an additional column `step`."""
+    """Render one row per epoch, like Keras's CSVLogger, with an additional column `step`.
+
+    Metrics named `epoch` or `step` have columns `epoch (metric)` and `step (metric)`.
+    """
     names = sorted({name for row in history for name in row.logs})
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["epoch", "step", *names])
+    own = ["epoch", "step"]
+    writer.writerow([*own, *(f"{name} (metric)" if name in own else name for name in names)])
     for row in history:
         values = [repr(row.logs[name]) if name in row.logs else "" for name in names]
         writer.writerow([row.epoch, row.step, *values])

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from agents.trainer.engine.workload import BuiltJob
 from agents.trainer.model.history import EpochRow, metrics_nonfinite
 from agents.trainer.model.nonfinite import SKIPPED_LIMIT, LossTrack
 from agents.trainer.model.outputs import history_csv
@@ -156,3 +159,11 @@ def test_a_metric_that_is_not_finite_reaches_no_target(value: float, higher: boo
 def test_history_csv_says_what_it_is() -> None:
     text = history_csv((EpochRow(0, 5, {"loss": math.nan, "mae": math.inf}),))
     assert text.splitlines()[1] == "0,5,nan,inf"
+    text = history_csv((EpochRow(0, 5, {"loss": 1.0, "step": 2.0}),))
+    assert text == "epoch,step,loss,step (metric)\n0,5,1.0,2.0\n"
+
+
+def test_a_metric_named_learning_rate_keeps_its_value() -> None:
+    model = SimpleNamespace(get_metrics_result=lambda: {"learning_rate": 5.0})
+    work: Any = SimpleNamespace(is_trained=True, model=model, learning_rate=lambda: 0.1)
+    assert BuiltJob.logs(work, with_learning_rate=True) == {"learning_rate": 5.0}
