@@ -17,6 +17,7 @@ from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.wire import LogChunk as WireChunk
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Accelerator, Allocation, EnrolmentToken, LogChunk, Node
+from jobs.services.cluster.agent_tokens import node_by_token, node_token_replace
 from jobs.services.cluster.nodes import enrolment_token_create
 from jobs.services.reports.log_chunks import LOG_GRACE, log_chunks_store, logs_file
 from tests.support.builders import accelerators, at, enrol_request, job_make, node_make
@@ -69,6 +70,22 @@ def test_only_the_token_is_spoken_of(bad: Callable[[], str]) -> None:
     assert "errors" not in answers[0].json()
     assert Node.objects.count() == 1
     assert enrol(unused(), name="Not A Name").json()["errors"].keys() == {"name"}
+
+
+def test_an_agent_whose_answer_was_lost_enrols_again_until_it_is_heard_of() -> None:
+    token = unused()
+    lost, stranger = enrol(token), enrol(token, boot_id="of another machine")
+    again = enrol(token)
+    assert (lost.status_code, stranger.status_code, again.status_code) == (201, 409, 201)
+    assert Node.objects.get().pk == lost.json()["node_id"] == again.json()["node_id"]
+    row = Node.objects.get()
+    tokens = [reply.json()["agent_token"] for reply in (lost, again)]
+    assert [node_by_token(text, timezone.now()) for text in tokens] == [None, row]
+    Node.objects.update(last_seen_at=timezone.now())  # as a hello does
+    assert enrol(token).json()["code"] == "enrolment_token_used"
+    Node.objects.update(last_seen_at=at(0))
+    node_token_replace(row, None, timezone.now(), actor="test")
+    assert enrol(token).status_code == 403
 
 
 def test_a_large_body_is_not_read() -> None:

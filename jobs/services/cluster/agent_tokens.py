@@ -10,6 +10,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Q
 
+from controlplane.core.protocol.wire import EnrolRequest
 from jobs.exceptions import ConflictError, ForbiddenError
 from jobs.models import AuditAction, EnrolmentToken, Node
 from jobs.selectors.prepared import PreparedObjects
@@ -73,7 +74,7 @@ def node_token_replace(
         Node.objects.filter(id=node.pk).update(
             agent_token_digest=token_digest(token_make("vfa")), next_agent_token_digest=""
         )
-        EnrolmentToken.objects.filter(node=node, used_at=None).delete()
+        EnrolmentToken.objects.filter(node=node).delete()
         text = f"The token of {node.name} was ended; its agent has to enrol again"
         event_add("node_token_replaced", text, now=now, node=node, actor=actor)
         audit_add(AuditAction.NODE_TOKEN_REPLACED, f"node:{node.name}", now=now)
@@ -86,34 +87,46 @@ def node_token_replace(
     return row, enrolment_token
 
 
-def enrolment_token_check(text: str, now: datetime.datetime) -> EnrolmentToken:
-    """Return an enrolment token that can be used; its node, if any, is the one it was made for.
+def enrolment_token_check(request: EnrolRequest, now: datetime.datetime) -> EnrolmentToken:
+    """Return an enrolment token that can be used; its node, if any, is the one it enrols again.
+
+    That is the node that the token was made for, or that has enrolled with it just now: an agent
+    whose answer was lost asks again.
 
     Raises:
         ForbiddenError: it is unknown or expired.
         ConflictError: it was used.
     """
-    row = EnrolmentToken.objects.filter(digest=token_digest(text)).select_related("node").first()
+    tokens = EnrolmentToken.objects.filter(digest=token_digest(request.token))
+    row = tokens.select_related("node").first()
     if row is None or row.expires_at <= now:
         raise ForbiddenError(
             "The enrolment token is unknown or expired; ask an admin for a new one.",
             code="enrolment_token_unknown",
         )
-    if row.used_at is not None:
+    if row.used_at is not None and not _is_unanswered(row, row.used_at, request):
         raise _token_used()
     return row
 
 
-def enrolment_token_use(text: str, now: datetime.datetime) -> EnrolmentToken:
-    """Mark an enrolment token as used, once.
+def enrolment_token_use(row: EnrolmentToken, now: datetime.datetime) -> None:
+    """Mark a checked enrolment token as used.
 
     Raises:
-        ForbiddenError, ConflictError: as `enrolment_token_check`.
+        ConflictError: another agent has used it since.
     """
-    row = enrolment_token_check(text, now)
-    if not EnrolmentToken.objects.filter(id=row.pk, used_at=None).update(used_at=now):
+    if not EnrolmentToken.objects.filter(id=row.pk, used_at=row.used_at).update(used_at=now):
         raise _token_used()
-    return row
+
+
+def _is_unanswered(row: EnrolmentToken, used_at: datetime.datetime, request: EnrolRequest) -> bool:
+    """Return whether the agent that used a token asks again, and was not heard of in between."""
+    node = row.node
+    return (
+        node is not None
+        and (node.name, node.boot_id) == (request.name, request.boot_id)
+        and node.last_seen_at <= used_at
+    )
 
 
 def _token_used() -> ConflictError:

@@ -89,7 +89,8 @@ def enrolment_token_revoke(token_id: int) -> None:
 def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
     """Enrol a node and issue credentials for its agent.
 
-    A token that was made for a node (`node_token_replace`) replaces this node's credentials only.
+    A token that was made for a node (`node_token_replace`), or that has enrolled it just now,
+    replaces this node's credentials only.
 
     Raises:
         InvalidInputError: a field is out of bounds, or the name is taken.
@@ -97,7 +98,8 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
         ConflictError: the token was used.
     """
     # First: callers without a token learn nothing of the cluster.
-    former = enrolment_token_check(request.token, now).node
+    token = enrolment_token_check(request, now)
+    former = token.node
     if not _NAME.fullmatch(request.name):
         raise InvalidInputError.of(
             name="Use lower-case letters, digits, '-' and '.', at most 63 characters."
@@ -107,7 +109,7 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
     agent_token = token_make("vfa")
     if former is not None:
         with transaction.atomic():
-            enrolment_token_use(request.token, now)
+            enrolment_token_use(token, now)
             agent_token_set(former, request.name, agent_token, now)
         return _reply(former, agent_token)
     _kinds_check(request)
@@ -116,7 +118,7 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
         raise InvalidInputError.of(first_port=taken)
     try:
         with transaction.atomic():
-            token = enrolment_token_use(request.token, now)
+            enrolment_token_use(token, now)
             isolation_check(request.isolation)
             node = Node.objects.create(
                 name=request.name,
