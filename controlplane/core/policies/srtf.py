@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controlplane.core.policies.common.kinds import cannot_start
-from controlplane.core.policies.common.rates import full_demand, left_s, rooms_of
+from controlplane.core.policies.common.rates import full_demand, largest_nodes, left_s
 from controlplane.core.scheduling.pools import capacity_by_kind, held_by_kind, held_kind
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
@@ -50,7 +50,7 @@ class _Claim:
 def srtf(snapshot: Snapshot) -> Decision:
     """Serve jobs in order of the time that they would still take, each with its full demand."""
     capacity = capacity_by_kind(snapshot)
-    per_node = {kind: max(rooms_of(snapshot, kind).values()) for kind in capacity}
+    per_node = snapshot.largest_nodes or largest_nodes(snapshot)
     held = held_by_kind(snapshot)
     claims = [_claim(job, capacity, per_node, held_kind(held[job.id])) for job in snapshot.jobs]
     claims.sort(

@@ -18,7 +18,15 @@ from controlplane.core.protocol.codec import encode
 from controlplane.core.values.projects import ProjectQuota
 from controlplane.core.values.tiers import TIERS, Tier
 from controlplane.core.values.types import Decision, Job, Snapshot
-from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make, snapshots
+from tests.core.snapshots import (
+    Speed,
+    accelerators_make,
+    after,
+    job_make,
+    rested,
+    snapshot_make,
+    snapshots,
+)
 
 every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
 #: Every policy draws its own; many more in `make nightly`.
@@ -217,6 +225,24 @@ def test_a_job_keeps_what_another_group_leaves_idle(name: str) -> None:
         snapshot = after(snapshot, decide(snapshot, name))
     assert decide(snapshot, name).resizes == ()
     assert 3 in snapshot.held
+
+
+def test_a_demand_does_not_depend_on_the_nodes_that_a_group_chose() -> None:
+    """On a part with two on a node it was two, with three on a node it was three, in turn."""
+    distant = replace(job_make(2, most=4), performance=Speed(distance=1.0), remaining_examples=1e4)
+    snapshot = replace(
+        snapshot_make(
+            accelerators_make("gpu gpu", "gpu", "gpu", "gpu gpu gpu"),
+            job_make(1),
+            replace(distant, project=VISION, running_since=0.0),
+            replace(job_make(3, most=4), project=VISION),
+            held={2: (1, 2, 3, 4)},
+        ),
+        projects={VISION: ProjectQuota(limit=5)},
+    )
+    rested_at = rested(snapshot, "srtf")
+    assert decide(rested_at, "srtf").resizes == ()
+    assert held(rested_at) == {1: 4, 2: 3}
 
 
 @every_policy

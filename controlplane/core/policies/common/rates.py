@@ -26,6 +26,11 @@ def rooms_by_kind(snapshot: Snapshot) -> dict[str, dict[int, int]]:
     return rooms
 
 
+def largest_nodes(snapshot: Snapshot) -> dict[str, int]:
+    """Return the most accelerators of each kind on one node."""
+    return {kind: max(rooms.values()) for kind, rooms in rooms_by_kind(snapshot).items()}
+
+
 def rate(job: Job, kind: str, count: int, num_nodes: int) -> float:
     """Return a job's useful examples per second, or `count` where its speed is unknown."""
     if job.performance is None:
