@@ -15,7 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.core.policies.common.kinds import cannot_start, kinds_assign
-from controlplane.core.policies.common.rates import Floats, left_s, packed_rates, rooms_of
+from controlplane.core.policies.common.rates import (
+    Floats,
+    left_s,
+    packed_rates,
+    rooms_of,
+    without_still_models,
+)
 from controlplane.core.scheduling.pools import arrival_order
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
@@ -40,6 +46,7 @@ class _KindPool:
 
 def optimus(snapshot: Snapshot) -> Decision:
     """Give the next accelerator to the job whose predicted end it brings nearest."""
+    snapshot = without_still_models(snapshot)
     kinds = kinds_assign(snapshot)
     shares: dict[JobId, Share] = {}
     reasons = {job.id: cannot_start(snapshot, job) for job in snapshot.jobs if job.id not in kinds}

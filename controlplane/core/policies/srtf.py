@@ -13,7 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controlplane.core.policies.common.kinds import cannot_start
-from controlplane.core.policies.common.rates import full_demand, largest_nodes, left_s
+from controlplane.core.policies.common.rates import (
+    full_demand,
+    largest_nodes,
+    left_s,
+    without_still_models,
+)
 from controlplane.core.scheduling.pools import capacity_by_kind, held_by_kind, held_kind
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
@@ -49,6 +54,7 @@ class _Claim:
 
 def srtf(snapshot: Snapshot) -> Decision:
     """Serve jobs in order of the time that they would still take, each with its full demand."""
+    snapshot = without_still_models(snapshot)
     capacity = capacity_by_kind(snapshot)
     per_node = snapshot.largest_nodes or largest_nodes(snapshot)
     held = held_by_kind(snapshot)

@@ -126,6 +126,20 @@ def test_a_job_without_any_speed_is_one_of_unknown_speed(snapshot: Snapshot, wei
     assert told.shares == unknown.shares
 
 
+@pytest.mark.parametrize("name", ["gavel", "optimus", "pollux", "sia", "srtf"])
+def test_a_model_without_any_speed_is_no_reason(name: str) -> None:
+    """Gavel stopped such a job for "needs 1 accelerator, nodes that take work have 4"."""
+    dead = replace(job_make(1, most=2), performance=Speed(per_s=0.0), remaining_examples=1e4)
+    other = replace(job_make(2, most=2), performance=Speed(), remaining_examples=1e4)
+    nodes = accelerators_make("cpu cpu", "cpu cpu")
+    told, unknown = (
+        POLICIES[name](snapshot_make(nodes, job, other, held={1: (1, 2)}))
+        for job in (dead, replace(dead, performance=None))
+    )
+    assert told.shares == unknown.shares
+    assert str(told.reasons[1]) == str(unknown.reasons[1])
+
+
 def begun(job_id: int, count: int, ago_s: float) -> Job:
     """Make a job of hours with a fixed number of accelerators, running for so long at 1000 s."""
     return replace(

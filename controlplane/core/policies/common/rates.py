@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,27 @@ def packed_rates(job: Job, kind: str, most: int, per_node: int) -> Floats:
     if job.performance is None:
         return np.arange(most + 1, dtype=float)
     return job.performance.goodputs(kind, most, per_node)
+
+
+def without_still_models(snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot without the speed models of jobs that are 0 wherever these may run.
+
+    Such a model tells nothing: the speed of the job is unknown.
+    """
+    rooms = rooms_by_kind(snapshot)
+
+    def is_still(job: Job) -> bool:
+        return job.performance is not None and not any(
+            packed_rates(job, kind, most, max(room.values()))[job.min_accelerators :].any()
+            for kind, room in rooms.items()
+            if job.accepts(kind) and (most := min(job.max_accelerators, sum(room.values())))
+        )
+
+    still = {job.id for job in snapshot.jobs if is_still(job)}
+    if not still:
+        return snapshot
+    jobs = (replace(j, performance=None) if j.id in still else j for j in snapshot.jobs)
+    return replace(snapshot, jobs=tuple(jobs))
 
 
 def full_demand(job: Job, kind: str, capacity: int, per_node: int) -> int:

@@ -15,7 +15,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from controlplane.core.policies.common.kinds import cannot_start
-from controlplane.core.policies.common.rates import full_demand, packed_rates, rooms_of
+from controlplane.core.policies.common.rates import (
+    full_demand,
+    packed_rates,
+    rooms_of,
+    without_still_models,
+)
 from controlplane.core.policies.gavel.program import Floats, time_fractions
 from controlplane.core.scheduling.pools import arrival_order, capacity_by_kind
 from controlplane.core.values.explanations import Reason, reason
@@ -64,6 +69,7 @@ class _Wish:
 
 def gavel(snapshot: Snapshot) -> Decision:
     """Give each round to the jobs that are furthest behind their share of the time."""
+    snapshot = without_still_models(snapshot)
     capacity = capacity_by_kind(snapshot)
     jobs = arrival_order(snapshot.jobs)
     demands, throughputs = _demands(snapshot, jobs, list(capacity))

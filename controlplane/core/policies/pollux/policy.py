@@ -15,7 +15,13 @@ import numpy as np
 
 from controlplane.core.policies.common.explanations import Holders, change, gainers
 from controlplane.core.policies.common.kinds import cannot_start, kinds_assign
-from controlplane.core.policies.common.rates import left_s, packed_rates, rate, rooms_of
+from controlplane.core.policies.common.rates import (
+    left_s,
+    packed_rates,
+    rate,
+    rooms_of,
+    without_still_models,
+)
 from controlplane.core.policies.pollux.search import (
     Counts,
     Floats,
@@ -66,6 +72,7 @@ class _Cluster:
 
 def pollux(snapshot: Snapshot) -> Decision:
     """Search for the places that maximise the harmonic mean of all jobs' speedups."""
+    snapshot = without_still_models(snapshot)
     kinds = kinds_assign(snapshot)
     shares: dict[JobId, Share] = {}
     reasons = {job.id: cannot_start(snapshot, job) for job in snapshot.jobs if job.id not in kinds}

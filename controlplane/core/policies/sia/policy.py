@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from controlplane.core.policies.common.kinds import cannot_start
-from controlplane.core.policies.common.rates import rooms_of
+from controlplane.core.policies.common.rates import rooms_of, without_still_models
 from controlplane.core.policies.pollux.policy import keep_factor
 from controlplane.core.policies.sia.configurations import (
     Configuration,
@@ -54,6 +54,7 @@ MOST_KEEP = 0.99
 
 def sia(snapshot: Snapshot) -> Decision:
     """Choose the configurations that minimise the sum of all jobs' inverse square root goodputs."""
+    snapshot = without_still_models(snapshot)
     kinds = {
         name: Kind(name, tuple(sorted(rooms_of(snapshot, name).values(), reverse=True)))
         for name in sorted({one.kind for one in snapshot.accelerators})
@@ -97,8 +98,6 @@ def _choices(
             for one in configurations_of(job, kind, counts[name])
         ]
         goodputs = goodputs_of(job, configurations, kinds)
-        if not (goodputs > 0.0).any():
-            goodputs = np.array([float(one.count) for one in configurations])
         worst = goodputs[goodputs > 0.0].min(initial=np.inf)
         keep = min(max(keep_factor(job, now), LEAST_KEEP), MOST_KEEP)
         own = current.get(job.id)
