@@ -118,6 +118,21 @@ def test_a_philly_list_may_be_quoted_and_says_what_it_leaves_out(tmp_path: Path)
     assert "2 of 3 lines are left out: no duration or no accelerators." in loaded.notes
 
 
+@pytest.mark.parametrize("separator", [";", "\t", ", "])
+def test_a_list_may_come_from_a_spreadsheet(tmp_path: Path, separator: str) -> None:
+    """With its byte order mark, its separator, and rows that are empty."""
+    path = tmp_path / "list.csv"
+    rows = (
+        "timestamp,duration,num_gpus", "2017-10-09 07:01:55,66,1", ",,", "",
+        "2017-10-09 07:01:56,x,1",
+    )  # fmt: skip
+    path.write_text("\ufeff" + "\r\n".join(rows).replace(",", separator), newline="")
+    with pytest.raises(ValueError, match=r"line 5 of .*: 'duration' must be a number, not 'x'"):
+        load(path)
+    path.write_text("\ufeff" + "\r\n".join(rows[:4]).replace(",", separator), newline="")
+    assert [job.requested for job in load(path).jobs] == [1]
+
+
 def test_speeds_of_kinds_are_relative_to_the_level(tmp_path: Path) -> None:
     table = {
         kind: {

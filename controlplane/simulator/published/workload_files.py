@@ -13,6 +13,7 @@ from controlplane.simulator.applications.applications import Application
 from controlplane.simulator.applications.step_times import Floats
 from controlplane.simulator.published.scaled import ScaledApplication, scaling
 from controlplane.simulator.workloads.reading import (
+    csv_delimiter,
     csv_read,
     json_read,
     number_of,
@@ -44,7 +45,9 @@ def workload_is(path: Path) -> str:
             head = file.read(400).lstrip()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--workload: cannot read {path}: {error}") from error
-    columns = next(csv.reader(head.splitlines()), [])
+    titles = head.splitlines()[:1]
+    delimiter = csv_delimiter("".join(titles))
+    columns = next(csv.reader(titles, delimiter=delimiter, skipinitialspace=True), [])
     if {"time", "application"} <= set(columns):
         return "pollux"
     if {"timestamp", "duration", "num_gpus"} <= set(columns):

@@ -34,19 +34,27 @@ def json_read(path: Path, option: str) -> Any:
 
 
 def csv_read(path: Path, option: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the rows of a CSV file with their line numbers, the titles being line 1.
+    """Yield the rows of a CSV file that are not empty, with their line numbers, the first being 1.
 
     Raises:
         ValueError: the file cannot be read or is not CSV.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
+            delimiter = csv_delimiter(file.readline())
+            file.seek(0)
+            reader = csv.DictReader(file, delimiter=delimiter, skipinitialspace=True)
+            rows = [(reader.line_num, row) for row in reader if any(row.values())]
     except OSError as error:
         raise ValueError(f"{option}: cannot read {path}: {error.strerror}") from error
     except (ValueError, csv.Error) as error:
         raise ValueError(f"{option}: {path} is no CSV: {error}") from error
-    yield from enumerate(rows, start=2)
+    yield from rows
+
+
+def csv_delimiter(titles: str) -> str:
+    """Return what separates the titles of a CSV file: a comma, a semicolon or a tabulator."""
+    return max(",;\t", key=titles.count)
 
 
 @contextmanager
