@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from controlplane.core.scheduling.pools import capacity_by_kind
 from controlplane.core.values.types import Job, Snapshot
 
 Floats = NDArray[np.float64]
@@ -49,15 +50,20 @@ def packed_rates(job: Job, kind: str, most: int, per_node: int) -> Floats:
 def without_still_models(snapshot: Snapshot) -> Snapshot:
     """Return a snapshot without the speed models of jobs that are 0 wherever these may run.
 
-    Such a model tells nothing: the speed of the job is unknown.
+    Such a model tells nothing: the speed of the job is unknown. One that is positive on another
+    kind of the cluster than those of a group's part stays.
     """
-    rooms = rooms_by_kind(snapshot)
+    per_node = snapshot.largest_nodes or largest_nodes(snapshot)
+    capacity = {} if snapshot.largest_nodes else capacity_by_kind(snapshot)
 
     def is_still(job: Job) -> bool:
+        most = job.max_accelerators
         return job.performance is not None and not any(
-            packed_rates(job, kind, most, max(room.values()))[job.min_accelerators :].any()
-            for kind, room in rooms.items()
-            if job.accepts(kind) and (most := min(job.max_accelerators, sum(room.values())))
+            packed_rates(job, kind, min(most, capacity.get(kind, most)), size)[
+                job.min_accelerators :
+            ].any()
+            for kind, size in per_node.items()
+            if job.accepts(kind)
         )
 
     still = {job.id for job in snapshot.jobs if is_still(job)}
