@@ -44,6 +44,16 @@ class DecidedPart:
         """Accelerators that the decision gives out."""
         return frozenset().union(*self.placed.values())
 
+    @cached_property
+    def num_late(self) -> int:
+        """Jobs that get nothing, or accelerators that other jobs hold."""
+        in_use, held, placed = self.whole.in_use, self.whole.held, self.placed
+        return sum(
+            job.id not in placed
+            or not in_use.difference(held.get(job.id, ())).isdisjoint(placed[job.id])
+            for job in self.snapshot.jobs
+        )
+
     @property
     def total(self) -> int:
         """Accelerators that are given out."""

@@ -27,7 +27,7 @@ from functools import wraps
 
 from controlplane.core.policies.common.fair_fill import progressive_fill
 from controlplane.core.policies.common.parts import DecidedPart, Policy, part_decide, part_of
-from controlplane.core.policies.common.quota_choice import accelerators_choose, accepts_any
+from controlplane.core.policies.common.quota_choice import Pools, accelerators_choose, accepts_any
 from controlplane.core.policies.common.quota_groups import (
     QuotaGroup,
     projects_of,
@@ -244,28 +244,33 @@ class _Frame:
         groups choose once more, the others without what they leave idle: a job may then start at
         once, or stay where it is.
         """
-        parts = self._chosen(whole, apart, budgets)
+        pools = Pools(whole, apart, self._need)
+        by_key = {group.key: group for group in apart}
+
+        def chosen(counts: Mapping[str, int]) -> dict[str, list[AcceleratorId]]:
+            return accelerators_choose(pools, apart, counts, self._wanted, self._wanted_by_kind)
+
+        def decided(choice: Mapping[str, list[AcceleratorId]]) -> dict[str, DecidedPart]:
+            return {key: self._part(whole, by_key[key], row) for key, row in choice.items()}
+
+        parts = decided(chosen(budgets))
         for key in budgets:
-            if parts[key].total == budgets[key] and not _num_late(parts[key]):
+            if parts[key].total == budgets[key] and not parts[key].num_late:
                 continue
             used = {one: part.total for one, part in parts.items()} | {key: budgets[key]}
-            if used == budgets:
+            choice = {} if used == budgets else chosen(used)
+            if not choice or self._part(whole, by_key[key], choice[key]) is parts[key]:
                 continue
-            again = self._chosen(whole, apart, used)
-            late, late_again = (sum(map(_num_late, one.values())) for one in (parts, again))
+            again = decided(choice)
             more = [again[one].total - part.total for one, part in parts.items()]
-            if min(more) >= 0 and (late_again, -sum(more)) < (late, 0):
+            if min(more) < 0:
+                continue
+            late, late_again = (
+                sum(part.num_late for part in one.values()) for one in (parts, again)
+            )
+            if (late_again, -sum(more)) < (late, 0):
                 parts = again
         return parts
-
-    def _chosen(
-        self, whole: Snapshot, apart: Sequence[QuotaGroup], budgets: Mapping[str, int]
-    ) -> dict[str, DecidedPart]:
-        """Let groups choose accelerators, and decide for each on its own."""
-        chosen = accelerators_choose(
-            whole, apart, budgets, self._wanted, self._wanted_by_kind, self._need
-        )
-        return {group.key: self._part(whole, group, chosen[group.key]) for group in apart}
 
     def _part(
         self, whole: Snapshot, group: QuotaGroup, chosen: Collection[AcceleratorId]
@@ -348,7 +353,8 @@ class _Frame:
             offered = replace(whole, accelerators=rows)
             budget = {group.key: part.total + room}
             by_kind = {group.key: self._wanted_by_kind[group.key]}
-            chosen = accelerators_choose(offered, [group], budget, {}, by_kind, self._need)
+            pools = Pools(offered, [group], self._need)
+            chosen = accelerators_choose(pools, [group], budget, {}, by_kind)
             more = self._part(whole, group, chosen[group.key])
             if more.total > part.total:
                 found[group.key] = more
@@ -416,16 +422,6 @@ class _Frame:
             note = reason("quota_taken", accelerators=taken)
             reasons[job.id] = reason("quota_own", own=own, note=note) if is_short else own
         return reasons
-
-
-def _num_late(part: DecidedPart) -> int:
-    """Count the jobs that get nothing, or accelerators that other jobs hold."""
-    in_use, held, placed = part.whole.in_use, part.whole.held, part.placed
-    return sum(
-        job.id not in placed
-        or not in_use.difference(held.get(job.id, ())).isdisjoint(placed[job.id])
-        for job in part.snapshot.jobs
-    )
 
 
 def _given(jobs: Iterable[Job], decision: Decision) -> Counter[str]:

@@ -15,12 +15,11 @@ def accepts_any(jobs: Iterable[Job], kind: str) -> bool:
 
 
 def accelerators_choose(
-    snapshot: Snapshot,
+    pools: Pools,
     groups: Sequence[QuotaGroup],
     budgets: Mapping[str, int],
     guaranteed: Mapping[str, int],
     guaranteed_by_kind: Mapping[str, Mapping[str, int]],
-    need: Callable[[Job], int],
 ) -> dict[str, list[AcceleratorId]]:
     """Choose accelerators for groups, which take turns, one accelerator each.
 
@@ -34,12 +33,12 @@ def accelerators_choose(
     among like ones, those on its nodes.
 
     Args:
+        pools: those of a snapshot and the same groups.
         budgets: key of a group -> accelerators that it is to have; fewer where there are no more.
         guaranteed: key of a group -> those of them that come before the budgets of others.
         guaranteed_by_kind: key of a group -> kind -> those that come before all others.
-        need: returns the accelerators with fewer of which a job does not run.
     """
-    choice = _Choice(_Pools(snapshot, groups, need), groups, budgets)
+    choice = _Choice(pools, groups, budgets)
     for kind in sorted({kind for row in guaranteed_by_kind.values() for kind in row}):
         choice.extend({key: row.get(kind, 0) for key, row in guaranteed_by_kind.items()}, kind)
     choice.extend(guaranteed)
@@ -51,7 +50,7 @@ class _Choice:
     """Accelerators chosen for groups so far, in turns."""
 
     def __init__(
-        self, pools: _Pools, groups: Sequence[QuotaGroup], budgets: Mapping[str, int]
+        self, pools: Pools, groups: Sequence[QuotaGroup], budgets: Mapping[str, int]
     ) -> None:
         self.chosen: dict[str, list[AcceleratorId]] = {group.key: [] for group in groups}
         self._pools = pools
@@ -83,8 +82,9 @@ class _Choice:
         """Choose the best accelerator that is left for a group; return whether there is one."""
         group, counts = self._groups[key], self._counts[key]
         for one in wishes:
-            has_room = counts[one.kind] < group.most(counts[one.kind] + 1, one.kind)
-            if one.id not in self._gone and has_room and kind in (None, one.kind):
+            if one.id in self._gone or kind not in (None, one.kind):
+                continue
+            if counts[one.kind] < group.most(counts[one.kind] + 1, one.kind):
                 self._gone.add(one.id)
                 self.chosen[key].append(one.id)
                 counts[one.kind] += 1
@@ -92,8 +92,12 @@ class _Choice:
         return False
 
 
-class _Pools:
-    """Accelerators by holder: of a group, of nobody, of other jobs."""
+class Pools:
+    """Accelerators by holder: of a group, of nobody, of other jobs.
+
+    Args:
+        need: returns the accelerators with fewer of which a job does not run.
+    """
 
     def __init__(
         self, snapshot: Snapshot, groups: Sequence[QuotaGroup], need: Callable[[Job], int]
