@@ -227,6 +227,22 @@ def test_a_job_keeps_what_another_group_leaves_idle(name: str) -> None:
     assert 3 in snapshot.held
 
 
+@pytest.mark.parametrize("name", ["gavel", "sia"])
+def test_a_job_does_not_start_where_its_model_is_zero(name: str) -> None:
+    """A guarantee has all accelerators of the kind on which it has a speed."""
+    slow_only = replace(job_make(1, least=2, most=2), performance=Speed(by_kind={"fast": 0.0}))
+    snapshot = replace(
+        snapshot_make(
+            accelerators_make("slow slow", "fast fast"),
+            replace(slow_only, remaining_examples=50.0),
+            replace(job_make(2, least=2, most=2, kinds="slow"), project=VISION, submitted_at=1.0),
+            now=2.0,
+        ),
+        projects={VISION: ProjectQuota(guaranteed=2)},
+    )
+    assert held(rested(snapshot, name)) == {2: 2}
+
+
 def test_a_demand_does_not_depend_on_the_nodes_that_a_group_chose() -> None:
     """On a part with two on a node it was two, with three on a node it was three, in turn."""
     distant = replace(job_make(2, most=4), performance=Speed(distance=1.0), remaining_examples=1e4)
