@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from controlplane.core.scheduling.cordons import capacity_uncordoned
+from controlplane.core.scheduling.pools import can_start
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Job, JobId, Snapshot
 
@@ -16,8 +18,9 @@ from controlplane.core.values.types import Job, JobId, Snapshot
 def sweeps_split(snapshot: Snapshot) -> tuple[Snapshot, Mapping[JobId, Reason]]:
     """Return the snapshot without the jobs that their sweeps hold back, and why these wait.
 
-    A job that holds accelerators is never held back. Of the others of a sweep those of higher tiers
-    come first, then those of higher priority, those that have begun, and the oldest.
+    A job that holds accelerators is never held back. Of the others of a sweep those that can start
+    come first, then those of higher tiers, of higher priority, those that have begun, and the
+    oldest.
     """
     if not snapshot.sweeps:
         return snapshot, {}
@@ -31,10 +34,11 @@ def sweeps_split(snapshot: Snapshot) -> tuple[Snapshot, Mapping[JobId, Reason]]:
             num_holding[job.sweep] += 1
         else:
             waiting.setdefault(job.sweep, []).append(job)
+    capacity = capacity_uncordoned(snapshot)
     reasons: dict[JobId, Reason] = {}
     for sweep_id, jobs in waiting.items():
         sweep = snapshot.sweeps[sweep_id]
-        jobs.sort(key=_order)
+        jobs.sort(key=lambda job: (not can_start(job, capacity), _order(job)))
         most = 0 if sweep.is_paused else max(sweep.max_running - num_holding[sweep_id], 0)
         for place, job in enumerate(jobs[most:], start=most):
             ahead = num_holding[sweep_id] + place

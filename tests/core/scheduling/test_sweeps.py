@@ -93,8 +93,12 @@ def test_a_paused_sweep_begins_nothing(name: str) -> None:
 
 
 def test_what_is_next_of_a_sweep() -> None:
-    """Higher tiers, then priorities, then jobs that have begun, then the oldest."""
+    """Higher tiers, then priorities, then jobs that have begun, then the oldest.
+
+    Nobody waits for one that cannot start.
+    """
     jobs = [
+        replace(job_make(6, least=5, tier=Tier.URGENT), sweep=7),
         replace(job_make(1, most=1, at=1.0), sweep=7),
         replace(job_make(2, most=1, at=2.0), sweep=7, attained_accelerator_s=5.0),
         replace(job_make(3, most=1, at=3.0, weight=5.0), sweep=7),
@@ -103,7 +107,7 @@ def test_what_is_next_of_a_sweep() -> None:
     ]
     snapshot = replace(snapshot_make(TWO_NODES, *jobs), sweeps={7: Sweep(1)})
     started = []
-    while snapshot.jobs:
+    while len(snapshot.jobs) > 1:
         (resize,) = decide(snapshot, "fifo").resizes
         started.append(resize.job_id)
         left = tuple(job for job in snapshot.jobs if job.id != resize.job_id)
