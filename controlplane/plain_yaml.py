@@ -9,10 +9,28 @@ import yaml
 
 #: Numbers such as 1e-3, which YAML 1.2 and JSON know as numbers, and YAML 1.1 as text.
 EXPONENT_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
+_NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+#: What YAML 1.1 alone reads as a number: 010 is 8, and 1:30 is 90.
+_OLD_NUMBER = re.compile(r"[-+]?(?:0[0-7_]+|[0-9][0-9_]*:[0-9:._]+)")
 
 
 class PlainLoader(yaml.CSafeLoader):
     """PyYAML's loader of plain values, with `EXPONENT_NUMBER`; it takes no key twice."""
+
+    def construct_scalar(self, node: Any) -> Any:
+        """Read a scalar.
+
+        Raises:
+            YAMLError: it is a number in YAML 1.1 and another one, or text, in YAML 1.2.
+        """
+        value = super().construct_scalar(node)
+        if node.tag in _NUMBER_TAGS and _OLD_NUMBER.fullmatch(value):
+            line = node.start_mark.line + 1
+            raise yaml.YAMLError(
+                f"{value:.60} (line {line}) is read as different numbers by different programs; "
+                "write a number without leading zeros and colons, or text in quotes"
+            )
+        return value
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         """Read a mapping.

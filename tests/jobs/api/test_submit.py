@@ -397,6 +397,14 @@ def test_a_key_of_yaml_that_is_given_twice(
     assert response.json()["detail"] == expected
 
 
+def test_numbers_that_yaml_1_1_alone_reads_are_refused(ada_client: APIClient) -> None:
+    for number in ("010", "-0777", "1:30", "12:30:45.5"):
+        text = f"name: a\nseed: {number}"
+        response = ada_client.post(URL, text, content_type="application/yaml")
+        assert response.status_code == 400
+        assert f"{number} (line 2) is read as different numbers" in response.json()["detail"]
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [
