@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import resource
 import time
 import traceback as traceback_module
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +69,8 @@ WARNINGS_LIMIT = 20
 SPLIT_LIMIT = 256
 #: Largest state of a model, in bytes, for which saving is tried.
 SAVED_LIMIT_BYTES = 1024**3
+#: Largest file of the code, in bytes, that is searched for names of settings.
+SEARCHED_LIMIT_BYTES = 1024**2
 
 
 @dataclass
@@ -133,6 +137,7 @@ def _validate(spec: TrainingSpec, code_dir: Path, findings: Findings) -> None:
         findings.facts |= prediction_try(spec, code_dir)
         return
     started_at = time.perf_counter()
+    findings.warnings += _unread_settings(spec.settings, code_dir)
     job = job_load(code_dir, spec.entry_file, spec.settings, spec.seed)
     findings.facts["build_s"] = round(time.perf_counter() - started_at, 3)
     loaded_job_check(spec, job, code_dir, findings)
@@ -200,6 +205,18 @@ def _split_places(train: ExampleSource, order: np.ndarray, num_examples: int) ->
     num_first = min(SPLIT_LIMIT, max(2, num_examples, 2 * len(extremes)))
     places = np.concatenate([extremes, order[:num_first]])
     return np.array(list(dict.fromkeys(places.tolist()))[:num_first], np.int64)
+
+
+def _unread_settings(settings: Mapping[str, Any], code_dir: Path) -> list[str]:
+    """Return a warning about settings whose names are in no file of the code, as after a typo."""
+    files = [path for path in code_dir.rglob("*") if path.is_file()]
+    texts = [path.read_bytes() for path in files if path.stat().st_size <= SEARCHED_LIMIT_BYTES]
+    words = {word for text in texts for word in re.findall(rb"\w+", text)}
+    unread = [name for name in settings if not words.issuperset(re.findall(rb"\w+", name.encode()))]
+    if not unread:
+        return []
+    names = ", ".join(f"{name:.60}" for name in unread[:10])
+    return [f"no file of the code names the settings {names}; one that is not read has no effect"]
 
 
 def _check_sizes(spec: TrainingSpec, num_examples: int) -> None:

@@ -199,6 +199,14 @@ def test_a_tuned_batch_size_must_fit_the_data_and_the_job(
         assert refused[1] in report.message
 
 
+def test_settings_that_no_file_of_the_code_names_are_warned_about(tmp_path: Path) -> None:
+    (tmp_path / "rates.py").write_text("def of(settings):\n    return settings['rate']\n")
+    code = "import rates\n" + returning("compiled(net(), keras.optimizers.SGD(rates.of(settings)))")
+    settings = {"rate": 0.1, "rat": 0.2, "num-units": 3}
+    (warning,) = warnings_of(validated(tmp_path, code, settings=settings))
+    assert "names the settings rat, num-units;" in warning
+
+
 def test_batch_normalisation_of_single_examples_is_warned_about(tmp_path: Path) -> None:
     report = validated(
         tmp_path,
