@@ -335,17 +335,33 @@ def test_an_error_that_nobody_reads_keeps_its_exit_code(
     assert shell("ls").code == ExitCode.USAGE
 
 
-@pytest.mark.parametrize("command", ["show", "watch"])
-def test_what_a_newer_site_adds_is_left_out(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    job = dict.fromkeys(answers.Job.__annotations__, "") | {
+def whole_job(**values: Any) -> dict[str, Any]:
+    return dict.fromkeys(answers.Job.__annotations__, "") | {
         "id": 1, "version": 1, "status": "finished", "step": 2, "epoch": 1, "files": [],
         "stop": {"kind": "steps", "limit": 4, "new": 1}, "facts": {"new": 1}, "tuning": {},
         "batch_size_min": None, "metrics": {}, "settings": {}, "new": {}, "loss": None,
         "expected_end": {"earliest_at": None, "latest_at": "2026-03-01T12:00:00Z", "new": 1},
-    }  # fmt: skip
-    with scripted_site(Answer(200, job)) as site:
+    } | values  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["show", "watch"])
+@pytest.mark.parametrize("lacking", [{"stop": {}}, {"facts": None}])
+def test_a_field_that_is_missing_inside_an_object_is_no_failed_job(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, command: str, lacking: dict[str, Any]
+) -> None:
+    with scripted_site(Answer(200, whole_job(**lacking))) as site:
+        monkeypatch.setenv(SERVER_VARIABLE, site.address)
+        monkeypatch.setenv(TOKEN_VARIABLE, "vfp_x")
+        ended = shell(command, 1)
+    assert ended.code == ExitCode.UNREACHABLE
+    assert "Fix: install the client of the site's version." in ended.err
+
+
+@pytest.mark.parametrize("command", ["show", "watch"])
+def test_what_a_newer_site_adds_is_left_out(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    with scripted_site(Answer(200, whole_job())) as site:
         monkeypatch.setenv(SERVER_VARIABLE, site.address)
         monkeypatch.setenv(TOKEN_VARIABLE, "vfp_x")
         ended = shell(command, 1)

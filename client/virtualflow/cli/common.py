@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import traceback
 from datetime import datetime
 from typing import Any
 
@@ -90,6 +91,12 @@ class CommandGroup(click.Group):
             _output_drop()
             screen.note(f"Error: Cannot write the output: {error.strerror or error}.")
             ctx.exit(ExitCode.USAGE)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            # A site of another version lacks a field inside an object, or has another type there.
+            what = traceback.format_exception_only(error)[-1].strip()
+            screen.note(f"Error: An answer of the site is not as expected ({what:.200}).")
+            screen.note("Fix: install the client of the site's version.")
+            ctx.exit(ExitCode.UNREACHABLE)
 
 
 def _output_drop() -> None:
