@@ -123,7 +123,7 @@ class BuiltJob:
         """
         results = self.model.get_metrics_result() if self.is_trained else {}
         if with_learning_rate and self.is_trained:
-            results = {"learning_rate": self.learning_rate()} | results
+            results.setdefault("learning_rate", self.learning_rate())
         return {name: float(np.asarray(value)) for name, value in results.items()}
 
     def learning_rate(self) -> float | None:
