@@ -67,7 +67,7 @@ MIDDLEWARE = [
     "controlplane.middleware.response_headers",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.middleware.common.CommonMiddleware",
+    "jobs.api.addresses.SlashMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "controlplane.middleware.PagesMessageMiddleware",

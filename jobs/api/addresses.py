@@ -14,6 +14,8 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import TooManyFieldsSent, TooManyFilesSent
 from django.http import Http404, HttpRequest, HttpResponse
+from django.middleware.common import CommonMiddleware
+from django.urls import is_valid_path
 from django.utils.deprecation import MiddlewareMixin
 from django.views import defaults
 from drf_spectacular.generators import SchemaGenerator
@@ -71,6 +73,15 @@ class AddressPartsMiddleware(MiddlewareMixin):
                 raise Http404
 
 
+class SlashMiddleware(CommonMiddleware):
+    """Redirects reads to addresses with a slash at the end; what a redirected POST sent is lost."""
+
+    def should_redirect_with_slash(self, request: HttpRequest) -> bool:
+        """Return whether the request is a read of an address that lacks a slash alone."""
+        is_read = request.method in ("GET", "HEAD")
+        return is_read and super().should_redirect_with_slash(request)
+
+
 class QueryParametersMiddleware(MiddlewareMixin):
     """Refuses unknown query parameters: ignored, a mistyped filter would return everything."""
 
@@ -111,9 +122,10 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Return a problem for an unknown address of the API, a page for any other."""
     if request.path.startswith("/api/"):
-        return problem_response(
-            NotFoundError(f"There is no such address; {_PREFIX}schema/ describes all of them.")
-        )
+        text = f"There is no such address; {_PREFIX}schema/ describes all of them."
+        if is_valid_path(f"{request.path_info}/"):
+            text = f"There is no such address; end it with a slash: {request.path}/"
+        return problem_response(NotFoundError(text))
     return defaults.page_not_found(request, exception)
 
 

@@ -147,6 +147,15 @@ def test_an_unknown_address_is_a_problem(path: str) -> None:
     assert answer.json()["code"] == "not_found"
 
 
+def test_a_write_to_an_address_without_its_slash_is_not_lost_in_a_redirect(ada: User) -> None:
+    client = APIClient()
+    client.force_authenticate(ada)
+    answer = client.post("/api/v1/jobs", submission_values(), format="json")
+    assert (answer.status_code, answer["Content-Type"]) == (404, "application/problem+json")
+    assert answer.json()["detail"].endswith("end it with a slash: /api/v1/jobs/")
+    assert client.get("/api/v1/jobs")["Location"] == "/api/v1/jobs/"
+
+
 def test_a_zero_byte_is_part_of_no_name(admin: User) -> None:
     client = APIClient()
     client.force_authenticate(admin)
