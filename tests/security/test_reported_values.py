@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import datetime
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +20,7 @@ from controlplane.core.protocol.reported_values import facts_read, report_read
 from controlplane.core.protocol.wire import LogChunk, ReportKind, TrainerReport, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
 from jobs.api.jobs.submission_request import submission_read
-from jobs.models import ClusterSetting, Event, Job, Validation
+from jobs.models import ClusterSetting, Event, Job, StepReport, Validation
 from jobs.selectors.dry_run import submission_outlook
 from jobs.selectors.estimates.job import fits_forget
 from jobs.selectors.logs import log_tail
@@ -123,6 +124,24 @@ class TestReports:
         answers = [f"jobs/{job.pk}/metrics/", f"jobs/compare/?job={job.pk}&series=1"]
         for path in (*pages, *(f"/api/v1/{one}" for one in answers)):
             assert client.get(path).status_code == 200, path
+
+    def test_a_time_is_corrected_where_the_clock_is_behind(self, jobs: Jobs) -> None:
+        world, job, _ = jobs
+        played, trainer = world.leader_of(job)
+        now_s, stored = world.now.timestamp() + 60.0, []
+        now = datetime.datetime.fromtimestamp(now_s, tz=datetime.UTC)
+        # Seconds before now: by the clock at sending, and at the report.
+        times = ((7200.0, 7203.0), (4.0, 7.0), (-7200.0, -7199.0), (0.0, 1e9), (1e308, 0.0))
+        for number, (sent, told) in enumerate(times):
+            steps = {"first_step": 11 + 10 * number, "last_step": 20 + 10 * number}
+            said = played.say(trainer, ReportKind.STEPS, **{**STEPS, **steps})
+            object.__setattr__(said, "at", now_s - told)
+            batch = dataclasses.replace(played.batch(), sent_at=now_s - sent)
+            batch_take(played.node, batch, now)
+            row = StepReport.objects.get(job=job, last_step=steps["last_step"])
+            stored.append((now - row.at).total_seconds())
+        submitted = (now - job.submitted_at).total_seconds()
+        assert stored == pytest.approx([3.0, 7.0, 0.0, submitted, 0.0])
 
     def test_the_owner_is_told_once_of_refused_reports(self, jobs: Jobs) -> None:
         world, job, _ = jobs

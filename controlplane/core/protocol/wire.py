@@ -441,6 +441,7 @@ class ReportBatch:
     """A heartbeat with all events on a node since the last accepted one.
 
     Attributes:
+        sent_at: by the node's clock, to find out how far that is behind.
         trainers: trainers that the agent owns now, also while it still fetches their code (pid 0).
         wanted_version: version of the wanted state in force when the agent listed them; a trainer
             of this node that is neither in that state nor in `trainers` is gone.

@@ -12,6 +12,8 @@ from jobs.models import Allocation, EpochReport, Generation, Job, Node
 from jobs.selectors.prepared import PreparedObjects
 from jobs.services.lifecycle.missed_reports import start_of
 
+#: Age of a batch from which on its node's clock counts as behind.
+_BEHIND_S = 5.0
 #: Stand-ins of `_generation_query`.
 _JOB, _NUMBER = 1, 2
 
@@ -22,6 +24,7 @@ class ReportContext:
 
     Attributes:
         away_s: seconds in which the node could not report.
+        behind_s: seconds by which the node's clock is behind; 0 for up to 5.
         is_loss_due: a trainer may be lost; check once all reports are in.
         is_stalled: trainers wait for others; check again after the grace period.
         is_settle_due: a trainer has exited, maybe the last one.
@@ -33,6 +36,7 @@ class ReportContext:
     node: Node
     now: datetime.datetime
     away_s: float = 0.0
+    behind_s: float = 0.0
     is_loss_due: bool = False
     is_stalled: bool = False
     is_settle_due: bool = False
@@ -74,10 +78,19 @@ def _generation_query() -> PreparedObjects[Generation]:
     return PreparedObjects(Generation.objects.filter(job=_JOB, number=_NUMBER))
 
 
-def time_read(report: TrainerReport, now: datetime.datetime) -> datetime.datetime:
-    """Return the time of a report by the node's clock, never later than now."""
+def behind_s(sent_at: float, now: datetime.datetime) -> float:
+    """Return by how much the clock is behind that says when a batch was sent; 0 for little."""
+    age_s = now.timestamp() - sent_at
+    return age_s if age_s > _BEHIND_S else 0.0
+
+
+def time_read(context: ReportContext, report: TrainerReport) -> datetime.datetime:
+    """Return a report's time by the node's clock, corrected if that is behind.
+
+    It is never before the job's submission, nor later than now.
+    """
     try:
-        at = datetime.datetime.fromtimestamp(report.at, tz=datetime.UTC)
+        at = datetime.datetime.fromtimestamp(report.at + context.behind_s, tz=datetime.UTC)
     except (OverflowError, OSError, ValueError):
-        return now
-    return min(at, now)
+        return context.now
+    return min(max(at, context.job.submitted_at), context.now)

@@ -34,7 +34,7 @@ from jobs.selectors.prepared import PreparedObjects
 from jobs.services.failures.exits import exited_take, losses_settle
 from jobs.services.failures.quarantine import node_judge
 from jobs.services.lifecycle.events import event_add, job_fields
-from jobs.services.lifecycle.report_context import ReportContext
+from jobs.services.lifecycle.report_context import ReportContext, behind_s
 from jobs.services.lifecycle.transitions import allocation_release, job_lock, job_settle
 from jobs.services.reports.handlers import HANDLERS
 from jobs.services.reports.log_chunks import log_chunks_store, logs_file
@@ -97,8 +97,9 @@ def batch_take(node: Node, batch: ReportBatch, now: datetime.datetime) -> BatchO
         if is_addressed(report.job_id, report.slot, sequence=report.sequence)
     )
     reports = sorted(addressed, key=lambda report: report.job_id)
+    behind = behind_s(batch.sent_at, now)
     for job_id, group in groupby(reports, key=lambda report: report.job_id):
-        _job_reports_take(node, job_id, list(group), now, outcome)
+        _job_reports_take(node, job_id, list(group), now, outcome, behind=behind)
     logs = [
         chunk for chunk in batch.logs if is_addressed(chunk.job_id, chunk.slot, offset=chunk.offset)
     ]
@@ -123,6 +124,8 @@ def _job_reports_take(
     reports: Sequence[TrainerReport],
     now: datetime.datetime,
     outcome: BatchOutcome,
+    *,
+    behind: float,
 ) -> None:
     slots = {report.slot for report in reports}
     with transaction.atomic():
@@ -131,7 +134,8 @@ def _job_reports_take(
         if job is None:
             return
         allocations = _allocations(node, job_id, slots)
-        context = ReportContext(job=job, node=node, now=now, away_s=_away_s(node, now))
+        away_s = _away_s(node, now)
+        context = ReportContext(job=job, node=node, now=now, away_s=away_s, behind_s=behind)
         for report in _without_past_phases(reports):
             allocation = allocations.get(report.slot)
             if allocation is not None and allocation.released_at is None:

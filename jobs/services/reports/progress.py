@@ -80,7 +80,7 @@ def _span_take(
         num_accelerators=data["num_accelerators"],
         batch_size=data.get("batch_size"),
         learning_rate=data.get("learning_rate"),
-        at=time_read(report, context.now),
+        at=time_read(context, report),
     )
     measured = data.get("noise")
     noise = GradientNoise(**measured) if measured and len(measured) == 2 else None
@@ -154,7 +154,7 @@ def epoch_take(context: ReportContext, _allocation: Allocation, report: TrainerR
         generation=report.generation,
         step=step,
         logs=logs,
-        at=time_read(report, context.now),
+        at=time_read(context, report),
     )
     if is_newest:
         most_chosen_take(context.job, report.data)
