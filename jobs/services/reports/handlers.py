@@ -42,6 +42,8 @@ from jobs.services.scheduling.resizes import CHECKPOINT, job_empty
 
 #: Failures that a retry elsewhere cannot cure: faults of the job's code or its device demands.
 _OWN_FAILURES = frozenset({"user_code", "out_of_memory"}) | NONFINITE_CODES
+#: Failures that cost the trainer alone. Other codes are those of losses found out here.
+_TRAINER_FAILURES = frozenset({"internal", "port_in_use", "peer_lost", "state_lost", MEMORY_KILL})
 _SLOTS_LIMIT = 256
 
 
@@ -249,6 +251,8 @@ def _failed(context: ReportContext, allocation: Allocation, report: TrainerRepor
         event_add("failed", message, now=now, job=job, actor=actor, data=event)
         _lost_files_report(context, report)
         return
+    if code not in _TRAINER_FAILURES:
+        code = "internal"
     Job.objects.filter(id=job.pk).update(error_traceback=traceback)
     # The exit report of this trainer is only a formality from here on.
     Allocation.objects.filter(id=allocation.pk, stop_requested_at=None).update(
