@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future
@@ -161,11 +162,11 @@ def _files_upload(
         path = outputs / name
         is_passing_one = _is_passing_checkpoint(report, name)
         is_part = report.kind is ReportKind.PART and part_of(name) is not None
-        if is_part and not path.exists():
+        if is_part and not os.access(path, os.F_OK):
             pass  # it was sent before this agent was restarted
         elif not (name in UPLOADABLE or is_passing_one or is_part):
             upload.errors[name] = "is not a file that a trainer may leave"
-        elif is_passing_one and not path.exists():
+        elif is_passing_one and not os.access(path, os.F_OK):
             upload.is_superseded = True
         elif not is_plain_file(path, outputs.parent):
             upload.errors[name] = "was named by the trainer, but it is not there"

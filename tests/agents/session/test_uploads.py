@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from agents.session.uploads import CHECKPOINT, Uploads
 from agents.settings import AgentSettings
@@ -72,3 +75,25 @@ def test_trainers_upload_in_turn_whatever_others_save(tmp_path: Path) -> None:
                 trainer.num_sent += 1
     assert len(sent) == len(saving)
     assert max(sent.values()) - min(sent.values()) <= NUM_AT_ONCE
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(ReportKind.PART, "predictions-0-8.npz"), (ReportKind.CHECKPOINTED, "checkpoint-5.npz")],
+)
+def test_a_folder_that_cannot_be_looked_into_holds_no_report_back(
+    kind: ReportKind, name: str, tmp_path: Path
+) -> None:
+    """A name that is too long gives the same kind of error as a folder without permissions."""
+    trainer = Saving(tmp_path, 1)
+    trainer.directory.outputs = tmp_path / ("a" * 300) / "outputs"
+    report = dataclasses.replace(trainer.report, kind=kind, data={"file": name, "is_last": False})
+    trainer.queue.head = lambda _limit: iter([SimpleNamespace(report=report)])
+    transfers = Transfers(open=deque())
+    settings = AgentSettings(server="http://127.0.0.1:9", node="a", state_dir=tmp_path)
+    uploads = Uploads(cast(Any, None), cast(Any, transfers), settings)
+    for _ in range(2):
+        uploads.step(0.0, cast(list[TrainerHandle], [trainer]))
+        while transfers.open:
+            transfers.end_one()
+    assert uploads.is_over(report)
