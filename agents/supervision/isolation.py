@@ -13,6 +13,7 @@ import grp
 import logging
 import os
 import pwd
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -352,13 +353,22 @@ def _give(folder: Path, uid: int) -> None:
 
 def _leftovers_deletion(uid: int) -> Iterator[None]:
     """Delete what a user has left in folders that all share: the next job has the same user."""
-    for folder in _shared_folders():
+    folders = list(_shared_folders())
+    for folder in folders:
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 yield
                 with contextlib.suppress(OSError):
-                    if entry.stat(follow_symlinks=False).st_uid == uid:
+                    status = entry.stat(follow_symlinks=False)
+                    if status.st_uid == uid:
                         yield from deletion(Path(entry.path))
+                    elif stat.S_ISDIR(status.st_mode) and _is_shared(status):
+                        folders.append(entry.path)  # such as /tmp/.X11-unix
+
+
+def _is_shared(status: os.stat_result) -> bool:
+    """Return whether all may write to a folder that only root can replace."""
+    return status.st_uid == 0 and status.st_mode & 0o003 == 0o003
 
 
 def _shared_folders() -> set[str]:

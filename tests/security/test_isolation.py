@@ -23,6 +23,7 @@ from agents.supervision.isolation import (
     CAPABILITIES,
     JOB_USER_COMMAND,
     Isolation,
+    _leftovers_deletion,
     _shared_folders,
     isolation_check,
     processes_of_user,
@@ -445,6 +446,24 @@ def test_all_of_a_user_is_killed_at_once_and_nothing_else(tmp_path: Path) -> Non
             process.wait()
     for job in (1, 2):
         wait_until(lambda name=f"{job}-0": isolation.is_cleared(tmp_path / name))
+
+
+def test_what_a_user_leaves_deeper_in_shared_folders_does_not_outlive_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root_needed()
+    monkeypatch.setattr("agents.supervision.isolation._shared_folders", lambda: {str(tmp_path)})
+    uid = 4_300_000
+    shared, own = tmp_path / ".X11-unix", tmp_path / "own"
+    for folder, mode in ((shared, 0o1777), (own, 0o755)):
+        folder.mkdir()
+        folder.chmod(mode)
+        os.mknod(folder / "left")
+        os.chown(folder / "left", uid, uid)
+    (shared / "of another").touch()
+    list(_leftovers_deletion(uid))
+    assert [path.name for path in shared.iterdir()] == ["of another"]
+    assert (own / "left").exists()  # given to it by somebody: no user can leave a file there
 
 
 def test_every_file_system_in_memory_that_all_can_write_to_is_shared() -> None:
