@@ -87,9 +87,8 @@ def batch_take(node: Node, batch: ReportBatch, now: datetime.datetime) -> BatchO
         node: as it was read before this batch's heartbeat was written.
     """
     outcome = BatchOutcome(BatchReply(stale=()))
-    for received in batch.validations:
-        _validation_take(node, received, now, outcome)
-    if batch.validations:
+    taken = [_validation_take(node, received, now, outcome) for received in batch.validations]
+    if any(taken):
         validations_extend(node, now)
     addressed = (
         report
@@ -255,14 +254,17 @@ def _refusal_note(
 
 def _validation_take(
     node: Node, report: ValidationReport, now: datetime.datetime, outcome: BatchOutcome
-) -> None:
+) -> bool:
+    """Take a validation's result; return whether it was awaited."""
+    taken = None
     with _refusing(f"the result of validation {report.validation_id}"):
         taken = validation_take(node, validation_read(report), now)
-        if taken is None:
-            return
-        outcome.is_order_change = True
-        if taken.job_id is not None:
-            outcome.changed_jobs.add(taken.job_id)
+    if taken is None:
+        return False
+    outcome.is_order_change = True
+    if taken.job_id is not None:
+        outcome.changed_jobs.add(taken.job_id)
+    return True
 
 
 def _trainers_compare(

@@ -236,7 +236,7 @@ def test_submitted_jobs_are_validated_first(client: APIClient, client_of: Any) -
     assert asked[1].validation_id == first["id"]
 
 
-@pytest.mark.parametrize("how", ["silent", "lost"])
+@pytest.mark.parametrize("how", ["silent", "lost", "unasked"])
 def test_a_node_that_says_nothing_ends_it(client: APIClient, how: str) -> None:
     """After one time limit, as long as it may be: whoever waits for it can ask again."""
     node_make("one")
@@ -246,7 +246,14 @@ def test_a_node_that_says_nothing_ends_it(client: APIClient, how: str) -> None:
     late = validation.deadline_at
     assert late is not None
     assert (late - validation.requested_at).total_seconds() <= 500
-    if how == "silent":
+    if how == "unasked":
+        result = ValidationReport(validation_id=asked["id"], attempt=7, ok=True)
+        batch = ReportBatch(
+            boot_id="", sent_at=0.0, trainers=(), reports=(), logs=(), validations=(result,)
+        )
+        assert validation.node is not None
+        batch_take(validation.node, batch, late)
+    if how != "lost":
         validations_expire(late + datetime.timedelta(seconds=1))
     else:
         nodes_expire(at(10_000))
