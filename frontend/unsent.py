@@ -40,8 +40,8 @@ def logged_out(request: HttpRequest) -> HttpResponse:
 
 def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:  # noqa: ARG001
     """Refuse a form without a valid token; what was typed is shown if it came from this site."""
-    origin = urlsplit(request.headers.get("Origin", ""))
-    return _answer(request, _TOO_OLD, is_shown=origin.netloc == request.get_host())
+    _, _, host = request.headers.get("Origin", "").partition("://")
+    return _answer(request, _TOO_OLD, is_shown=host == request.get_host())
 
 
 def _answer(request: HttpRequest, text: str, *, is_shown: bool) -> HttpResponse:

@@ -106,3 +106,12 @@ def test_a_forged_undo_is_refused(undo: str, ada: User) -> None:
     text = undo.replace("[1]", f"[{job.pk}]") if "cancel" not in undo else undo
     answer = session_of(ada).post("/jobs/actions/", {"undo": text})
     assert answer.status_code == 302, json.dumps(undo)
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_an_origin_that_is_no_address_is_refused(method: str) -> None:
+    """Of a form without its token, by anybody; and of a stream."""
+    client = Client(raise_request_exception=False, enforce_csrf_checks=True)
+    path = {"get": "/stream/", "post": "/login/"}[method]
+    answer = getattr(client, method)(path, headers={"Origin": "http://[::1"})
+    assert answer.status_code == 403
