@@ -12,8 +12,8 @@ from jobs.models import Allocation, EpochReport, Generation, Job, Node
 from jobs.selectors.prepared import PreparedObjects
 from jobs.services.lifecycle.missed_reports import start_of
 
-#: Age of a batch from which on its node's clock counts as behind.
-_BEHIND_S = 5.0
+#: Age of a batch from which on its node's clock counts as behind: a slow link may explain less.
+_BEHIND_S = 60.0
 #: Stand-ins of `_generation_query`.
 _JOB, _NUMBER = 1, 2
 
@@ -24,7 +24,7 @@ class ReportContext:
 
     Attributes:
         away_s: seconds in which the node could not report.
-        behind_s: seconds by which the node's clock is behind; 0 for up to 5.
+        behind_s: seconds by which the node's clock is behind; 0 for up to a minute.
         is_loss_due: a trainer may be lost; check once all reports are in.
         is_stalled: trainers wait for others; check again after the grace period.
         is_settle_due: a trainer has exited, maybe the last one.

@@ -43,7 +43,17 @@ from jobs.services.scheduling.resizes import CHECKPOINT, job_empty
 #: Failures that a retry elsewhere cannot cure: faults of the job's code or its device demands.
 _OWN_FAILURES = frozenset({"user_code", "out_of_memory"}) | NONFINITE_CODES
 #: Failures that cost the trainer alone. Other codes are those of losses found out here.
-_TRAINER_FAILURES = frozenset({"internal", "port_in_use", "peer_lost", "state_lost", MEMORY_KILL})
+_TRAINER_FAILURES = frozenset(
+    {
+        "internal",
+        "port_in_use",
+        "peer_lost",
+        "state_lost",
+        "state_misfit",
+        "state_damaged",
+        MEMORY_KILL,
+    }
+)
 _SLOTS_LIMIT = 256
 
 

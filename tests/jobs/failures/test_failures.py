@@ -90,15 +90,18 @@ def test_a_job_is_given_up_after_some_restarts(settings: Any) -> None:
     assert not Allocation.objects.filter(released_at=None).exists()
 
 
-@pytest.mark.parametrize("code", ["node_lost", "odd"])
-def test_a_trainer_reports_no_loss_that_is_found_out_here(code: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "taken"),
+    [("node_lost", "internal"), ("odd", "internal"), ("state_misfit", "state_misfit")],
+)
+def test_a_trainer_reports_no_loss_that_is_found_out_here(code: str, taken: str) -> None:
     world = World(num_nodes=1, num_accelerators=1)
     job = job_make(max_accelerators=1)
     world.cycle()
     world.follow(world.nodes[0], boots=False)
     fail(world, job, code, slot=0)
     job.refresh_from_db()
-    assert (job.status, job.status_code) == ("pending", "internal")
+    assert (job.status, job.status_code) == ("pending", taken)
     assert job.attempts.restarts == 1
 
 
