@@ -24,6 +24,7 @@ from jobs.models import ClusterSetting, Event, Job, StepReport, Validation
 from jobs.selectors.dry_run import submission_outlook
 from jobs.selectors.estimates.job import fits_forget
 from jobs.selectors.logs import log_tail
+from jobs.services.lifecycle import events
 from jobs.services.reports.batches import batch_take
 from jobs.services.reports.model_fitting import models_fit
 from tests.jobs.losses import fresh
@@ -142,6 +143,23 @@ class TestReports:
             stored.append((now - row.at).total_seconds())
         submitted = (now - job.submitted_at).total_seconds()
         assert stored == pytest.approx([3.0, 43.0, 0.0, submitted, 0.0])
+
+    def test_events_that_trainers_report_at_will_are_few(
+        self, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(events, "REPORTED_LIMIT", 2)
+        world, job, _ = jobs
+        played, trainer = world.leader_of(job)
+        for number in range(4):
+            checkpoint = {"step": 10, "file": "a", "sha256": "b", "bytes": 1, "is_last": False}
+            played.say(trainer, ReportKind.CHECKPOINTED, upload_errors={"a": "c"}, **checkpoint)
+            part = {"first": 0, "end": 1, "file": "a", "bytes": 1}
+            played.say(trainer, ReportKind.PART, upload_errors={"a": "c"}, **part)
+            played.say(trainer, ReportKind.DIGEST, role="after", step=10, sha256=f"{number:064}")
+        batch_take(played.node, played.batch(), world.now)
+        for kind in ("checkpoint_lost", "part_lost", "digest_mismatch"):
+            texts = [one.message for one in Event.objects.filter(job=job, kind=kind).order_by("id")]
+            assert [text.endswith("not listed") for text in texts] == [False, True]
 
     def test_the_owner_is_told_once_of_refused_reports(self, jobs: Jobs) -> None:
         world, job, _ = jobs

@@ -14,6 +14,8 @@ from jobs.models import Event, Job, Node
 from jobs.services.lifecycle.notifications import deliveries_add
 
 SYSTEM = "system"
+#: Most events of a kind that one job has of what its trainers can report as often as they like.
+REPORTED_LIMIT = 100
 
 logger = logging.getLogger("jobs.events")
 
@@ -38,6 +40,24 @@ def event_add(
     )
     events_add([event])
     return event
+
+
+def reported_event_add(
+    kind: str,
+    message: str,
+    *,
+    now: datetime.datetime,
+    job: Job,
+    actor: str = SYSTEM,
+    data: dict[str, Any] | None = None,
+) -> None:
+    """Append an event that a trainer reported, unless the job has `REPORTED_LIMIT` of its kind."""
+    number = job.events.filter(kind=kind).count()
+    if number >= REPORTED_LIMIT:
+        return
+    if number == REPORTED_LIMIT - 1:
+        message += ". Others like this are not listed"
+    event_add(kind, message, now=now, job=job, actor=actor, data=data)
 
 
 def jobs_event_add(

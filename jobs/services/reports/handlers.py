@@ -16,7 +16,7 @@ from jobs.selectors.estimates.nonfinite import nonfinite_states, nonfinite_text
 from jobs.services.failures.memory_kills import MEMORY_KILL, memory_kill_again, memory_kill_report
 from jobs.services.failures.recovery import hold_end
 from jobs.services.failures.start_failures import start_failure_forget
-from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.events import event_add, reported_event_add
 from jobs.services.lifecycle.predictions import predictions_are_whole
 from jobs.services.lifecycle.report_context import ReportContext
 from jobs.services.lifecycle.resize_events import resize_event_write
@@ -130,7 +130,7 @@ def _checkpointed(context: ReportContext, allocation: Allocation, report: Traine
     step = report.data["step"]
     errors = report.data.get("upload_errors")
     if errors:
-        event_add(
+        reported_event_add(
             "checkpoint_lost",
             f"The checkpoint of step {step} could not be stored: {str(errors)[:500]}",
             now=context.now,
@@ -163,7 +163,7 @@ def _part(context: ReportContext, _allocation: Allocation, report: TrainerReport
     errors = report.data.get("upload_errors")
     if errors:
         text = f"A part of the predictions could not be stored: {str(errors)[:500]}"
-        event_add("part_lost", text, now=context.now, job=context.job)
+        reported_event_add("part_lost", text, now=context.now, job=context.job)
 
 
 def _left(context: ReportContext, allocation: Allocation, _report: TrainerReport) -> None:
@@ -225,7 +225,7 @@ def _finished(context: ReportContext, allocation: Allocation, report: TrainerRep
 def _lost_files_report(context: ReportContext, report: TrainerReport) -> None:
     if errors := report.data.get("upload_errors"):
         text = f"Not stored: {str(errors)[:500]}"
-        event_add("files_lost", text, now=context.now, job=context.job)
+        reported_event_add("files_lost", text, now=context.now, job=context.job)
 
 
 def _nonfinite_fields(context: ReportContext, report: TrainerReport) -> dict[str, Any]:

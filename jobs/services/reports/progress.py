@@ -10,7 +10,7 @@ from controlplane.core.protocol.wire import TrainerReport
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, EpochReport, Job, StepReport
 from jobs.selectors.estimates.noise import noise_taken
-from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.events import event_add, reported_event_add
 from jobs.services.lifecycle.missed_reports import steps_unreported
 from jobs.services.lifecycle.report_context import ReportContext, time_read
 from jobs.services.lifecycle.resize_events import resize_event_write
@@ -36,7 +36,7 @@ def digest_take(context: ReportContext, allocation: Allocation, report: TrainerR
     sha256 = report.data["sha256"][:64]
     old = getattr(generation, name)
     if old and old != sha256:
-        event_add(
+        reported_event_add(
             "digest_mismatch",
             f"Slot {allocation.slot} has another state than the others at step "
             f"{report.data['step']}",

@@ -8,7 +8,7 @@ from controlplane.core.tuning.search import TrialEnd
 from controlplane.core.tuning.trial_report import TrialReport
 from jobs.models import Allocation, Trial
 from jobs.selectors.tuning import values_text
-from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.events import reported_event_add
 from jobs.services.lifecycle.report_context import ReportContext
 
 
@@ -42,4 +42,4 @@ def trial_take(context: ReportContext, _allocation: Allocation, report: TrainerR
     Trial.objects.update_or_create(job=job, number=fields.pop("number"), defaults=fields)
     if trial.end is TrialEnd.KEPT and (known is None or known.end != trial.end):
         text = f"Search {trial.search} keeps trial {trial.number}: {values_text(trial.values)}"
-        event_add("tuned", text, now=context.now, job=job, data={"values": trial.values})
+        reported_event_add("tuned", text, now=context.now, job=job, data={"values": trial.values})
