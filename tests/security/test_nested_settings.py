@@ -54,6 +54,14 @@ def test_as_many_levels_as_allowed_are_accepted(ada: User, client_of: Clients) -
     assert client_of(ada).post("/api/v1/jobs/", values, format="json").status_code == 201
 
 
+def test_few_settings_are_changed_one_by_one(ada: User, client_of: Clients) -> None:
+    """Each copies them all: the 100 thousand of a body of 2 MB would hold a thread for long."""
+    values = submission_values(**{f"settings.{number}": 1 for number in range(1001)})
+    answer = client_of(ada).post("/api/v1/jobs/?dry_run=1", values, format="json")
+    assert answer.status_code == 400
+    assert "at most 1000 fields" in str(answer.json()["errors"]["settings"])
+
+
 @pytest.mark.parametrize("levels", [1, 2, 3, 40])
 def test_levels_are_counted(levels: int) -> None:
     assert is_nested_deeper(nested(levels), levels - 1)

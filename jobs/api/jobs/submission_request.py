@@ -29,6 +29,8 @@ _LISTS = ("accepted_kinds", "secrets", "tags")
 _INVALID = "The submission is not valid."
 #: Prefix of a field that changes one setting.
 _SETTING = "settings."
+#: Most such fields, as of a form. Each copies the settings, so their time grows with the square.
+_CHANGES_LIMIT = 1000
 #: Words of Python that would be true in `build` if they were taken as text.
 _WORDS = {"True": True, "False": False, "None": None}
 _SELECTION_FIELDS = tuple(f"selection_{field.name}" for field in dataclasses.fields(SelectionSpec))
@@ -155,11 +157,14 @@ def settings_changed(base: Mapping[str, Any], values: dict[str, Any]) -> dict[st
     """Apply fields `settings.NAME` of `values` to its own settings, or else to `base`.
 
     Raises:
-        InvalidInputError: `settings` itself is no object.
+        InvalidInputError: `settings` itself is no object, or too many are changed.
     """
     changes = {name: values[name] for name in values if name.startswith(_SETTING)}
     if not changes:
         return values
+    if len(changes) > _CHANGES_LIMIT:
+        text = f"Give at most {_CHANGES_LIMIT} fields settings.NAME; use one object."
+        raise InvalidInputError(_INVALID, fields={"settings": [text]})
     base = values.get("settings") or dict(base)
     try:
         merged = SettingsField().run_validation(base)
