@@ -10,7 +10,7 @@ import yaml
 #: Numbers such as 1e-3, which YAML 1.2 and JSON know as numbers, and YAML 1.1 as text.
 EXPONENT_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
 _NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-#: What YAML 1.1 alone reads as a number: 010 is 8, and 1:30 is 90.
+#: Numbers of YAML 1.1 alone: 010 is 8, and 1:30 is 90.
 _OLD_NUMBER = re.compile(r"[-+]?(?:0[0-7_]+|[0-9][0-9_]*:[0-9:._]+)")
 
 

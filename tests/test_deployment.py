@@ -287,7 +287,7 @@ def test_the_site_installs_no_tensorflow() -> None:
 
 
 def test_examples_of_settings_are_their_defaults() -> None:
-    """Whoever removes the `#` of one changes nothing; folders are examples."""
+    """Examples other than folders are the defaults of the containers."""
     example = (ROOT / ".env.example").read_text()
     compose = "".join(path.read_text() for path in ROOT.glob("docker-compose*.yml"))
     defaults = dict(re.findall(r"\$\{([A-Z_]+):-([^}]+)\}", compose))

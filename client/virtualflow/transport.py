@@ -41,7 +41,7 @@ def server_read(server: str) -> str:
     try:
         parts = urlsplit(server.strip())
         is_good = bool(parts.hostname) and (parts.port is None or parts.port > 0)
-        # What httpx and the system's resolver would refuse later: "a..example", "☃.example".
+        # Names that httpx or the resolver would refuse later: "a..example", "☃.example".
         httpx.URL(server.strip()).raw_host.decode().encode("idna")
     except (ValueError, httpx.InvalidURL):
         is_good = False
