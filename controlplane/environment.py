@@ -70,7 +70,7 @@ def _split(name: str, url: str) -> SplitResult:
     """Return the parts of an address; a wrong one is not repeated, as it may have a password."""
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018 - raises if it is no port
+        _ = parts.port  # raises if it is no port
     except ValueError:
         raise ImproperlyConfigured(
             f"{name} is no address: write special characters of a password as %40 for @."

@@ -117,23 +117,20 @@ def test_a_process_tells_how_long_it_had_no_processor(tmp_path: Path) -> None:
     assert both[0].starved_s() == 0.0
 
 
-def test_a_crash_shows_the_end_of_the_log(plane: ControlPlane, drive: Drive) -> None:
+@pytest.mark.parametrize(
+    ("play", "said", "log"),
+    [("die", "status 42", "Killed in native code"), ("leave", "os._exit(0)", "")],
+)
+def test_a_crash_is_told_with_the_end_of_the_log(
+    plane: ControlPlane, drive: Drive, play: str, said: str, log: str
+) -> None:
     driven = drive()
-    plane.want(validations=[wanted_validation(plane, play="die")])
+    plane.want(validations=[wanted_validation(plane, play=play)])
     driven.until(lambda: results(plane))
     (report,) = results(plane)
     assert (report.ok, report.code) == (False, "crashed")
-    assert "status 42" in report.message
-    assert "Killed in native code" in report.traceback
-
-
-def test_code_that_ends_its_own_process_is_told_so(plane: ControlPlane, drive: Drive) -> None:
-    driven = drive()
-    plane.want(validations=[wanted_validation(plane, play="leave")])
-    driven.until(lambda: results(plane))
-    (report,) = results(plane)
-    assert (report.ok, report.code) == (False, "crashed")
-    assert "os._exit(0)" in report.message
+    assert said in report.message
+    assert log in report.traceback
 
 
 def test_code_that_cannot_be_unpacked_is_refused(plane: ControlPlane, drive: Drive) -> None:
