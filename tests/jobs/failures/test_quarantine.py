@@ -181,17 +181,21 @@ class TestNodes:
             job_cancel(job.pk, world.now, actor="user:x")
         assert not Node.objects.filter(quarantined_until__isnull=False).exists()
 
-    def test_trainers_that_cannot_be_started_set_a_node_aside_alone(self, settings: Any) -> None:
+    @pytest.mark.parametrize("num_jobs", [1, 2])
+    def test_trainers_that_cannot_be_started_set_a_node_aside_by_two_jobs(
+        self, settings: Any, num_jobs: int
+    ) -> None:
+        """What one job's trainers say of their start may be said by its code."""
         settings.RESTART_LIMIT = 10
-        world = World(num_nodes=1, num_accelerators=1)
-        job = job_make(max_accelerators=1)
-        for _ in range(3):
+        world = World(num_nodes=1, num_accelerators=num_jobs)
+        jobs = [job_make(max_accelerators=1) for _ in range(num_jobs)]
+        for number in range(3):
             assert Node.objects.get().quarantined_until is None
             world.cycle()
-            fail_start(world, world.nodes[0], job, "port_in_use")
+            fail_start(world, world.nodes[0], jobs[number % num_jobs], "port_in_use")
             world.now_s += 100
         assert Node.objects.get().quarantine_reason == (
-            "3 trainers could not be started there within 10 min"
+            "3 trainers of 2 jobs died there within 10 min" if num_jobs == 2 else ""
         )
 
     def test_deaths_long_ago_are_forgotten(self, settings: Any) -> None:
