@@ -2,7 +2,8 @@
 
 A death caused by the job's own code is no evidence against a node. So a death counts against a node
 only if no trainer of the same job died elsewhere recently and the job did not fail by its own
-fault; and quarantine takes deaths of two jobs, or trainers that could not even be started.
+fault; and quarantine takes deaths of two jobs. A trainer that could not be started counts no more:
+its job's code had run by then, and may have said so.
 """
 
 from __future__ import annotations
@@ -18,9 +19,7 @@ from jobs.models import Allocation, AuditAction, Node
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import SYSTEM, event_add
 
-#: Loss codes of trainers that could not be started; no job code had run yet.
-_FAILED_STARTS = ("internal", "port_in_use")
-_DEATHS = ("crash", "unreachable", *_FAILED_STARTS)
+_DEATHS = ("crash", "unreachable", "internal", "port_in_use")
 _OWN_FAULTS = ("crash_loop", "user_code", "out_of_memory", *sorted(NONFINITE_CODES))
 #: Doublings after which the quarantine has reached its maximum.
 _DOUBLINGS_LIMIT = 16
@@ -37,16 +36,10 @@ def node_judge(node_id: int, now: datetime.datetime) -> bool:
     )
     rows = [row for row in rows if row.job_id not in elsewhere]
     jobs = {row.job_id for row in rows}
-    starts = [row for row in rows if row.lost_code in _FAILED_STARTS and row.ready_at is None]
-    if len(starts) < settings.QUARANTINE_DEATHS and (
-        len(rows) < settings.QUARANTINE_DEATHS or len(jobs) < 2
-    ):
+    if len(rows) < settings.QUARANTINE_DEATHS or len(jobs) < 2:
         return False
     window = f"within {settings.QUARANTINE_WINDOW_S / 60:.0f} min"
-    reason = f"{len(rows)} trainers of {len(jobs)} jobs died there {window}"
-    if len(starts) >= settings.QUARANTINE_DEATHS:
-        reason = f"{len(starts)} trainers could not be started there {window}"
-    return _quarantine(node, reason, now)
+    return _quarantine(node, f"{len(rows)} trainers of {len(jobs)} jobs died there {window}", now)
 
 
 def nodes_judge(now: datetime.datetime) -> bool:
