@@ -286,6 +286,23 @@ def test_the_site_installs_no_tensorflow() -> None:
     assert not re.search(r"^(tensorflow|keras)", text, re.MULTILINE)
 
 
+def test_every_setting_of_the_site_can_be_set_in_env(docker_compose: str, tmp_path: Path) -> None:
+    """What the containers decide themselves is left out, and logins by OpenID Connect."""
+    documented = set(
+        re.findall(r"`(VIRTUALFLOW_[A-Z_]+)`", (ROOT / "docs/settings.md").read_text())
+    )
+    decided = {"STATE_DIR", "FILES_DIR", "WORKER_HEARTBEAT_FILE", "DEBUG", "PASSWORD_LOGIN"}
+    names = documented - {f"VIRTUALFLOW_{name}" for name in decided}
+    names = {name for name in names if "_OIDC_" not in name}
+    values = dict.fromkeys(REQUIRED, "a-b_c") | dict.fromkeys(names, "17")
+    done = run_config(docker_compose, tmp_path, values)
+    passed = yaml.safe_load(done.stdout)["services"]["web"]["environment"]
+    assert {name for name in names if not str(passed.get(name)).startswith("17")} == set()
+    assert len(names) > 50
+    for name in ("worker", "stream", "notifier"):
+        assert yaml.safe_load(done.stdout)["services"][name]["environment"] == passed
+
+
 def test_examples_of_settings_are_their_defaults() -> None:
     """Examples other than folders are the defaults of the containers."""
     example = (ROOT / ".env.example").read_text()
