@@ -13,7 +13,9 @@ ALONE = {
 
 def main() -> None:
     """Run the command that the arguments name."""
+    from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
+    from django.db import OperationalError
 
     from jobs.demo.environment import demo_directory, demo_environment
 
@@ -25,7 +27,13 @@ def main() -> None:
         os.environ.update(
             {name: value for name, value in ALONE.items() if not os.environ.get(name)}
         )
-    execute_from_command_line(sys.argv)
+    try:
+        execute_from_command_line(sys.argv)
+    except (ImproperlyConfigured, OperationalError) as error:
+        if "--traceback" in sys.argv:
+            raise
+        is_setting = isinstance(error, ImproperlyConfigured)
+        sys.exit(f"{'Settings' if is_setting else 'The database of DATABASE_URL'}: {error}")
 
 
 if __name__ == "__main__":

@@ -245,6 +245,28 @@ def test_the_deployment_check_is_clean(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"VIRTUALFLOW_CYCLE_S": "often"}, "Settings: VIRTUALFLOW_CYCLE_S"),
+        ({"DATABASE_URL": "postgresql://u:p@127.0.0.1:1/x"}, "The database of DATABASE_URL: "),
+    ],
+)
+def test_a_command_says_in_a_line_why_it_cannot_run(
+    tmp_path: Path, changed: dict[str, str], expected: str
+) -> None:
+    given = {
+        "VIRTUALFLOW_SECRET_KEY": "0123456789abcdefghijklmnopqrstuvwxyz!?ABCDEFGHIJKLMNOPQRST",
+        "REDIS_URL": "redis://localhost/0", "VIRTUALFLOW_STATE_DIR": str(tmp_path),
+        "PATH": os.environ["PATH"],
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "manage.py", "enrolment_token"], env=given | changed, cwd=ROOT,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr[: len(expected)]) == (1, expected)
+
+
 _STATIC_FILE_READ = """
 import django
 django.setup()

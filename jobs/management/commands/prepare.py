@@ -52,7 +52,10 @@ class Command(BaseCommand):
         call_command("migrate", interactive=False, verbosity=1)
         if options["static"]:
             # Compressed once, and better than each answer by itself would be.
-            call_command("collectstatic", interactive=False, verbosity=0)
+            try:
+                call_command("collectstatic", interactive=False, verbosity=0)
+            except OSError as error:
+                raise CommandError(f"Static files cannot be collected: {error}") from None
         try:
             admin = ensure_admin(options["admin"], password)
         except ValidationError as error:
@@ -65,10 +68,13 @@ class Command(BaseCommand):
                 f"{num_lost} stored secrets cannot be read with VIRTUALFLOW_SECRETS_KEY or "
                 "VIRTUALFLOW_OLD_SECRETS_KEYS: their owners have to store them again"
             )
-        if options["token_file"]:
-            ensure_token_file(admin, "prepare", options["token_file"])
-        for node in nodes:
-            self._write_token(node, directory / node / "token", again=options["again"])
+        try:
+            if options["token_file"]:
+                ensure_token_file(admin, "prepare", options["token_file"])
+            for node in nodes:
+                self._write_token(node, directory / node / "token", again=options["again"])
+        except OSError as error:
+            raise CommandError(f"A token cannot be written: {error}") from None
 
     def _write_token(self, node: str, path: Path, *, again: bool) -> None:
         token = ensure_enrolment_token(node, again=again)

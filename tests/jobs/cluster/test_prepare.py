@@ -97,6 +97,13 @@ def test_asks_where_the_tokens_of_nodes_shall_go() -> None:
         call_command("prepare", "node-a", admin="root-of-all")
 
 
+@pytest.mark.parametrize("nodes", [(), ("node-a",)])
+def test_a_token_that_cannot_be_written_is_named(tmp_path: Path, nodes: tuple[str, ...]) -> None:
+    (tmp_path / ("enrolment" if nodes else "token")).symlink_to("/dev/null/x")
+    with pytest.raises(CommandError, match="token cannot be written"):
+        prepare(tmp_path, *nodes)
+
+
 def test_static_files_are_collected_on_request(
     monkeypatch: pytest.MonkeyPatch, password: str
 ) -> None:
