@@ -148,6 +148,16 @@ def body(request: Request, *known: str) -> Mapping[str, Any]:
     return request.data
 
 
+def no_body(request: Request) -> None:
+    """Check that a request whose address says all has no field beside it.
+
+    Raises:
+        InvalidInputError: it has one.
+    """
+    if request.data:
+        raise InvalidInputError("This request takes no fields; send no body, or {}.")
+
+
 def text_field(values: Mapping[str, Any], name: str, limit: int = 500) -> str:
     """Read an optional text field of the body.
 

@@ -28,7 +28,16 @@ from jobs.api.cluster.serializers import (
 from jobs.api.jobs.serializers import ReasonSerializer
 from jobs.api.openapi import number_parameter, one_of
 from jobs.api.permissions import AdminPermission, AdminToWritePermission, SessionPermission
-from jobs.api.requests import actor, body, flag_param, number_param, person, plain, text_field
+from jobs.api.requests import (
+    actor,
+    body,
+    flag_param,
+    no_body,
+    number_param,
+    person,
+    plain,
+    text_field,
+)
 from jobs.exceptions import NotFoundError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ApiToken, AuditEntry, Node
@@ -175,6 +184,7 @@ class NodeNewToken(APIView):
     @extend_schema(request=None, responses={201: OpenApiTypes.OBJECT})
     def post(self, request: Request, node_id: int) -> Response:
         """Return an enrolment token for this node; its present agent token stops."""
+        no_body(request)
         row, text = node_token_replace(
             _node(node_id), person(request), timezone.now(), actor=actor(request)
         )
@@ -197,6 +207,7 @@ class EnrolmentTokens(APIView):
     @extend_schema(request=None, responses={201: OpenApiTypes.OBJECT})
     def post(self, request: Request) -> Response:
         """Create an enrolment token."""
+        no_body(request)
         row, text = enrolment_token_create(person(request), timezone.now())
         return Response({**EnrolmentTokenSerializer(row).data, "token": text}, status=201)
 

@@ -14,7 +14,7 @@ from rest_framework.views import APIView
 from jobs.api.bodies import BodySerializer, checked
 from jobs.api.jobs.submission_fields import FlagField
 from jobs.api.pagination import NewestFirst
-from jobs.api.requests import body, person
+from jobs.api.requests import body, no_body, person
 from jobs.models import ChannelKind, NotificationChannel, NotificationDelivery
 from jobs.selectors.access import deliveries_visible_to
 from jobs.services.lifecycle.notifications import CLUSTER_EVENTS, JOB_EVENTS
@@ -161,6 +161,7 @@ class ChannelTest(APIView):
     @extend_schema(request=None, responses={202: None})
     def post(self, request: Request, channel_id: int) -> Response:
         """Send a test message; its outcome is in the channel's deliveries."""
+        no_body(request)
         channel_test(person(request), channel_id, timezone.now())
         return Response(status=202)
 

@@ -62,6 +62,13 @@ def test_only_admins_make_enrolment_tokens(ada: User, admin: User, client_of: Cl
     assert client_of(admin).put(url).status_code == 405
 
 
+def test_a_request_without_fields_takes_none(admin: User, client_of: Clients) -> None:
+    for path in ("enrolment-tokens", f"nodes/{node_make()[0].pk}/new-token", "channels/1/test"):
+        response = client_of(admin).post(f"/api/v1/{path}/", {"node": "a"})
+        assert (response.status_code, response.json()["code"]) == (400, "invalid")
+    assert not EnrolmentToken.objects.filter(used_at=None).exists()
+
+
 def test_the_policy_is_switched_by_admins(ada: User, admin: User, client_of: Clients) -> None:
     url, client = "/api/v1/policy/", client_of(admin)
     first = client_of(ada).get(url).json()
