@@ -411,8 +411,21 @@ LOGGING = {
         "text": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"},
         "json": {"()": "controlplane.core.log_format.JsonFormatter"},
     },
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": LOG_FORMAT}},
-    "loggers": {"axes": {"level": "WARNING"}, **_SERVER_LOGGERS},
+    "filters": {"outages": {"()": "controlplane.outages.OutageFilter"}},
+    "handlers": {
+        "console": {
+            "class": "logging.StreamHandler",
+            "formatter": LOG_FORMAT,
+            "filters": ["outages"],
+        }
+    },
+    "loggers": {
+        "axes": {"level": "WARNING"},
+        # Celery's and Django's own handlers have no filter of this site.
+        "celery.app.trace": {"filters": ["outages"]},
+        "django.request": {"filters": ["outages"]},
+        **_SERVER_LOGGERS,
+    },
     "root": {
         "handlers": ["console"],
         "level": environment.choice(

@@ -1,4 +1,4 @@
-"""Log lines as JSON objects: of the site, of workers, and of agents."""
+"""Log lines of the site, of workers, and of agents: as JSON objects, and in an outage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from django.db import OperationalError
 
 from controlplane.core.log_format import JsonFormatter
 from controlplane.core.protocol.wire import ReportKind
@@ -67,6 +69,28 @@ def test_an_error_is_one_line() -> None:
     entry = json.loads(line)
     assert (entry["node"], entry["message"]) == ("node-a", "m")
     assert "ValueError: invalid literal" in entry["exception"]
+
+
+@pytest.mark.parametrize(
+    ("logger", "message"),
+    [
+        ("celery.app.trace", "Task a raised unexpected: OperationalError('no answer\\nsure?')"),
+        ("django.request", "Service Unavailable: /api/v1/agent/reports/"),
+    ],
+)
+@pytest.mark.parametrize("state", [None, "57P01", "40P01"])
+def test_an_outage_of_the_database_is_logged_without_traceback(
+    caplog: pytest.LogCaptureFixture, logger: str, message: str, state: str | None
+) -> None:
+    """A deadlock (40P01) keeps its traceback."""
+    cause = psycopg.OperationalError("no answer")
+    cause.sqlstate = state
+    error = OperationalError("no answer\nsure?")
+    error.__cause__ = cause
+    logging.getLogger(logger).error("%s", message, exc_info=error)
+    lines = caplog.text.splitlines()
+    assert lines[0].endswith(message) if state == "40P01" else "no answer" in lines[0]
+    assert (len(lines) > 1) == (state == "40P01")
 
 
 @pytest.mark.django_db
