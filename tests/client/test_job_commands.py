@@ -84,6 +84,10 @@ def test_logs(site: Site, logged_in: Shell) -> None:
     assert logged_in("logs", job.pk, "--slot", "0", "-f").out == "one\ntwo\n"
     assert logged_in("logs", job.pk, "--slot", "0", "--all").out == "one\ntwo\n"
     assert json.loads(logged_in("logs", job.pk, "--slot", "0", "--json").out)["text"]
+    for option in ("-f", "--all", "--json"):
+        assert logged_in("logs", job.pk, "--slot", "9", option).err == (
+            "There is no text in this log.\n"
+        )
     assert logged_in("logs", job.pk, "-f", "--all").code == ExitCode.USAGE
     assert logged_in("logs", job.pk, "--search", "TWO", "-C", "1").out == "0-0- one\n0:4: two\n"
     assert logged_in("logs", job.pk, "--level", "error").out == ""

@@ -245,8 +245,9 @@ def _print_matches(found: Iterator[answers.LogMatch], *, as_json: bool) -> None:
 
 
 def _print_log(pieces: Iterator[str], *, as_json: bool) -> None:
-    is_line_open = False
+    is_line_open, is_empty = False, True
     for piece in pieces:
+        is_empty = is_empty and not piece
         if as_json:
             screen.print_json_line({"text": piece})
             continue
@@ -259,6 +260,8 @@ def _print_log(pieces: Iterator[str], *, as_json: bool) -> None:
         is_line_open = not text.endswith("\n") if text else is_line_open
     if is_line_open and not as_json:
         click.echo()
+    if is_empty:
+        screen.note("There is no text in this log.")
 
 
 @click.command()
