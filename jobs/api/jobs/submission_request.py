@@ -73,13 +73,19 @@ def objects_flattened(data: Mapping[str, Any]) -> dict[str, Any]:
     """Turn `stop: {kind: ..., limit: ...}` into `stop_kind`, `stop_limit`, as in a form.
 
     Raises:
-        InvalidInputError: `stop`, `selection` or `tuning` is no object, nor JSON text of one.
+        InvalidInputError: `stop`, `selection` or `tuning` is no object, nor JSON text of one, or
+            has a field that is there beside it, too.
     """
     values = {str(name): value for name, value in data.items()}
     for prefix, needed in _OBJECTS.items():
         given = _json_or_text(values.pop(prefix, None))
         if isinstance(given, Mapping):
-            values |= {f"{prefix}_{name}": value for name, value in given.items()}
+            flat = {f"{prefix}_{name}": value for name, value in given.items()}
+            if twice := sorted(flat.keys() & values.keys()):
+                raise InvalidInputError.of(
+                    **{twice[0]: f"Give it here or in {prefix}, not in both."}
+                )
+            values |= flat
         elif given is not None:
             raise InvalidInputError.of(**{prefix: f"Give an object with {needed}."})
     return values

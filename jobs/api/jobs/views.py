@@ -27,7 +27,12 @@ from jobs.api.jobs.serializers import (
     PrioritySerializer,
     ReasonSerializer,
 )
-from jobs.api.jobs.submission_request import settings_changed, submission_of, submission_read
+from jobs.api.jobs.submission_request import (
+    objects_flattened,
+    settings_changed,
+    submission_of,
+    submission_read,
+)
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.api.openapi import fields_param, if_match_param, number_parameter, one_of
 from jobs.api.pagination import JobPages
@@ -308,10 +313,12 @@ class JobFork(APIView):
 
 def _changed(original: Job, user: User, changes: dict[str, Any]) -> Submission:
     """Check a submission equal to a job except for `changes`."""
-    changes = settings_changed(original.settings, changes)
-    values = {**job_clone_values(original, user), **changes}
-    if "stop" in changes:
+    is_stop_new = "stop" in changes
+    changes = objects_flattened(settings_changed(original.settings, changes))
+    values = job_clone_values(original, user)
+    if is_stop_new:
         values = {k: v for k, v in values.items() if not k.startswith("stop_")}
+    values |= changes
     if changes.get("task") == Task.PREDICT:
         values = prediction_values(values, changes)
     code = None

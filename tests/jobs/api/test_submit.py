@@ -350,6 +350,17 @@ def test_a_character_that_is_not_seen_is_named(
     assert answer.json()["errors"] == {"name": [expected]}
 
 
+@pytest.mark.parametrize("is_clone", [False, True])
+def test_a_field_of_an_object_is_given_once(ada_client: APIClient, is_clone: bool) -> None:
+    stop, url = {"kind": "steps", "limit": 5}, URL
+    if is_clone:
+        url = f"{URL}{ada_client.post(URL, submission_values()).json()['id']}/clone/"
+    given = {"stop": stop} if is_clone else submission_values(stop=stop)
+    assert ada_client.post(url, given).json()["stop"]["limit"] == 5
+    response = ada_client.post(url, {**given, "stop_limit": 7})
+    assert response.json()["errors"] == {"stop_limit": ["Give it here or in stop, not in both."]}
+
+
 def test_names_are_written_with_joiners(ada_client: APIClient) -> None:
     name = "\u0645\u06cc\u200c\u0631\u0648\u062f \U0001f468\u200d\U0001f469\u200d\U0001f467"
     assert ada_client.post(URL, submission_values(name=name)).json()["name"] == name
