@@ -41,7 +41,7 @@ from controlplane.core.protocol.wire import (
 log = logging.getLogger("agents")
 
 ValidationKey = tuple[int, int]
-#: Bytes from the end of a crashed validation's log that are copied into its report.
+#: Bytes from the end of a failed validation's log that are copied into its report.
 LOG_TAIL_BYTES = 8 * 1024
 MAX_RESULT_BYTES = 512 * 1024
 
@@ -195,6 +195,9 @@ class ValidationAttempt:
         number, attempt = self._wanted.validation_id, self._wanted.attempt
         report = _result_read(self.path / "validation.json")
         if report and exit_code == 0:
+            if report.traceback and (output := self._log_tail().strip()):
+                # As in a terminal: first what the code wrote, then where it failed.
+                report = dataclasses.replace(report, traceback=f"{output}\n\n{report.traceback}")
             self.report = self._masked(
                 dataclasses.replace(report, validation_id=number, attempt=attempt)
             )

@@ -207,6 +207,8 @@ def validate(directory: Path) -> int:
     if play == "die":
         sys.stderr.write("Killed in native code\n")
         return 42
+    if play == "refuse":
+        sys.stdout.write("what build printed\n")
     facts: dict[str, Any] = {"num_parameters": 12}
     if play == "intrude":
         facts = intrusion(spec.settings)
