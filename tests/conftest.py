@@ -32,8 +32,8 @@ hypothesis.settings.register_profile("nightly", deadline=None, max_examples=500)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 _REQUIRED = os.environ.get("TEST_SERVERS_REQUIRED") == "1"
-#: Folders whose files take longest: they are handed out first, so that workers end together.
-_LONGEST = ("e2e", "browser", "agents", "conformance")
+#: Folders with the longest files: they are handed out first, so that workers end together.
+_LONGEST = ("e2e", "browser", "security", "agents", "conformance")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
