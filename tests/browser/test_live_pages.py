@@ -135,14 +135,24 @@ def test_a_page_says_since_when_it_is_stale(
 ) -> None:
     visitor = visit(browser, site, "ada")
     page = visitor.page
-    visitor.open(f"/jobs/{JOB['running']}/")
+    parts = re.compile("/figures/|/log/")
+    page.route(parts, refuse)
+    page.goto(f"/jobs/{JOB['running']}/")
     _hears_the_stream(page)
-    badge = page.locator("#live-state")
+    badge, note, chart = (
+        page.locator(one) for one in ("#live-state", "#log-note", "[data-figure='allocation']")
+    )
     page.route(page.url, refuse)
     site.run(_EVENT.format(job_id=JOB["running"], message="While it is away"))
     expect(badge).to_have_text(re.compile(r"^Not refreshed since \d\d:\d\d:\d\d$"))
+    expect(note).to_have_text("The log cannot be read now.")
+    expect(chart).not_to_have_attribute("data-drawn", "1")
     # The page asks again by itself, though nothing changes any more.
+    page.unroute(parts)
     page.unroute(page.url)
     expect(badge).to_have_text("Live")
     expect(page.locator("#events")).to_contain_text("While it is away")
+    expect(page.locator("#log")).to_contain_text("trainer 1")
+    expect(note).to_be_empty()
+    expect(chart).to_have_attribute("data-drawn", "1")
     page.context.close()

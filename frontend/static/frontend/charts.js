@@ -207,7 +207,8 @@ export async function refreshFigures() {
   const response = await fetch(url, {
     headers: etag && !hasNew ? { "If-None-Match": etag } : {}, cache: "no-store", signal: AbortSignal.timeout(15000), redirect: "error",
   });
-  if (!response.ok) return;
+  if (response.status === 304 || response.status === 400) return; // unchanged; of a filter
+  if (!response.ok) throw new Error(response.statusText);
   etag = response.headers.get("ETag") ?? "";
   figures = await response.json();
   drawAll();

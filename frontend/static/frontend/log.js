@@ -4,6 +4,7 @@ import { clockText } from "./times.js";
 
 const KEPT_LINES = 5000;
 const WAITING_LINES = 5000;
+const UNREAD = "The log cannot be read now.";
 const LEVELS = ["debug", "info", "warning", "error"];
 const STOPS = {
   matches: "There may be more.",
@@ -65,6 +66,8 @@ export function startLog() {
   let nextCursor = 0;
   let turn = 0;
   let timer = 0;
+  // What to show once the log can be read again; null while it is.
+  let unread = null;
   // Of each trainer, whether the newest line is shown, and so is what goes on with it.
   let isShown = new Map();
 
@@ -81,14 +84,34 @@ export function startLog() {
     pause.setAttribute("aria-label", isPaused && number ? `Resume: ${number}${many} new lines wait` : pause.textContent);
   }
 
+  async function answerTo(query) {
+    const asked = new URLSearchParams({ slot: slot.value, ...query });
+    const response = await fetch(`${panel.dataset.logUrl}?${asked}`, { signal: AbortSignal.timeout(15000), redirect: "error" });
+    if (!response.ok) throw new Error(response.statusText);
+    return response.json();
+  }
+
   // An answer counts only while the reader has asked for nothing else since.
   async function ask(query, isOwnRequest = true) {
     if (isOwnRequest) turn += 1;
     const mine = turn;
-    const asked = new URLSearchParams({ slot: slot.value, ...query });
-    const response = await fetch(`${panel.dataset.logUrl}?${asked}`, { signal: AbortSignal.timeout(15000), redirect: "error" });
-    const answer = response.ok ? await response.json() : null;
-    return mine === turn ? answer : null;
+    try {
+      const answer = await answerTo(query);
+      if (isOwnRequest && mine === turn && note.textContent === UNREAD) note.textContent = "";
+      return mine === turn ? answer : null;
+    } catch (error) {
+      if (mine !== turn) return null;
+      if (isOwnRequest) note.textContent = UNREAD;
+      throw error;
+    }
+  }
+
+  // Shows something else, or says that it cannot; `follow` tries again.
+  async function show(act) {
+    unread = null;
+    await act().catch(() => {
+      unread = act;
+    });
   }
 
   function more(text, className, act) {
@@ -245,12 +268,17 @@ export function startLog() {
   }
 
   function start() {
-    if (search.value) return find();
-    return level.value ? showLevel() : showEnd();
+    if (search.value) return show(find);
+    return show(level.value ? showLevel : showEnd);
   }
 
   async function follow() {
     tellPause(); // the job may have ended
+    if (unread) {
+      await show(unread);
+      if (unread) throw new Error(UNREAD); // the page is stale
+      return;
+    }
     if (!isGrowing() || isFollowing || (isPaused && numWaiting() >= WAITING_LINES)) return;
     isFollowing = true;
     const cursor = nextCursor;
@@ -278,7 +306,7 @@ export function startLog() {
   }
 
   function resume() {
-    if (mode === "place") return showEnd();
+    if (mode === "place") return show(showEnd);
     if (waiting.at(-1)?.has_later) return start();
     isPaused = isPausedByScroll = false;
     waiting.splice(0).forEach(add);
@@ -315,7 +343,7 @@ export function startLog() {
   const asked = new URLSearchParams(window.location.search);
   if (asked.has("byte") && asked.has("trainer")) {
     slot.value = asked.get("trainer");
-    showPlace(asked.get("byte"));
+    show(() => showPlace(asked.get("byte")));
   } else {
     start();
   }
