@@ -112,6 +112,11 @@ startSelfSubmitting();
 startSubmitForm();
 startCharts();
 const refreshLog = startLog();
-onChange(() => refreshRegions().finally(refreshFigures)); // a fresh region may bring charts
+let regions;
+onChange(() => {
+  regions = refreshRegions();
+  return regions;
+});
+onChange(() => regions.catch(() => {}).then(refreshFigures)); // a fresh region may bring charts
 onChange(refreshLog);
 start();

@@ -1,5 +1,6 @@
 // Says when something changed: by the event stream, or by a clock while there is no stream.
 
+import { LOGGED_OUT } from "./regions.js";
 import { clockText } from "./times.js";
 
 const POLL_MS = 4000;
@@ -14,6 +15,7 @@ let lastAt = 0;
 let isAsked = false;
 let isBusy = false;
 let isStale = false;
+let isLoggedOut = false;
 let refreshedAt = Date.now();
 
 export function onChange(listener) {
@@ -23,12 +25,13 @@ export function onChange(listener) {
 function show(next) {
   state = next;
   const badge = document.getElementById("live-state");
-  const shown = isStale ? "stale" : next;
-  if (!badge || badge.dataset.state === shown) return;
+  let text = next === "live" ? "Live" : "Every few seconds";
+  if (isStale) text = `Not refreshed since ${clockText(refreshedAt)}`;
+  if (isLoggedOut) text = `Logged out. ${text}`;
+  if (!badge || badge.textContent === text) return;
   badge.hidden = false;
-  badge.dataset.state = shown;
-  if (isStale) badge.textContent = `Not refreshed since ${clockText(refreshedAt)}`;
-  else badge.textContent = next === "live" ? "Live" : "Every few seconds";
+  badge.dataset.state = isStale ? "stale" : next;
+  badge.textContent = text;
 }
 
 // Many changes in a row are one refresh, one more follows if something changed meanwhile, and none
@@ -47,6 +50,7 @@ async function refresh() {
   const ends = await Promise.allSettled([...listeners].map((listener) => listener()));
   isBusy = false;
   isStale = ends.some(({ status }) => status === "rejected");
+  isLoggedOut = ends.some(({ reason }) => reason?.message === LOGGED_OUT);
   if (!isStale) refreshedAt = Date.now();
   show(state);
   document.body.dataset.refreshed = began;

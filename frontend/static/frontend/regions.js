@@ -3,6 +3,9 @@
 
 import { localise } from "./times.js";
 
+// Why a page cannot be brought up to date: it is redirected to the login.
+export const LOGGED_OUT = "logged out";
+
 export function isDirty(element) {
   if (element === document.activeElement) return true;
   if (element instanceof HTMLSelectElement) {
@@ -74,8 +77,9 @@ export async function refreshRegions() {
   const response = await fetch(window.location.href, {
     headers: { "X-Requested-With": "live" },
     signal: AbortSignal.timeout(15000),
-    redirect: "error",
+    redirect: "manual",
   });
+  if (response.type === "opaqueredirect") throw new Error(LOGGED_OUT);
   if (!response.ok && response.status !== 400) throw new Error(response.statusText); // 400: of a filter
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   for (const region of regions) {
