@@ -25,6 +25,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.core.handlers.wsgi import WSGIRequest
 from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
 from rest_framework.exceptions import AuthenticationFailed
 
 from jobs.api.agent.views import node_of, upload_job
@@ -64,6 +65,7 @@ NODE_UPLOADS_LIMIT = 4
 _BODY_HEADERS = frozenset((b"content-length", b"transfer-encoding"))
 _BODY_VARIABLES = frozenset(("CONTENT_LENGTH", "HTTP_CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING"))
 _BUSY = "Too many requests are being sent at once; try again."
+_GO_BACK = "Nothing was changed. Go back to the form, and send it again."
 _CHUNK_BYTES = 64 * 1024
 _IN_MEMORY_BYTES = 1024**2
 
@@ -114,8 +116,8 @@ def announced_body(request: HttpRequest) -> Announcement:
         return Announcement(length, node.pk)
     if not is_known(request):
         raise TooLargeError(
-            f"At most {ANONYMOUS_LIMIT_BYTES} bytes without a login or token; this request has "
-            f"{length}."
+            f"Log in, or send a token: without one, at most {ANONYMOUS_LIMIT_BYTES} bytes are "
+            f"taken, and this request has {length}."
         )
     return Announcement(length)
 
@@ -136,8 +138,8 @@ def _uploads() -> Places:
     return Places(settings.UPLOADS_LIMIT, min(settings.UPLOADS_LIMIT, NODE_UPLOADS_LIMIT), _BUSY)
 
 
-def _refusal(error: ControlPlaneError | OSError) -> HttpResponse:
-    """Return the answer to a body that is not taken.
+def _refusal(error: ControlPlaneError | OSError, accepted_types: str = "") -> HttpResponse:
+    """Return the answer to a body that is not taken: a page for a browser, else a problem.
 
     Raises:
         OSError: it has not come, or could not be kept, for another reason than a full disk.
@@ -146,6 +148,9 @@ def _refusal(error: ControlPlaneError | OSError) -> HttpResponse:
     if refused is None:
         raise error
     response = problem_response(refused)
+    if "text/html" in accepted_types:
+        told = {"title": "Not sent", "text": f"{refused.detail} {_GO_BACK}"}
+        response = HttpResponse(render_to_string("503.html", told), status=refused.status)
     if isinstance(refused, BusyError | DiskFullError):
         response.headers["Retry-After"] = str(RETRY_S)
     return response
@@ -179,7 +184,7 @@ def bounded_wsgi(application: WSGIApplication) -> WSGIApplication:
             with place, body_of(request, environ["wsgi.input"], length) as body:
                 return _sendable(application(environ | {"wsgi.input": body}, start_response))
         except (ControlPlaneError, OSError) as error:
-            refusal = _refusal(error)
+            refusal = _refusal(error, environ.get("HTTP_ACCEPT", ""))
             status = f"{refusal.status_code} {refusal.reason_phrase}"
             start_response(status, [*refusal.items(), ("Connection", "close")])
             return [refusal.content]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Request, expect
@@ -117,6 +118,15 @@ def test_what_was_typed_is_shown_after_the_session_has_ended(browser: Browser, s
     page.context.close()
 
 
+_FULL = "<main><div class='empty'><h1>The disk is full</h1><p>Nothing was stored.</p></div></main>"
+#: Answers to a submission that do not come from its page, and what the form says then.
+REFUSALS: list[tuple[dict[str, Any], str]] = [
+    ({"status": 413, "body": "<h1>413 Request Entity Too Large</h1>"}, "not take this much"),
+    ({"status": 502, "body": "<h1>502 Bad Gateway</h1>"}, "The server did not answer"),
+    ({"status": 507, "body": _FULL}, "The disk is full. Nothing was stored."),
+]
+
+
 def test_a_submission_is_sent_again_after_a_login_in_another_tab(
     browser: Browser, site: Site
 ) -> None:
@@ -124,7 +134,21 @@ def test_a_submission_is_sent_again_after_a_login_in_another_tab(
     page = visitor.page
     visitor.open("/jobs/new/")
     page.locator("#id_name").fill("typed before")
+    said, button = page.locator("#form-errors-text"), "Submit the job"
+    for refusal, text in REFUSALS:
+        page.route(page.url, lambda route, _, refusal=refusal: route.fulfill(**refusal))
+        page.get_by_role("button", name=button).click()
+        expect(said).to_contain_text(text)
+        page.unroute(page.url)
     sessions_end(site, "ada")
+    # A form so large is refused before the site reads it.
+    page.get_by_label("My own code").check()
+    code = {"name": "job.py", "mimeType": "text/plain", "buffer": b"#" * 70_000}
+    page.locator("[name=code]").set_input_files([code])
+    page.get_by_role("button", name=button).click()
+    expect(said).to_contain_text("Log in, or send a token")
+    page.get_by_label("Digits, convolutional network").check()
+    page.locator("[name=code]").set_input_files([])
     page.get_by_role("button", name="Submit the job").click()
     expect(page.locator("#form-errors-text")).to_contain_text("You are logged out")
     expect(page.locator("#id_name")).to_have_value("typed before")

@@ -175,6 +175,20 @@ def test_a_body_above_the_limit_of_its_path_is_refused_unread(
     assert by_asgi(path, within, whole) == (200, [whole])
 
 
+def test_a_refused_form_is_told_in_a_page() -> None:
+    environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/jobs/new/", "CONTENT_LENGTH": "99999",
+               "SERVER_NAME": "x", "SERVER_PORT": "1",
+               "wsgi.input": Unreadable(), "HTTP_ACCEPT": "text/html,*/*;q=0.8"}  # fmt: skip
+    heads: list[tuple[str, dict[str, str]]] = []
+    (page,) = bounded_wsgi(lambda *_: [])(
+        environ, lambda status, headers: heads.append((status[:3], dict(headers)))
+    )
+    ((status, headers),) = heads
+    assert (status, headers["Content-Type"].partition(";")[0]) == ("413", "text/html")
+    assert b"Log in, or send a token" in page
+    assert b"Nothing was changed" in page
+
+
 @pytest.mark.django_db(transaction=True)
 def test_files_of_agents_are_received_a_few_at_a_time(
     ada: User, settings: Any, monkeypatch: pytest.MonkeyPatch

@@ -199,6 +199,19 @@ async function isReadable(file) {
   }
 }
 
+// The answer to the form, or what a refusal or an error page of the site says.
+async function read(response) {
+  if (response.headers.get("Content-Type")?.includes("json")) {
+    const answer = await response.json();
+    return answer.detail ? { errors: { __all__: [answer.detail] } } : answer;
+  }
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  const texts = [...page.querySelectorAll("main .empty > :is(h1, p)")].map((one) => one.textContent.trim());
+  if (response.status === 413) texts.push("The site does not take this much, or you are logged out");
+  if (!texts.length) throw new Error(response.statusText);
+  return { errors: { __all__: [texts.join(". ")] } };
+}
+
 async function send(form, button) {
   const file = field(form, "code").files[0];
   const limit = Number(form.dataset.maxBytes);
@@ -222,7 +235,7 @@ async function send(form, button) {
     const response = await fetch(form.action || window.location.href, {
       method: "POST", body, headers: { Accept: "application/json" }, signal: AbortSignal.timeout(60000), redirect: "error",
     });
-    const answer = await response.json();
+    const answer = await read(response);
     if (answer.location) {
       window.location.assign(answer.location);
       return;
