@@ -379,9 +379,10 @@ def blank_values() -> dict[str, Any]:
     """Return the initial values of an empty form: the serializer's defaults."""
     values: dict[str, Any] = {"shuffle": True, "sweep_max_running": DEFAULT_MAX_RUNNING}
     for name, field in SubmissionSerializer().fields.items():
+        if field.default is serializers.empty or name in (*_NOT_SHOWN, "tuning_space"):
+            continue
         default = field.default() if callable(field.default) else field.default
-        is_shown = name not in (*_NOT_SHOWN, "tuning_space")
-        if is_shown and default not in (serializers.empty, None, []):
+        if default not in (None, []):
             values[name] = default.value if isinstance(default, Enum) else default
     return values
 

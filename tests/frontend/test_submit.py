@@ -289,6 +289,13 @@ def test_yaml_fills_the_form(how: str, ada: Client, world: World) -> None:
     assert shown["code_from"] == f"template:{TEMPLATE}"
 
 
+def test_a_field_without_a_value_is_empty(ada: Client, world: World) -> None:
+    clone = ada.get(f"/jobs/new/?from={world.jobs['finished'].pk}")
+    filled = ada.post("/jobs/new/", {"do": "yaml", "yaml": "num_virtual_nodes: 4"})
+    for page in (ada.get("/jobs/new/"), clone, filled):
+        assert "object at 0x" not in page.content.decode()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
