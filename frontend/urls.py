@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from functools import wraps
+from http import HTTPStatus
 from typing import Any
 
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.shortcuts import render
 from django.urls import URLPattern, path
 
 from frontend.live.streams import stream
@@ -36,7 +41,23 @@ from frontend.views import (
 def _page(route: str, view: View | Any, name: str) -> URLPattern:
     """Route to a page; to all but the open ones, forms of people who are logged out are kept."""
     is_open = name in ("login", "logout", "oidc_start", "oidc_callback")
-    return path(route, with_policy(view if is_open else with_typed_kept(view)), name=name)
+    kept = view if is_open else with_typed_kept(view)
+    return path(route, with_policy(_with_page_of_refusal(kept)), name=name)
+
+
+def _with_page_of_refusal(view: View | Any) -> View:
+    """Answer a method that an address does not take with a page: browsers show nothing else."""
+
+    @wraps(view)
+    def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        response: HttpResponseBase = view(request, *args, **kwargs)
+        if response.status_code != HTTPStatus.METHOD_NOT_ALLOWED:
+            return response
+        page = render(request, "404.html", status=response.status_code)
+        page.headers["Allow"] = response.headers["Allow"]
+        return page
+
+    return answer
 
 
 urlpatterns = [
