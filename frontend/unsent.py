@@ -12,8 +12,8 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 
-#: Fields that are not shown again.
-_HIDDEN = ("csrfmiddlewaretoken", "form_key", "next", "do")
+#: Fields that are not shown again, by name or what is before the first hyphen of it.
+_HIDDEN = ("csrfmiddlewaretoken", "form_key", "next", "do", "seen")
 #: Parts of names of fields that hold credentials: passwords, values of secrets, addresses of
 #: notification channels.
 _CREDENTIALS = ("password", "value", "address")
@@ -67,7 +67,7 @@ def _typed(request: HttpRequest) -> list[tuple[str, str]]:
     return [
         (name.replace("_", " ").capitalize(), value)
         for name, values in request.POST.lists()
-        if name not in _HIDDEN and not any(part in name for part in _CREDENTIALS)
+        if name.partition("-")[0] not in _HIDDEN and not any(part in name for part in _CREDENTIALS)
         for value in values
         if value.strip()
     ]

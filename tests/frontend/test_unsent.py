@@ -12,7 +12,11 @@ from tests.frontend.test_access import POST_ROUTES, route_address
 from tests.frontend.world import World
 
 OWN = "http://testserver"
-TYPED = {"note": "<b>three\nlines of</b> thought", "password": "my secret words", "empty": ""}
+TYPED = {
+    "note": "<b>three\nlines of</b> thought",
+    "password": "my secret words",
+    "seen-3": "it was",
+}
 SHOWN = "&lt;b&gt;three\nlines of&lt;/b&gt; thought"
 
 
@@ -26,6 +30,7 @@ def test_a_logged_out_form_is_shown_again(name: str, world: World, client: Clien
     assert "nothing was changed" in text
     assert SHOWN in text
     assert "my secret words" not in text
+    assert "it was" not in text
     assert f"/login/?next=/jobs/{world.jobs['running'].pk}/%3Fscale%3Dlog".replace("/", "%2F") in (
         text.replace("/login/?next=/", "/login/?next=%2F").replace("/", "%2F")
     )
