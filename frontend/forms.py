@@ -323,7 +323,7 @@ class ChannelForm(forms.Form):
     address = forms.CharField(
         label="Address",
         max_length=ADDRESS_LIMIT,
-        help_text="Of a webhook: https://… Of an e-mail: the mailbox. Of a chat: see below.",
+        help_text="Webhook: https://…; e-mail: the mailbox; chat: see below.",
         widget=forms.TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
     )
     events = forms.MultipleChoiceField(

@@ -302,7 +302,7 @@ def file_size(value: float | None) -> str:
 
 @register.filter
 def seconds_text(value: float | None) -> str:
-    """Format seconds for readers: 0.0123 -> "12 ms", 75 -> "1 min 15 s"."""
+    """Format seconds for readers: 0.0123 -> "12 ms", 75 -> "1 min 15 s", 300 -> "5 min"."""
     if value is None:
         return NOTHING
     if value < 1:
@@ -311,9 +311,8 @@ def seconds_text(value: float | None) -> str:
         return f"{value:.1f} s"
     minutes, seconds = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {seconds} s"
+    parts = ((hours, "h"), (minutes, "min")) if hours else ((minutes, "min"), (seconds, "s"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
 
 
 @register.filter

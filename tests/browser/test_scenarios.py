@@ -32,7 +32,7 @@ def test_scenarios_are_compared_under_prices_of_the_address(admin: Visitor) -> N
     admin.open("/what-if/1/")
     cost = page.get_by_role("row").filter(has_text="Cost of all accelerators")
     expect(cost.locator("td").nth(2)).to_have_text("\N{EN DASH}")
-    page.get_by_label("Price of t4 an hour in scenario 1").fill("3")
+    page.get_by_label("Price of t4 per hour in scenario 1").fill("3")
     page.get_by_role("button", name="Recalculate costs").click()
     # 16 at 0.05 and 2 at 3 an hour, for 300 s.
     expect(cost.locator("td").nth(2)).to_contain_text("0.57")

@@ -57,7 +57,7 @@ def test_shares_of_kinds_are_shown_and_changed(vision: Project, ada: Client, adm
     vision.refresh_from_db()
     assert (vision.guaranteed_by_kind, vision.limit_by_kind) == ({"cpu": 3}, {"cpu": 4})
     shown = page(ada, address)
-    assert '<td class="number" data-label="limit of it">4</td>' in shown
+    assert '<td class="number" data-label="limit">4</td>' in shown
     assert "<dt>Borrowed</dt><dd>none</dd>" in shown
     assert "Borrowed now" not in page(ada, "/usage/")
     assert "2, 3 cpu" in page(ada, "/projects/")

@@ -78,7 +78,7 @@ class SubmissionSerializer(serializers.Serializer):
         label="Tags",
         help_text="Words to find and group jobs by, separated by commas.",
     )
-    note = NoteField(default="", label="Note", help_text="What this job is to show.")
+    note = NoteField(default="", label="Note", help_text="What the job is meant to show.")
     task = EnumField(
         Task,
         default=Task.TRAIN,

@@ -15,7 +15,7 @@ from jobs.selectors.access import text_for
 
 #: Kinds of events that channels can ask for, in words.
 JOB_EVENTS = {
-    "running": "training started",
+    "running": "started training",
     "finished": "finished",
     "failed": "failed",
     "invalid": "refused by its validation",
