@@ -41,6 +41,10 @@ TEXT_SIZES = """() => [...document.querySelectorAll("main *, header *")]
     .filter(one => [...one.childNodes].some(n => n.nodeType === 3 && n.textContent.trim()))
     .filter(one => one.getClientRects().length)
     .map(one => parseFloat(getComputedStyle(one).fontSize))"""
+NAVIGATION_SCROLLS = """() => {
+    const nav = document.querySelector(".nav");
+    return nav.scrollWidth > nav.clientWidth;
+}"""
 OUTSIDE_THEIR_BADGE = """() => [...document.querySelectorAll(".pill")].some(
     one => one.getClientRects().length
         && one.clientHeight < parseFloat(getComputedStyle(one).fontSize) * 1.2)"""
@@ -59,6 +63,8 @@ def test_every_page_is_drawn_accessible_and_fits(
             found = visitor.page.evaluate(AUDIT) + visitor.page.evaluate(OVERLAPS)
             if visitor.page.evaluate("document.documentElement.scrollWidth > innerWidth"):
                 found.append("it is wider than the window")
+            if visitor.page.evaluate(NAVIGATION_SCROLLS):
+                found.append("the main navigation is wider than the window")
             if visitor.page.evaluate(HURT):
                 found.append("a name or a log is read as HTML")
             if found:
