@@ -120,7 +120,7 @@ def saved_filter(request: HttpRequest) -> HttpResponse:
             filter_delete(person(request), number)
         else:
             kept = filter_save(person(request), request.POST.get("name", ""), query, timezone.now())
-            messages.success(request, f"This filter is kept as “{kept.name}”.")
+            messages.success(request, f"This filter is saved as “{kept.name}”.")
     except ControlPlaneError as error:
         messages.error(request, words(error))
     return redirect(f"{reverse('jobs')}?{query}".rstrip("?"))

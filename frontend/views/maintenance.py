@@ -41,7 +41,6 @@ class WindowForm(forms.Form):
         label="Reason",
         max_length=500,
         help_text="All users see it.",
-        widget=forms.TextInput(attrs={"autocomplete": "off"}),
     )
 
     def __init__(self, data: Any, rows: list[Node], initial: dict[str, Any]) -> None:

@@ -99,15 +99,25 @@ def test_back_and_reload_send_no_form_again(
     page.remove_listener("request", note)
 
 
-def test_what_was_typed_is_shown_after_the_session_has_ended(browser: Browser, site: Site) -> None:
+def test_what_was_typed_is_not_lost_with_the_server_or_the_session(
+    browser: Browser, site: Site
+) -> None:
     visitor = visit(browser, site, "ada")
     page = visitor.page
     address = f"/jobs/{JOB['running']}/"
     visitor.open(address)
+    note, save = page.get_by_label("Note"), page.get_by_role("button", name="Save tags and note")
     page.locator(".labels > summary").click()
-    page.get_by_label("Note").fill("a thought of many words")
+    note.fill("a thought of many words")
+    page.route("**/describe/", lambda route: route.fulfill(status=502, body="no server"))
+    save.click()
+    expect(page.get_by_text("no server")).to_be_visible()
+    page.go_back()
+    expect(note).to_be_visible()
+    expect(note).to_have_value("a thought of many words")
+    page.unroute("**/describe/")
     sessions_end(site, "ada")
-    page.locator(".labels").get_by_role("button", name="Save tags and note").click()
+    save.click()
     expect(page.get_by_role("heading", name="Not sent")).to_be_visible()
     expect(page.get_by_text("a thought of many words")).to_be_visible()
     page.get_by_role("link", name="Log in").click()

@@ -86,7 +86,7 @@ function startSelfSubmitting() {
 
 // A browser that comes back fills in what was typed, and tells nobody: it may be in a closed section.
 function openTyped() {
-  for (const section of document.querySelectorAll("form details:not(.menu)")) {
+  for (const section of document.querySelectorAll("details:not(.menu)")) {
     if ([...section.querySelectorAll("input, select, textarea")].some(isDirty)) section.open = true;
   }
 }
