@@ -61,9 +61,10 @@ function startMenus() {
   });
 }
 
-const DOUBLE_CLICK_MS = 3000;
+const ANSWER_MS = 15000;
 
-// A login in another tab has given this browser a new token, and a double click is meant once.
+// A login in another tab has given this browser a new token, and clicks before the answer are meant
+// once.
 function startForms() {
   document.addEventListener("submit", ({ target: form }) => {
     const cookie = document.cookie.match(/(?:^|; )virtualflow_csrf=([^;]+)/);
@@ -73,7 +74,7 @@ function startForms() {
   document.addEventListener("submit", (event) => {
     const { dataset, method } = event.target;
     if (method !== "post" || event.defaultPrevented) return;
-    if (Date.now() - Number(dataset.sentAt ?? 0) < DOUBLE_CLICK_MS) event.preventDefault();
+    if (Date.now() - Number(dataset.sentAt ?? 0) < ANSWER_MS) event.preventDefault();
     else dataset.sentAt = Date.now();
   });
 }
