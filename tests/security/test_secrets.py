@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -32,7 +32,7 @@ from jobs.selectors.secrets import JOB_SECRETS_LIMIT_BYTES
 from jobs.services.cluster.secrets import SECRETS_LIMIT, VALUE_LIMIT_BYTES, secret_store
 from jobs.services.failures.unsendable import unsendable_end
 from tests.agents.builders import agent_settings, run_directory, wanted_trainer, wanted_validation
-from tests.agents.conftest import DrivenAgent, wait_until
+from tests.agents.conftest import DrivenAgent, trainers_below, wait_until
 from tests.agents.control_plane import ControlPlane
 from tests.jobs.test_authorisation import routes
 from tests.jobs.world import World
@@ -364,6 +364,16 @@ def test_a_validation_has_it_and_its_result_is_masked(plane: ControlPlane, drive
     assert leaks(repr(plane.batches)) == []
 
 
+def written_memory(pid: int) -> Iterator[bytes]:
+    """Read what a process has written: a copy of it is in all that it forks."""
+    with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
+        for place, rights, *_ in map(str.split, maps):
+            if rights.startswith("rw"):
+                start, end = (int(number, 16) for number in place.split("-"))
+                memory.seek(start)
+                yield memory.read(end - start)
+
+
 @pytest.mark.timeout(180)
 def test_a_forked_process_has_it_and_the_next_one_does_not(
     plane: ControlPlane, drive: Drive, state_dir: Path
@@ -372,6 +382,8 @@ def test_a_forked_process_has_it_and_the_next_one_does_not(
     driven.until(lambda: list((state_dir / "fork_servers").glob("*/warm")))
     plane.want(with_secret(plane, play="finish"))
     driven.until(lambda: plane.report(1, 0, ReportKind.EXITED))
+    (server,) = trainers_below(state_dir / "fork_servers")
+    assert not [part for part in written_memory(server.pid) if b"line of it" in part]
     plane.want(wanted_trainer(plane, job_id=2, play="finish"))
     driven.until(lambda: plane.report(2, 0, ReportKind.EXITED))
     first, second = (plane.report(job, 0, ReportKind.PHASE) for job in (1, 2))

@@ -2,8 +2,10 @@
 
 A request is one line of JSON on standard input, the reply one line on standard output: the process
 id of the forked process, or 0 if forking failed. At end of input (the agent is gone) the server
-ends; what it has forked goes on. The server has no port, no model and no device: TensorFlow is
-imported, but its runtime is not initialised, and CUDA's driver library is not loaded before that.
+ends; what it has forked goes on. Only the forked process reads its request: every later one gets a
+copy of the server's memory, which therefore never holds the secrets of a job. The server has no
+port, no model and no device: TensorFlow is imported, but its runtime is not initialised, and CUDA's
+driver library is not loaded before that.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import sys
 import tempfile
 import traceback
@@ -58,27 +61,28 @@ class ForkRequest:
 
 def fork_server_run(folder: Path, warm_up: Callable[[], object]) -> ForkRequest:
     """Serve requests until the input ends; returns in forked processes only, with their request."""
-    requests = sys.stdin.buffer
+    requests = select.poll()
+    requests.register(sys.stdin.fileno(), select.POLLIN)
     replies = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever imports print is no reply
     warm_up()
     (folder / WARM_FILE).touch()
     while True:
-        line = requests.readline()
-        if not line.endswith(b"\n"):
+        ((_, event),) = requests.poll()
+        if not event & select.POLLIN:
             os._exit(0)
-        request = ForkRequest(**json.loads(line))
-        pid = _fork(request)
-        if pid is None:
+        pid, request = _fork()
+        if request is not None:
             os.close(replies)
             return request
         os.write(replies, b"%d\n" % pid)
 
 
-def _fork(request: ForkRequest) -> int | None:
-    """Fork a process that is no child of this one; returns its id (0: failed), None inside it.
+def _fork() -> tuple[int, ForkRequest | None]:
+    """Fork a process that is no child of this one; returns its id (0: failed), the request in it.
 
-    The process in between ends at once, so that the agent, a child subreaper, becomes the parent.
+    The process in between reads the request and ends at once, so that the agent, a child subreaper,
+    becomes the parent.
     """
     read_end, write_end = os.pipe()
     between = os.fork()
@@ -86,8 +90,9 @@ def _fork(request: ForkRequest) -> int | None:
         os.close(write_end)
         os.waitpid(between, 0)
         with os.fdopen(read_end, "rb") as pipe:
-            return int(pipe.read() or 0)
+            return int(pipe.read() or 0), None
     try:
+        request = ForkRequest(**json.loads(sys.stdin.buffer.readline()))
         if os.fork():
             os._exit(0)
         os.close(read_end)
@@ -99,7 +104,7 @@ def _fork(request: ForkRequest) -> int | None:
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(EXIT_NOT_FORKED)
-    return None
+    return os.getpid(), request
 
 
 def _become(request: ForkRequest) -> None:
