@@ -240,6 +240,12 @@ class Isolation:
         if uid is not None:
             _helper_run(*self._kill_arguments(uid))
 
+    def kill_begin(self, run_dir: Path) -> None:
+        """Have all processes of a run directory's user killed; call again until it is cleared."""
+        uid = self._users.get(run_dir)
+        if uid is not None:
+            self._is_killed(uid)
+
     def _kill_arguments(self, uid: int) -> tuple[str, str, str]:
         return "--kill", str(uid), str(uid if self._uids is None else self._uids[0])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import signal
 import subprocess
@@ -31,6 +32,8 @@ from agents.trainer.contract.plain_files import plain_file_append
 START_TOLERANCE_S = 2.0
 #: Time between SIGTERM and SIGKILL for children of a dead leader.
 ORPHAN_GRACE_S = 1.0
+#: Time after SIGKILL in which even a process that frees much memory has ended.
+KILL_LIMIT_S = 10.0
 
 #: Variables that trainers inherit from the agent; all others, such as tokens, are excluded.
 KEPT_VARIABLES = (
@@ -120,6 +123,7 @@ class OwnedProcess:
         self._is_leader_gone = False
         self._is_gone = False
         self._kill_at: float | None = None
+        self._killed_at = math.inf
 
     def starved_s(self) -> float:
         """Return the seconds for which others had the processors that the leader wanted.
@@ -240,7 +244,16 @@ class OwnedProcess:
                 _signal_each(left, signal.SIGTERM)
         if not self._is_gone and self._kill_at is not None and now >= self._kill_at:
             self._signal(signal.SIGKILL)
+            self._killed_at = min(self._killed_at, now)
         return self._is_gone
+
+    def outlives_kill(self, now: float) -> bool:
+        """Return whether `is_gone` has sent SIGKILL long ago, and something is left all the same.
+
+        The leader's status stays with a process that traces it, and processes that fork all the
+        time are not all found.
+        """
+        return now - self._killed_at > KILL_LIMIT_S
 
     def _has_leader_ended(self) -> bool:
         if self._child is not None:

@@ -276,6 +276,8 @@ class TrainerHandle:
             self._report_memory_kill(process)
             self._close(self._exit_code(process))
             return
+        if process.outlives_kill(now):
+            self._around.isolation.kill_begin(self.directory.path)
         if process.exit_code is None:
             self._memory_kills.note(now)
         self.log_tail.trim()

@@ -169,7 +169,10 @@ class ValidationAttempt:
         if now >= self._deadline and not process.is_ending and self._is_too_long(now, process):
             self._has_timed_out = process.exit_code is None
             process.kill()
-        if not process.is_gone(now) or not self._around.isolation.is_cleared(self.path):
+        is_gone = process.is_gone(now)
+        if not is_gone and process.outlives_kill(now):
+            self._around.isolation.kill_begin(self.path)
+        if not is_gone or not self._around.isolation.is_cleared(self.path):
             self._trim_log()
             return
         if self._is_unwanted:

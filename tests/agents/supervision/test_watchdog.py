@@ -17,8 +17,11 @@ import pytest
 from agents import loop
 from agents.session import uploads
 from agents.session.report_queue import ReportQueue
+from agents.supervision import processes
 from agents.supervision.heartbeat import Pulse
+from agents.supervision.isolation import Isolation
 from agents.supervision.log_tail import LogTail
+from agents.supervision.processes import OwnedProcess
 from agents.supervision.run_directory import RunDirectory
 from agents.supervision.validations import ValidationAttempt
 from agents.supervision.watchdog import CHECK_S, Watchdog
@@ -179,3 +182,27 @@ def test_an_error_while_killing_ends_no_watch(caplog: pytest.LogCaptureFixture) 
             assert ended.wait(60.0)
     watchdog.close()
     assert "what the agent waits for cannot be killed" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["trainer", "validation"])
+def test_what_outlives_its_kill_takes_all_processes_of_its_user_along(
+    what: str, plane: ControlPlane, drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that traces the leader has its status first, and the agent never."""
+    killed: list[str] = []
+    has_ended = OwnedProcess._has_leader_ended
+    monkeypatch.setattr(processes, "KILL_LIMIT_S", 0.1)
+    monkeypatch.setattr(
+        OwnedProcess, "_has_leader_ended", lambda self: bool(killed) and has_ended(self)
+    )
+    monkeypatch.setattr(Isolation, "kill_begin", lambda _, run_dir: killed.append(run_dir.name))
+    driven = drive(grace_s=0.1)
+    if what == "trainer":
+        plane.want(wanted_trainer(plane))
+        driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+        plane.want()
+        driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    else:
+        plane.want(validations=[wanted_validation(plane, play="hang", timeout_s=0.5)])
+        driven.until(lambda: [row for batch in plane.batches for row in batch.validations])
+    assert killed == ["1-0" if what == "trainer" else "1-1"]
