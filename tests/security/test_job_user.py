@@ -10,7 +10,7 @@ import pytest
 
 from agents.supervision import processes
 from agents.supervision.isolation import JOB_USER_COMMAND
-from agents.trainer.contract.job_user import JobUser
+from agents.trainer.contract.job_user import OOM_SCORE, JobUser
 from tests.support.reachable import reachable_command, root_needed
 
 #: Asks for a namespace of users in each way, then makes a thread, a process and another namespace.
@@ -83,7 +83,7 @@ def test_limits_are_lowered_and_never_raised(before: str, then: str) -> None:
     user = JobUser(300_000, num_processes=500, num_files=500)
     command = ["prlimit", f"--nproc={before}", f"--nofile={before}", *JOB_USER_COMMAND, user.text()]
     shown = subprocess.run(
-        [*command, "/bin/sh", "-c", "cat /proc/self/limits"],
+        [*command, "/bin/sh", "-c", "cat /proc/self/limits /proc/self/oom_score_adj"],
         capture_output=True,
         text=True,
         check=True,
@@ -92,3 +92,4 @@ def test_limits_are_lowered_and_never_raised(before: str, then: str) -> None:
     limits = {line[:26].strip(): line[26:].split()[:2] for line in shown.stdout.splitlines()}
     assert limits["Max processes"] == limits["Max open files"] == [then, then]
     assert limits["Max core file size"] == ["0", "0"]
+    assert shown.stdout.endswith(f"\n{OOM_SCORE}\n")

@@ -26,6 +26,9 @@ from pathlib import Path
 #: Of variables that get the rest of their name when the process has become the user: before, they
 #: could steer a process that has rights (LD_PRELOAD).
 LATER_PREFIX = "VIRTUALFLOW_LATER_"
+#: Added, in thousandths of the memory, to what the kernel compares when memory runs out: it ends
+#: jobs first, also where the agent is protected from that, and neither a database nor the agent.
+OOM_SCORE = 500
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
@@ -74,6 +77,8 @@ def job_user_become(user: JobUser) -> None:
     if user.cgroup:
         (Path(user.cgroup) / "cgroup.procs").write_text("0")
     os.umask(0o077)
+    with contextlib.suppress(OSError):  # a read-only /proc
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_MSGQUEUE, 0)  # POSIX queues would stay, unseen where none is mounted
     _limit(resource.RLIMIT_NOFILE, user.num_files)
