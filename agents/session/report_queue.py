@@ -27,6 +27,8 @@ log = logging.getLogger("agents")
 
 #: Size of one read from a file; a longer line is dropped.
 READ_BYTES = 256 * 1024
+#: A shorter line is no report. A file of empty ones would take seconds to be parsed line by line.
+LEAST_BYTES = 64
 #: Bytes of reports that are sent of a trainer, and more for each second since its start: some 100
 #: epochs or reports of steps a second.
 BURST_BYTES, BYTES_A_SECOND = 16 * 1024 * 1024, 64 * 1024
@@ -137,6 +139,8 @@ def read_reports(
     found = []
     for line, end_offset in whole_lines(path, offset, READ_BYTES):
         offset = end_offset
+        if len(line) < LEAST_BYTES:
+            continue
         try:
             report = decode(TrainerReport, storable(json_parse(line)))
         except ValueError as error:

@@ -75,6 +75,18 @@ def test_queue_drops_a_line_that_is_too_long_and_goes_on(tmp_path: Path) -> None
     assert found == [0, 2]
 
 
+def test_queue_parses_no_line_that_is_too_short_for_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[bytes] = []
+    monkeypatch.setattr(report_queue, "json_parse", lambda one: parsed.append(one) or {})
+    directory = run_directory(tmp_path)
+    shortest = line(0, job_id=1, slot=0, kind="left").replace(b" ", b"")
+    directory.reports.write_bytes(b"{}\n" * 1000 + b"\n" * 1000 + shortest)
+    assert not sent(ReportQueue(directory))
+    assert [one + b"\n" for one in parsed] == [shortest]
+
+
 def test_queue_ends_with_the_agents_own_reports(tmp_path: Path) -> None:
     directory = run_directory(tmp_path)
     junk = b"no report\n" * (READ_BYTES // 10 + 10)
