@@ -363,7 +363,7 @@ def processes_of(
 def _has_variable(pid: int, variable: bytes) -> bool:
     """Return whether the first `ENVIRONMENT_BYTES` of a process's environment have a variable."""
     with Path(f"/proc/{pid}/environ").open("rb", buffering=0) as file:
-        return variable in file.read(ENVIRONMENT_BYTES).split(b"\0")
+        return b"\0%b\0" % variable in b"\0%b\0" % file.read(ENVIRONMENT_BYTES)
 
 
 def uids_of(pid: int) -> Sequence[int]:
