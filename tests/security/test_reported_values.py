@@ -20,7 +20,7 @@ from controlplane.core.protocol.reported_values import facts_read, report_read
 from controlplane.core.protocol.wire import LogChunk, ReportKind, TrainerReport, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
 from jobs.api.jobs.submission_request import submission_read
-from jobs.models import ClusterSetting, Event, Job, StepReport, Validation
+from jobs.models import Artifact, ClusterSetting, Event, Job, StepReport, Validation
 from jobs.selectors.dry_run import submission_outlook
 from jobs.selectors.estimates.job import fits_forget
 from jobs.selectors.logs import log_tail
@@ -150,9 +150,13 @@ class TestReports:
         monkeypatch.setattr(events, "REPORTED_LIMIT", 2)
         world, job, _ = jobs
         played, trainer = world.leader_of(job)
+        Artifact.objects.create(
+            job=job, name="checkpoint.npz", generation=1, size_bytes=1, at=world.now
+        )
         for number in range(4):
             checkpoint = {"step": 10, "file": "a", "sha256": "b", "bytes": 1, "is_last": False}
             played.say(trainer, ReportKind.CHECKPOINTED, upload_errors={"a": "c"}, **checkpoint)
+            played.say(trainer, ReportKind.CHECKPOINTED, **checkpoint | {"step": 11 + number})
             part = {"first": 0, "end": 1, "file": "a", "bytes": 1}
             played.say(trainer, ReportKind.PART, upload_errors={"a": "c"}, **part)
             played.say(trainer, ReportKind.DIGEST, role="after", step=10, sha256=f"{number:064}")
@@ -160,6 +164,7 @@ class TestReports:
         for kind in ("checkpoint_lost", "part_lost", "digest_mismatch"):
             texts = [one.message for one in Event.objects.filter(job=job, kind=kind).order_by("id")]
             assert [text.endswith("not listed") for text in texts] == [False, True]
+        assert job.events.filter(kind="checkpointed").count() == 1
 
     def test_the_owner_is_told_once_of_refused_reports(self, jobs: Jobs) -> None:
         world, job, _ = jobs

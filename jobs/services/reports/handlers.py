@@ -55,6 +55,7 @@ _TRAINER_FAILURES = frozenset(
     }
 )
 _SLOTS_LIMIT = 256
+_CHECKPOINT_EVENTS_APART = datetime.timedelta(seconds=5)
 
 
 def generation_advance(job: Job, now: datetime.datetime) -> bool:
@@ -143,13 +144,7 @@ def _checkpointed(context: ReportContext, allocation: Allocation, report: Traine
         name=CHECKPOINT,
         generation=report.generation,
     ).update(step=step, epoch=report.data.get("epoch")):
-        event_add(
-            "checkpointed",
-            f"State of step {step} saved ({report.data['bytes'] / 1e6:.1f} MB)",
-            now=context.now,
-            job=context.job,
-            data={"step": step, "sha256": report.data["sha256"]},
-        )
+        _checkpoint_note(context, allocation, report)
     if report.data.get("is_last") is False:
         return  # a checkpoint during training, which continues
     job = context.job
@@ -157,6 +152,24 @@ def _checkpointed(context: ReportContext, allocation: Allocation, report: Traine
         step=step, switched_at=context.now
     )
     Allocation.objects.filter(id=allocation.pk, left_at=None).update(left_at=context.now)
+
+
+def _checkpoint_note(context: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
+    """Add the event of a stored checkpoint, but few: job code can report one at will."""
+    job, now, data = context.job, context.now, report.data
+    since = now - _CHECKPOINT_EVENTS_APART
+    is_beside = data.get("is_last") is False
+    if allocation.left_at or (
+        is_beside and job.events.filter(kind="checkpointed", at__gt=since).exists()
+    ):
+        return
+    event_add(
+        "checkpointed",
+        f"State of step {data['step']} saved ({data['bytes'] / 1e6:.1f} MB)",
+        now=now,
+        job=job,
+        data={"step": data["step"], "sha256": data["sha256"]},
+    )
 
 
 def _part(context: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
