@@ -261,6 +261,21 @@ def test_a_demand_does_not_depend_on_the_nodes_that_a_group_chose() -> None:
     assert held(rested_at) == {1: 4, 2: 3}
 
 
+@pytest.mark.parametrize("name", ["fifo", "goodput_fair"])
+def test_guarantees_of_the_same_accelerators_are_not_given_in_turns(name: str) -> None:
+    """One project lost what it had to the other one, and took it back at the next decision."""
+    jobs = [
+        replace(job_make(1, least=3, most=3, at=9.0, kinds="slow"), project=VISION),
+        replace(job_make(2, least=2, most=3, at=0.0, kinds="slow"), project=SPEECH),
+    ]
+    quota = ProjectQuota(guaranteed=3)
+    snapshot = replace(
+        snapshot_make(accelerators_make("slow slow slow", "fast fast fast"), *jobs),
+        projects={VISION: quota, SPEECH: quota},
+    )
+    assert decide(rested(snapshot, name), name).resizes == ()
+
+
 @every_policy
 def test_a_guarantee_starts_on_what_another_group_leaves_idle(name: str) -> None:
     """The job of no project moved to the idle one in each cycle, and the other one waited."""

@@ -242,7 +242,8 @@ class _Frame:
 
         Where a group uses fewer than it may, or a job waits for what another one has to leave, the
         groups choose once more, the others without what they leave idle: a job may then start at
-        once, or stay where it is.
+        once, or stay where it is. Groups that hold accelerators come first, so that two whose
+        guarantees are of the same accelerators do not have them in turns.
         """
         pools = Pools(whole, apart, self._need)
         by_key = {group.key: group for group in apart}
@@ -254,7 +255,7 @@ class _Frame:
             return {key: self._part(whole, by_key[key], row) for key, row in choice.items()}
 
         parts = decided(chosen(budgets))
-        for key in budgets:
+        for key in sorted(budgets, key=lambda key: (not pools.is_holding(key), key)):
             if parts[key].total == budgets[key] and not parts[key].num_late:
                 continue
             used = {one: part.total for one, part in parts.items()} | {key: budgets[key]}

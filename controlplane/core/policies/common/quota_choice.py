@@ -127,6 +127,10 @@ class Pools:
                 size = Counter(one.node_id for one in row)
                 row.sort(key=lambda one: (-size[one.node_id], one.node_id, one.index))
 
+    def is_holding(self, key: str) -> bool:
+        """Return whether a job of a group holds accelerators."""
+        return bool(self._held[key])
+
     def wishes(
         self, group: QuotaGroup, budget: int, chosen: Mapping[str, int]
     ) -> Iterator[Accelerator]:
