@@ -17,12 +17,12 @@ import numpy as np
 from controlplane.core.policies.common.kinds import cannot_start, kinds_assign
 from controlplane.core.policies.common.rates import (
     Floats,
+    largest_nodes,
     left_s,
     packed_rates,
-    rooms_of,
     without_still_models,
 )
-from controlplane.core.scheduling.pools import arrival_order
+from controlplane.core.scheduling.pools import arrival_order, capacity_by_kind
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
@@ -63,8 +63,7 @@ def optimus(snapshot: Snapshot) -> Decision:
 
 
 def _pool(snapshot: Snapshot, kind: str, members: Sequence[Job]) -> _KindPool:
-    rooms = rooms_of(snapshot, kind)
-    capacity, per_node = sum(rooms.values()), max(rooms.values())
+    capacity, per_node = capacity_by_kind(snapshot)[kind], largest_nodes(snapshot)[kind]
     alone = {job.id: left_s(job, kind, 1, 1) for job in members}
     known = [seconds for seconds in alone.values() if seconds is not None]
     typical = sum(known) / len(known) if known else UNKNOWN_S

@@ -26,7 +26,7 @@ from controlplane.core.estimates.loss_prediction import NoForecast
 from controlplane.core.policies.common.fair_fill import progressive_fill
 from controlplane.core.policies.common.kinds import cannot_start, kinds_assign
 from controlplane.core.policies.common.loss_gains import EPOCH_S, Gains, gains_of
-from controlplane.core.policies.common.rates import rooms_of
+from controlplane.core.policies.common.rates import largest_nodes
 from controlplane.core.scheduling.pools import arrival_order, capacity_by_kind, held_by_kind
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
@@ -72,7 +72,7 @@ def slaq(snapshot: Snapshot) -> Decision:
     """Give accelerators to the jobs whose loss they lower most in the next seconds."""
     kinds = kinds_assign(snapshot)
     capacity = capacity_by_kind(snapshot)
-    held = held_by_kind(snapshot)
+    per_node, held = largest_nodes(snapshot), held_by_kind(snapshot)
     carried = snapshot.carried if isinstance(snapshot.carried, SlaqState) else SlaqState(0.0, {})
     going_on = 0.0 < carried.until - snapshot.now <= EPOCH_S
     shares: dict[JobId, Share] = {}
@@ -82,7 +82,7 @@ def slaq(snapshot: Snapshot) -> Decision:
         pool = _Pool(
             kind=kind,
             capacity=total,
-            per_node=max(rooms_of(snapshot, kind).values()),
+            per_node=per_node[kind],
             now=snapshot.now,
             jobs=tuple(members),
             held={job.id: held[job.id][kind] for job in members if held[job.id][kind]},

@@ -56,7 +56,7 @@ def srtf(snapshot: Snapshot) -> Decision:
     """Serve jobs in order of the time that they would still take, each with its full demand."""
     snapshot = without_still_models(snapshot)
     capacity = capacity_by_kind(snapshot)
-    per_node = snapshot.largest_nodes or largest_nodes(snapshot)
+    per_node = largest_nodes(snapshot)
     held = held_by_kind(snapshot)
     claims = [_claim(job, capacity, per_node, held_kind(held[job.id])) for job in snapshot.jobs]
     claims.sort(

@@ -187,8 +187,8 @@ class Snapshot:
         maintenance: nodes that are given work again at a known time (see `maintenance`).
         sweeps: sweeps by number, whose jobs beyond the limit wait (see `sweeps`).
         projects: quotas of the projects that have any (see `policies.common.projects`).
-        largest_nodes: kind -> most accelerators on a node of the cluster, in a part of it that a
-            group of jobs has chosen; empty: the snapshot is no such part.
+        node_sizes: kind -> its accelerators on each node of the cluster, the largest first, in a
+            part of it that a group of jobs has chosen; empty: the snapshot is no such part.
         carried: state that the same policy left in its last decision, of the type in
             `policies.POLICY_STATES`. It may be missing at any time (another policy, an upgrade);
             losing it costs decision quality or speed, not correctness.
@@ -208,7 +208,7 @@ class Snapshot:
     maintenance: tuple[Maintenance, ...] = ()
     sweeps: Mapping[int, Sweep] = field(default_factory=dict)
     projects: Mapping[ProjectId, ProjectQuota] = field(default_factory=dict)
-    largest_nodes: Mapping[str, int] = field(default_factory=dict)
+    node_sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     carried: object | None = None
 
     def manned(self, job_id: JobId) -> tuple[AcceleratorId, ...]:

@@ -48,8 +48,8 @@ def job_of(job_id: int, *, most: int = 8, least: int = 1, **changes: object) -> 
 
 
 def test_configurations_are_powers_of_two_up_to_a_node_then_whole_nodes() -> None:
-    assert counts_of(Kind("gpu", (4, 4, 4))) == (1, 2, 4, 8, 12)
-    assert counts_of(Kind("gpu", (6, 3))) == (1, 2, 4, 6, 9)
+    assert counts_of(Kind("gpu", (4, 4, 4), 12)) == (1, 2, 4, 8, 12)
+    assert counts_of(Kind("gpu", (6, 3), 9)) == (1, 2, 4, 6, 9)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_configurations_are_powers_of_two_up_to_a_node_then_whole_nodes() -> Non
 def test_a_job_starts_on_its_least_and_at_most_doubles(
     least: int, most: int, had: int, expected: list[int]
 ) -> None:
-    kind = Kind("gpu", (4, 4))
+    kind = Kind("gpu", (4, 4), 8)
     job = job_of(1, least=least, most=most, most_accelerators=had)
     found = configurations_of(job, kind, counts_of(kind))
     assert [one.count for one in found] == expected

@@ -261,6 +261,23 @@ def test_a_demand_does_not_depend_on_the_nodes_that_a_group_chose() -> None:
     assert held(rested_at) == {1: 4, 2: 3}
 
 
+def test_speeds_do_not_depend_on_the_nodes_that_a_group_chose() -> None:
+    """Two were no faster than one on a part of single ones, and faster on one with a pair."""
+    parallel = replace(job_make(1, most=4), performance=Speed(distance=1.0), tier=Tier.URGENT)
+    blocked = replace(job_make(2, least=3, at=10.0), performance=Speed(), tier=Tier.URGENT)
+    low = replace(job_make(3, at=5.0), performance=Speed())
+    jobs = [replace(one, project=VISION, user=2) for one in (parallel, blocked, low)]
+    snapshot = replace(
+        snapshot_make(
+            accelerators_make("cpu cpu", "cpu", "cpu"),
+            *(replace(job, remaining_examples=1e4) for job in jobs),
+            held={1: (3, 4), 3: (1,)},
+        ),
+        projects={VISION: ProjectQuota(user_limit=3)},
+    )
+    assert decide(rested(snapshot, "optimus"), "optimus").resizes == ()
+
+
 @pytest.mark.parametrize("name", ["fifo", "goodput_fair"])
 def test_guarantees_of_the_same_accelerators_are_not_given_in_turns(name: str) -> None:
     """One project lost what it had to the other one, and took it back at the next decision."""

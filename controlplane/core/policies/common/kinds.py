@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.core.policies.common.rates import packed_rates, rooms_of
+from controlplane.core.policies.common.rates import largest_nodes, packed_rates
 from controlplane.core.scheduling.pools import (
     arrival_order,
     capacity_by_kind,
@@ -22,7 +22,7 @@ def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:
     """
     capacity = capacity_by_kind(snapshot)
     held = held_by_kind(snapshot)
-    per_node = {kind: max(rooms_of(snapshot, kind).values()) for kind in capacity}
+    per_node = largest_nodes(snapshot)
     kinds: dict[JobId, str] = {}
     weights = dict.fromkeys(capacity, 0.0)
     for job in arrival_order(snapshot.jobs):

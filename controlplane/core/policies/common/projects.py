@@ -39,7 +39,7 @@ from controlplane.core.policies.common.quota_states import (
     joined,
     main_state,
 )
-from controlplane.core.policies.common.rates import largest_nodes
+from controlplane.core.policies.common.rates import node_sizes
 from controlplane.core.scheduling.placement import place
 from controlplane.core.scheduling.pools import capacity_by_kind
 from controlplane.core.values.explanations import Reason, reason
@@ -90,8 +90,8 @@ class _Frame:
         jobs = tuple(
             limited.get(job.id, job) for job in self._snapshot.jobs if job.id not in self._reasons
         )
-        sizes = self._snapshot.largest_nodes or largest_nodes(self._snapshot)
-        whole = replace(self._snapshot, jobs=jobs, carried=self._main, largest_nodes=sizes)
+        sizes = node_sizes(self._snapshot)
+        whole = replace(self._snapshot, jobs=jobs, carried=self._main, node_sizes=sizes)
         decision = self._policy(whole) if jobs else Decision({}, {}, carried=self._main)
         self._wanted_by_kind = self._guarantees_by_kind(groups)
         self._wanted = {

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.scheduling.pools import capacity_by_kind
 from controlplane.core.values.types import Job, Snapshot
 
 Floats = NDArray[np.float64]
@@ -28,9 +28,21 @@ def rooms_by_kind(snapshot: Snapshot) -> dict[str, dict[int, int]]:
     return rooms
 
 
+def node_sizes(snapshot: Snapshot) -> Mapping[str, tuple[int, ...]]:
+    """Return the accelerators of each kind on each node of the whole cluster, the largest first.
+
+    A demand or speed that followed the nodes of a part, which its jobs have chosen by what they
+    hold, would change with every decision that it causes.
+    """
+    return snapshot.node_sizes or {
+        kind: tuple(sorted(rooms.values(), reverse=True))
+        for kind, rooms in rooms_by_kind(snapshot).items()
+    }
+
+
 def largest_nodes(snapshot: Snapshot) -> dict[str, int]:
-    """Return the most accelerators of each kind on one node."""
-    return {kind: max(rooms.values()) for kind, rooms in rooms_by_kind(snapshot).items()}
+    """Return the most accelerators of each kind on one node of the whole cluster."""
+    return {kind: sizes[0] for kind, sizes in node_sizes(snapshot).items()}
 
 
 def rate(job: Job, kind: str, count: int, num_nodes: int) -> float:
@@ -53,16 +65,13 @@ def without_still_models(snapshot: Snapshot) -> Snapshot:
     Such a model tells nothing: the speed of the job is unknown. One that is positive on another
     kind of the cluster than those of a group's part stays.
     """
-    per_node = snapshot.largest_nodes or largest_nodes(snapshot)
-    capacity = {} if snapshot.largest_nodes else capacity_by_kind(snapshot)
+    sizes = node_sizes(snapshot)
 
     def is_still(job: Job) -> bool:
         most = job.max_accelerators
         return job.performance is not None and not any(
-            packed_rates(job, kind, min(most, capacity.get(kind, most)), size)[
-                job.min_accelerators :
-            ].any()
-            for kind, size in per_node.items()
+            packed_rates(job, kind, min(most, sum(rooms)), rooms[0])[job.min_accelerators :].any()
+            for kind, rooms in sizes.items()
             if job.accepts(kind)
         )
 

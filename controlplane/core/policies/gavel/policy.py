@@ -17,8 +17,8 @@ import numpy as np
 from controlplane.core.policies.common.kinds import cannot_start
 from controlplane.core.policies.common.rates import (
     full_demand,
+    largest_nodes,
     packed_rates,
-    rooms_of,
     without_still_models,
 )
 from controlplane.core.policies.gavel.program import Floats, time_fractions
@@ -119,9 +119,9 @@ def _demands(
     """Return the full demand of each job on each kind and its throughput with it."""
     demands = np.zeros((len(jobs), len(kinds)))
     throughputs = np.zeros((len(jobs), len(kinds)))
+    capacity, sizes = capacity_by_kind(snapshot), largest_nodes(snapshot)
     for column, kind in enumerate(kinds):
-        rooms = rooms_of(snapshot, kind)
-        total, per_node = sum(rooms.values()), max(rooms.values())
+        total, per_node = capacity[kind], sizes[kind]
         for row, job in enumerate(jobs):
             count = full_demand(job, kind, total, per_node) if job.accepts(kind) else 0
             if count:

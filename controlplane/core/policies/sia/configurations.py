@@ -27,15 +27,16 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of accelerator and the sizes of its nodes, the largest first."""
+    """A kind of accelerator.
+
+    Attributes:
+        node_sizes: those of the nodes of the whole cluster, the largest first.
+        capacity: accelerators to give out, of the cluster or of a part of it.
+    """
 
     name: str
     node_sizes: tuple[int, ...]
-
-    @property
-    def capacity(self) -> int:
-        """Accelerators in all."""
-        return sum(self.node_sizes)
+    capacity: int
 
     @property
     def per_node(self) -> int:
@@ -44,9 +45,9 @@ class Kind:
 
 
 def counts_of(kind: Kind) -> tuple[int, ...]:
-    """List the counts on a kind: powers of two up to a node, then whole nodes."""
+    """List the counts on a kind: powers of two up to a node, then whole nodes, and all."""
     counts = {1 << i for i in range(kind.per_node.bit_length()) if 1 << i <= kind.per_node}
-    counts |= {int(total) for total in np.cumsum(kind.node_sizes)}
+    counts |= {int(total) for total in np.cumsum(kind.node_sizes)} | {kind.capacity}
     return tuple(sorted(counts))
 
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from controlplane.core.policies.common.kinds import cannot_start
-from controlplane.core.policies.common.rates import rooms_of, without_still_models
+from controlplane.core.policies.common.rates import node_sizes, without_still_models
 from controlplane.core.policies.pollux.policy import keep_factor
 from controlplane.core.policies.sia.configurations import (
     Configuration,
@@ -41,7 +41,12 @@ from controlplane.core.policies.sia.program import (
     choose,
     claim_weight,
 )
-from controlplane.core.scheduling.pools import arrival_order, held_by_kind, held_kind
+from controlplane.core.scheduling.pools import (
+    arrival_order,
+    capacity_by_kind,
+    held_by_kind,
+    held_kind,
+)
 from controlplane.core.values.explanations import Reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
@@ -55,14 +60,11 @@ MOST_KEEP = 0.99
 def sia(snapshot: Snapshot) -> Decision:
     """Choose the configurations that minimise the sum of all jobs' inverse square root goodputs."""
     snapshot = without_still_models(snapshot)
-    kinds = {
-        name: Kind(name, tuple(sorted(rooms_of(snapshot, name).values(), reverse=True)))
-        for name in sorted({one.kind for one in snapshot.accelerators})
-    }
+    sizes, capacity = node_sizes(snapshot), capacity_by_kind(snapshot)
+    kinds = {name: Kind(name, sizes[name], total) for name, total in capacity.items()}
     jobs = arrival_order(snapshot.jobs)
     current = _current(snapshot, kinds)
     choices = _choices(jobs, kinds, current, snapshot.now)
-    capacity = {name: kind.capacity for name, kind in kinds.items()}
     chosen = choose(choices, [claim_weight(job) for job in jobs], capacity)
     shares = {
         jobs[choice.row].id: Share(choice.configuration.kind, choice.configuration.count)
