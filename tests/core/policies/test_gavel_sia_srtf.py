@@ -191,6 +191,16 @@ def test_sia_leaves_a_job_where_a_resize_would_cost_more_than_it_brings() -> Non
     assert str(old.reasons[1]).startswith("Was grown 2→4 gpu; 2.29 useful examples/s")
 
 
+def test_sia_lets_a_job_stay_on_a_count_that_is_no_configuration() -> None:
+    """Three of four were left of a job that resizes cost much: it was stopped, and started."""
+    job = dataclasses.replace(
+        job_make(1, least=3, most=4), performance=Speed(), num_resizes=39, resize_s=0.8
+    )
+    nodes = accelerators_make("gpu gpu", "gpu gpu")
+    decision = sia(snapshot_make(nodes, job, held={1: (1, 2, 3)}))
+    assert decision.shares[1].count == 3
+
+
 def test_sia_says_why_a_job_waits() -> None:
     jobs = [job_of(i, most=1, weight=2.0 if i < 9 else 1.0) for i in range(1, 10)]
     decision = sia(snapshot_make(TWO_NODES, *jobs, now=1000.0))

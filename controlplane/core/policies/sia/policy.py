@@ -99,10 +99,12 @@ def _choices(
             for name, kind in kinds.items()
             for one in configurations_of(job, kind, counts[name])
         ]
+        own = current.get(job.id)
+        if own is not None and own not in configurations and _may_stay(job, own):
+            configurations.append(own)
         goodputs = goodputs_of(job, configurations, kinds)
         worst = goodputs[goodputs > 0.0].min(initial=np.inf)
         keep = min(max(keep_factor(job, now), LEAST_KEEP), MOST_KEEP)
-        own = current.get(job.id)
         for configuration, goodput in zip(configurations, goodputs, strict=True):
             if goodput <= 0.0:
                 continue
@@ -115,6 +117,12 @@ def _choices(
                 JobAssignment(row, configuration, float(goodput), utility, cost, is_held)
             )
     return choices
+
+
+def _may_stay(job: Job, own: Configuration) -> bool:
+    """Return whether what a job holds, of whatever count, is within its bounds."""
+    is_within = job.min_accelerators <= own.count <= job.max_accelerators
+    return is_within and job.accepts(own.kind)
 
 
 def _explain(
