@@ -394,6 +394,14 @@ def test_a_job_of_unknown_speed_begins_on_one_node() -> None:
     assert (share.count, len(share.by_node)) == (1, 1)
 
 
+def test_a_job_does_not_start_where_it_has_no_speed() -> None:
+    """While a job that has just begun occupies its kind, its speed elsewhere was "not known"."""
+    new = replace(job_make(1, most=2, kinds="slow"), running_since=0.0, changed_at=0.0)
+    one_kind = replace(job_make(2), performance=Speed(by_kind={"fast": 0.0}))
+    nodes = accelerators_make("slow slow", "fast fast")
+    assert 2 not in goodput_fair(snapshot_make(nodes, new, one_kind, held={1: (1, 2)})).shares
+
+
 def test_sentences_have_the_numbers_of_the_decision() -> None:
     jobs = [
         known(1, 1e5, Power(0.8), weight=5.0),

@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.policies.common.rates import packed_rates, rate, rooms_by_kind
+from controlplane.core.policies.common.rates import (
+    largest_nodes,
+    packed_rates,
+    rate,
+    without_still_models,
+)
 from controlplane.core.scheduling.pools import (
     arrival_order,
     capacity_by_kind,
@@ -102,7 +107,7 @@ def options_of(snapshot: Snapshot) -> Options:
         for job in arrival_order(snapshot.jobs)
         if any(job.accepts(kind) and capacity[kind] >= job.min_accelerators for kind in kinds)
     )
-    per_node = {kind: max(rooms.values()) for kind, rooms in rooms_by_kind(snapshot).items()}
+    per_node = largest_nodes(snapshot)
     speeds = _speeds(jobs, kinds)
     staying = snapshot.resizing | {job.id for job in jobs if is_beginning(job, snapshot.now)}
     room = {
@@ -145,10 +150,10 @@ def options_of(snapshot: Snapshot) -> Options:
         at = counts[rows, column] = _points(grid, width, cap, least[rows], here)
         rates[rows, column] = _rates(tables[column], at, least[rows])
     rows = np.flatnonzero(~rates.any(axis=(1, 2)))
-    still = {jobs[row].id for row in rows if jobs[row].performance is not None}
-    if still:  # a model by which a job does nothing anywhere tells nothing
-        seen = (replace(j, performance=None) if j.id in still else j for j in snapshot.jobs)
-        return options_of(replace(snapshot, jobs=tuple(seen)))
+    if any(jobs[row].performance is not None for row in rows):
+        seen = without_still_models(snapshot)
+        if seen is not snapshot:
+            return options_of(seen)
     sizes = np.array([capacity[kind] for kind in kinds], dtype=np.int64)
     work = _work(jobs, counts, rates)
     return Options(jobs, kinds, sizes, counts, rates, held_kinds, held_counts, work)
