@@ -184,11 +184,20 @@ def _keep(held: list[Accelerator], count: int) -> set[AcceleratorId]:
 def _placement_order(snapshot: Snapshot, decision: Decision) -> list[tuple[Job, str, int]]:
     """List (job, kind, count) for placement: the largest share first while gaps are whole.
 
-    Higher tiers come first, so that they get what is free now. Extra accelerators follow after all
-    own ones.
+    Higher tiers come first, so that they get what is free now, then jobs for which accelerators are
+    excluded, which could not start on what others leave. Extra accelerators follow after all own
+    ones.
     """
     wanted = [job for job in snapshot.jobs if job.id in decision.shares]
-    wanted.sort(key=lambda j: (j.tier.rank, -decision.shares[j.id].count, j.submitted_at, j.id))
+    wanted.sort(
+        key=lambda j: (
+            j.tier.rank,
+            j.id not in snapshot.excluded,
+            -decision.shares[j.id].count,
+            j.submitted_at,
+            j.id,
+        )
+    )
     own = [(job, decision.shares[job.id].kind, decision.shares[job.id].count) for job in wanted]
     extra = [
         (job, kind, count)

@@ -173,6 +173,9 @@ def test_what_a_job_shuns_is_given_to_it_last_and_left_out_of_the_plan() -> None
     excluded = {1: frozenset({1})}
     snapshot = replace(snapshot_make(two, job_make(1)), excluded=excluded)
     assert placed(snapshot, j1=1) == {1: (2,)}
+    three = snapshot_make(accelerators_make("cpu cpu", "cpu"), job_make(1), job_make(2))
+    beside = placed(replace(three, excluded={1: frozenset({3})}), j1=1, j2=2)
+    assert beside[1] != (3,), "what is shunned is left to the larger job"
     plan = plan_between(snapshot, Allocation({1: (2, 1)}, {1: "Gets 2 of 2."}))
     assert [resize.wanted for resize in plan.resizes] == [(2,)]
     assert plan.reasons[1].startswith("Gets 2 of 2. 1 of these are left out for a while")
