@@ -126,11 +126,11 @@ def _explain(job: Job, pool: _KindPool, counts: Mapping[JobId, int]) -> Reason:
     count, left = counts[job.id], pool.left_s[job.id]
     end_s = float(left[count])
     code, gain_s = "optimus_most", None
-    if count + 1 < left.size:
-        gain_s = float(left[count] - left[count + 1]) if np.isfinite(end_s) else None
-        code = "optimus_unknown" if gain_s is None else "optimus_gain"
-        if gain_s is not None and gain_s <= 0.0:
-            code = "optimus_no_gain"
+    if left_s(job, pool.kind, count, 1) is None or not np.isfinite(end_s):
+        code = "optimus_unknown"
+    elif count + 1 < left.size:
+        gain_s = float(left[count] - left[count + 1])
+        code = "optimus_gain" if gain_s > 0.0 else "optimus_no_gain"
     return reason(
         code, count=count, capacity=pool.capacity, kind=pool.kind, end_s=end_s, gain_s=gain_s
     )

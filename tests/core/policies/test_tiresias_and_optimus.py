@@ -93,6 +93,8 @@ def test_optimus_without_predictions_shares_alike() -> None:
     """Nothing is known of either: the next one saves most where there are fewest."""
     jobs = [job_make(1, most=4), job_make(2, most=4, at=1.0)]
     assert counts(snapshot_make(FOUR, *jobs), optimus) == {1: 2, 2: 2}
+    for given in optimus(snapshot_make(FOUR, *jobs)).reasons.values():
+        assert str(given).endswith("how long it takes there is not known.")
 
 
 def test_optimus_comes_to_rest_where_a_job_is_faster_on_fewer() -> None:
