@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 from controlplane.core.policies.common.kinds import cannot_start
 from controlplane.core.policies.goodput_fair.counts import Wait
 from controlplane.core.policies.goodput_fair.fairness_cost import FAIR, FairnessCost
-from controlplane.core.policies.goodput_fair.rate_tables import Counts, Floats, Options
+from controlplane.core.policies.goodput_fair.rate_tables import (
+    Counts,
+    Floats,
+    Options,
+    known_work,
+)
 from controlplane.core.policies.goodput_fair.resize_limits import LARGE_GAIN, is_exhausted
 from controlplane.core.policies.goodput_fair.shadow_prices import FOREVER_S, Valuation
 from controlplane.core.values.explanations import MIN_REPORTED_GAIN, Reason, reason
@@ -254,7 +259,7 @@ def _prospects(outcome: CountsDecision, row: int, job: Job) -> list[Reason]:
     elif following:
         parts.append(reason("goodput_no_faster", count=following))
     end_s = float(outcome.valuation.ends_s[row])
-    if end_s < FOREVER_S and job.performance is not None:
+    if end_s < FOREVER_S and known_work(job) is not None:
         fairness = float(outcome.fairness[row])
         late = reason("goodput_late", fairness=fairness) if fairness > FAIR else None
         parts.append(reason("goodput_end", end_s=end_s, late=late))

@@ -260,18 +260,22 @@ def _work(jobs: tuple[Job, ...], counts: Counts, rates: Floats) -> Floats:
     single = each.max(axis=(1, 2), initial=0.0)
     work = np.empty(len(jobs))
     for row, job in enumerate(jobs):
-        left = job.remaining_examples if job.performance is not None else None
-        if left is None and job.loss is not None and job.performance is not None:
-            left = _until_settled(job)
+        left = known_work(job)
         if left is None:  # heavy-tailed: expect as much again as the job has had
             left = single[row] * max(job.attained_accelerator_s, UNKNOWN_WORK_S)
         work[row] = max(left, single[row], 1e-9)
     return work
 
 
-def _until_settled(job: Job) -> float | None:
-    """Return the examples after which a job's forecast loss hardly changes any more."""
-    assert job.loss is not None
+def known_work(job: Job) -> float | None:
+    """Return the useful examples left of a job of known speed; None: unknown.
+
+    A job that reports none ends where its forecast loss hardly changes any more.
+    """
+    if job.performance is None:
+        return None
+    if job.remaining_examples is not None or job.loss is None:
+        return job.remaining_examples
     examples = float(max(job.global_batch_size, 1))
     before = job.loss.loss(examples)
     for _ in range(50):
