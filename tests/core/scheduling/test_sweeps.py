@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from controlplane.core.cycle import decide
 from controlplane.core.expected_starts import expected_starts
 from controlplane.core.policies import POLICIES
+from controlplane.core.values.projects import ProjectQuota
 from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Snapshot, Sweep
 from tests.core.scheduling.test_circular_waits import full_clusters
@@ -95,9 +96,10 @@ def test_a_paused_sweep_begins_nothing(name: str) -> None:
 def test_what_is_next_of_a_sweep() -> None:
     """Higher tiers, then priorities, then jobs that have begun, then the oldest.
 
-    Nobody waits for one that cannot start.
+    Nobody waits for one that cannot start, nor for one that its project never lets start.
     """
     jobs = [
+        replace(job_make(7, least=3, tier=Tier.URGENT), sweep=7, project=1),
         replace(job_make(6, least=5, tier=Tier.URGENT), sweep=7),
         replace(job_make(1, most=1, at=1.0), sweep=7),
         replace(job_make(2, most=1, at=2.0), sweep=7, attained_accelerator_s=5.0),
@@ -105,9 +107,11 @@ def test_what_is_next_of_a_sweep() -> None:
         replace(job_make(4, most=1, at=4.0, tier=Tier.URGENT), sweep=7),
         replace(job_make(5, most=1, at=0.5), sweep=7),
     ]
-    snapshot = replace(snapshot_make(TWO_NODES, *jobs), sweeps={7: Sweep(1)})
+    snapshot = replace(
+        snapshot_make(TWO_NODES, *jobs), sweeps={7: Sweep(1)}, projects={1: ProjectQuota(limit=2)}
+    )
     started = []
-    while len(snapshot.jobs) > 1:
+    while len(snapshot.jobs) > 2:
         (resize,) = decide(snapshot, "fifo").resizes
         started.append(resize.job_id)
         left = tuple(job for job in snapshot.jobs if job.id != resize.job_id)
