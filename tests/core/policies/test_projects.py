@@ -261,6 +261,21 @@ def test_a_demand_does_not_depend_on_the_nodes_that_a_group_chose() -> None:
     assert held(rested_at) == {1: 4, 2: 3}
 
 
+@pytest.mark.parametrize("name", ["fifo", "goodput_fair"])
+def test_a_limit_is_not_used_up_by_a_kind_that_nobody_can_use(name: str) -> None:
+    """The second accelerator of the project was one more of the kind of its first job."""
+    jobs = [
+        replace(job_make(1, most=1, kinds="slow"), project=VISION),
+        replace(job_make(2, most=1, at=1.0, kinds="fast"), project=VISION),
+        replace(job_make(3, least=2, most=2, at=2.0), project=VISION),
+    ]
+    snapshot = replace(
+        snapshot_make(accelerators_make("slow slow slow slow", "fast fast"), *jobs, held={1: (1,)}),
+        projects={VISION: ProjectQuota(limit=2)},
+    )
+    assert held(rested(snapshot, name)) == {1: 1, 2: 1}
+
+
 def test_speeds_do_not_depend_on_the_nodes_that_a_group_chose() -> None:
     """Two were no faster than one on a part of single ones, and faster on one with a pair."""
     parallel = replace(job_make(1, most=4), performance=Speed(distance=1.0), tier=Tier.URGENT)

@@ -242,36 +242,47 @@ class _Frame:
 
         Where a group uses fewer than it may, or a job waits for what another one has to leave, the
         groups choose once more, the others without what they leave idle: a job may then start at
-        once, or stay where it is. Groups that hold accelerators come first, so that two whose
-        guarantees are of the same accelerators do not have them in turns.
+        once, or stay where it is. They also choose without the kinds of which the group itself
+        leaves some idle, for a job that waits for other ones. Groups that hold accelerators come
+        first, so that two whose guarantees are of the same accelerators do not have them in turns.
         """
         pools = Pools(whole, apart, self._need)
         by_key = {group.key: group for group in apart}
 
-        def chosen(counts: Mapping[str, int]) -> dict[str, list[AcceleratorId]]:
-            return accelerators_choose(pools, apart, counts, self._wanted, self._wanted_by_kind)
+        def chosen(
+            counts: Mapping[str, int], groups: Mapping[str, QuotaGroup]
+        ) -> dict[str, list[AcceleratorId]]:
+            rows = list(groups.values())
+            return accelerators_choose(pools, rows, counts, self._wanted, self._wanted_by_kind)
 
         def decided(choice: Mapping[str, list[AcceleratorId]]) -> dict[str, DecidedPart]:
             return {key: self._part(whole, by_key[key], row) for key, row in choice.items()}
 
-        parts = decided(chosen(budgets))
+        parts = decided(chosen(budgets, by_key))
         for key in sorted(budgets, key=lambda key: (not pools.is_holding(key), key)):
             if parts[key].total == budgets[key] and not parts[key].num_late:
                 continue
             used = {one: part.total for one, part in parts.items()} | {key: budgets[key]}
-            choice = {} if used == budgets else chosen(used)
-            if not choice or self._part(whole, by_key[key], choice[key]) is parts[key]:
-                continue
-            again = decided(choice)
-            more = [again[one].total - part.total for one, part in parts.items()]
-            if min(more) < 0:
-                continue
-            late, late_again = (
-                sum(part.num_late for part in one.values()) for one in (parts, again)
-            )
-            if (late_again, -sum(more)) < (late, 0):
-                parts = again
+            narrow = self._narrowed(by_key[key], parts[key])
+            for group in (None if used == budgets else by_key[key], narrow):
+                choice = chosen(used, {**by_key, key: group}) if group is not None else {}
+                if choice and self._part(whole, by_key[key], choice[key]) is not parts[key]:
+                    parts = _better(parts, decided(choice))
         return parts
+
+    def _narrowed(self, group: QuotaGroup, part: DecidedPart) -> QuotaGroup | None:
+        """Limit a group to what it uses of the kinds of which its part leaves some idle.
+
+        None: no job waits that accepts another kind.
+        """
+        idle = {one.kind for one in part.snapshot.accelerators if one.id not in part.taken}
+        others = self._capacity.keys() - idle
+        waiting = (job for job in group.jobs if job.id not in part.decision.shares)
+        if not idle or not any(job.accepts(kind) for job in waiting for kind in others):
+            return None
+        given = _given(group.jobs, part.decision)
+        limits = {**group.limit_by_kind, **{kind: given[kind] for kind in idle}}
+        return replace(group, limit_by_kind=limits)
 
     def _part(
         self, whole: Snapshot, group: QuotaGroup, chosen: Collection[AcceleratorId]
@@ -423,6 +434,15 @@ class _Frame:
             note = reason("quota_taken", accelerators=taken)
             reasons[job.id] = reason("quota_own", own=own, note=note) if is_short else own
         return reasons
+
+
+def _better(parts: dict[str, DecidedPart], again: dict[str, DecidedPart]) -> dict[str, DecidedPart]:
+    """Return other parts if no group gets fewer there, and fewer jobs are late or more is given."""
+    more = [again[key].total - part.total for key, part in parts.items()]
+    if min(more) < 0:
+        return parts
+    late, late_again = (sum(part.num_late for part in one.values()) for one in (parts, again))
+    return again if (late_again, -sum(more)) < (late, 0) else parts
 
 
 def _given(jobs: Iterable[Job], decision: Decision) -> Counter[str]:
