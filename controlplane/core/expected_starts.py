@@ -24,7 +24,8 @@ from controlplane.core.play import (
     obeyed,
     work_scaled,
 )
-from controlplane.core.policies import POLICIES
+from controlplane.core.policies import DEMANDS, POLICIES
+from controlplane.core.policies.common.rates import full_demand, largest_nodes
 from controlplane.core.policies.common.user_shares import Policy
 from controlplane.core.scheduling.cordons import capacity_uncordoned, cordon_split
 from controlplane.core.scheduling.maintenance import maintenance_ends
@@ -65,8 +66,9 @@ def expected_starts(
     The cost is that of at most `most_decisions` decisions, 64 or fewer. With fewer, the ends of
     several jobs share a decision, which widens the ranges. With less than two, the policy is not
     played: a job then starts between the time when its minimum would be free if it came first, and
-    the time when the minima of all waiting jobs of its tier and higher ones would be. Ranges that
-    are too wide are left out; `unknown_starts` says why.
+    the time when the minima of all waiting jobs of its tier and higher ones would be; under a
+    policy of full demands, these instead of minima. Ranges that are too wide are left out;
+    `unknown_starts` says why.
 
     Args:
         plan: the plan of `decide` for this snapshot and policy.
@@ -84,7 +86,8 @@ def expected_starts(
     if num_each == 0:
         # Maintenance ends at a known time, which the bounds do not take into account.
         waiting = waiting.difference(maintenance_ends(snapshot))
-        starts = _bounds(cordon_split(sweeps_split(first)[0]).open, waiting)
+        opened = cordon_split(sweeps_split(first)[0]).open
+        starts = _bounds(opened, waiting, is_rigid=DEMANDS[policy_name].is_rigid)
     else:
         less, more = (
             _play(work_scaled(first, factor), POLICIES[policy_name], waiting, num_each, unknown_s)
@@ -205,9 +208,16 @@ def _next_ends(ends: Sequence[float], limit_s: float, num_decisions: int) -> tup
     return ends[0], ends[min(-(-len(ends) // num_decisions), num_within) - 1]
 
 
-def _bounds(snapshot: Snapshot, waiting: Collection[JobId]) -> dict[JobId, ExpectedStart]:
-    """Bound the starts of waiting jobs by the ends of running ones, without the policy."""
-    capacity = capacity_by_kind(snapshot)
+def _bounds(
+    snapshot: Snapshot, waiting: Collection[JobId], *, is_rigid: bool
+) -> dict[JobId, ExpectedStart]:
+    """Bound the starts of waiting jobs by the ends of running ones, without the policy.
+
+    Args:
+        is_rigid: whether jobs wait for all the accelerators that they can use: at least those on
+            which they are fastest.
+    """
+    capacity, per_node = capacity_by_kind(snapshot), largest_nodes(snapshot)
     # The end of another project's job does not help a job that its own project's limit holds back.
     jobs = [job for job in snapshot.jobs if job.id in waiting and snapshot.limit_of(job) is None]
     starts = dict.fromkeys(waiting, ExpectedStart(math.inf, math.inf))
@@ -223,11 +233,16 @@ def _bounds(snapshot: Snapshot, waiting: Collection[JobId]) -> dict[JobId, Expec
         for kind, total in capacity.items():
             members = [job for job in ahead if job.accepts(kind) and job.min_accelerators <= total]
             free_first, free_last = (_free(one, kind, total) for one in (less, more))
-            last = _wait_s(free_last, sum(job.min_accelerators for job in members))
+            least = {job.id: job.min_accelerators for job in members}
+            most = least
+            if is_rigid:
+                least = {job.id: full_demand(job, kind, total, per_node[kind]) for job in members}
+                most = {job.id: min(job.max_accelerators, total) for job in members}
+            last = _wait_s(free_last, sum(most.values()))
             for job in members:
                 if job.tier is not tier:
                     continue
-                first = _wait_s(free_first, job.min_accelerators)
+                first = _wait_s(free_first, least[job.id])
                 before = starts[job.id]
                 starts[job.id] = ExpectedStart(
                     min(first / UNCERTAINTY, before.earliest_s),
