@@ -226,9 +226,26 @@ def test_layers_of_keras_that_mix_examples_are_accepted() -> None:
     assert splitting_check(model, examples) == []
 
 
+class PerBatch(keras.metrics.Metric):
+    """A mean of batches' values, each counted once whatever the batch's size."""
+
+    def __init__(self) -> None:
+        super().__init__(name="per_batch")
+        self.total = self.add_weight(name="total", initializer="zeros")
+        self.count = self.add_weight(name="count", initializer="zeros")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        del sample_weight
+        self.total.assign_add(scalar_mean(y_true, y_pred))
+        self.count.assign_add(1.0)
+
+    def result(self) -> Any:
+        return self.total / self.count
+
+
 def test_a_metric_of_a_whole_batch_is_warned_of_by_name() -> None:
-    names = [metric.__name__ for metric in OF_A_BATCH]
-    warnings = splitting_check(*model_of("mse", OF_A_BATCH))
+    names = [*(metric.__name__ for metric in OF_A_BATCH), "per_batch"]
+    warnings = splitting_check(*model_of("mse", [*OF_A_BATCH, PerBatch()]))
     assert len(warnings) == len(names)
     for name, warning in zip(names, warnings, strict=True):
         assert f"the metric '{name}' is computed for each slice" in warning
@@ -236,7 +253,9 @@ def test_a_metric_of_a_whole_batch_is_warned_of_by_name() -> None:
 
 def test_metrics_that_add_up_are_not_warned_of() -> None:
     classes = [keras.metrics.AUC(), keras.metrics.MeanIoU(2), keras.metrics.RootMeanSquaredError()]
-    assert splitting_check(*model_of("mse", ["mae", "accuracy", *classes, *OF_EACH])) == []
+    model, examples = model_of("mse", ["mae", "accuracy", *classes, *OF_EACH])
+    assert splitting_check(model, examples) == []
+    assert splitting_check(model, tuple(array[:7] for array in examples)) == []
 
 
 class OwnState(keras.layers.Layer):
