@@ -197,7 +197,8 @@ class Accumulation:
 
     Losses are weighted by the share of examples, or added up where `is_sum` says that the loss is a
     sum. State without gradient starts equal for all slices of a batch and is averaged by the share
-    of examples; of whole numbers the first slice decides.
+    of examples, as are the values that float8 gives in place of gradients; of whole numbers the
+    first slice decides.
     """
 
     def __init__(self, model: keras.Model, arrays: Arrays, is_sum: bool = False) -> None:
@@ -265,8 +266,11 @@ class Accumulation:
         model.metrics[0].update_state(reported, sample_weight=share * size)
         model.compute_metrics(inputs, targets, predictions, sample_weight=weight)
         values = [variable.value for variable in model.trainable_variables]
-        gradients = tape.gradient(objective, values)
-        return [_dense(gradient) for gradient in gradients]
+        gradients = [_dense(gradient) for gradient in tape.gradient(objective, values)]
+        return [
+            gradient * share if variable.overwrite_with_gradient else gradient
+            for variable, gradient in zip(model.trainable_variables, gradients, strict=True)
+        ]
 
 
 def _dense(gradient: Tensor | None) -> Tensor | None:

@@ -139,7 +139,8 @@ def policy_cases() -> list[Case]:
         of("DTypePolicyMap", "", map_model, **HALF),
         of("QuantizedDTypePolicy", "int8", lambda: quantized_model("int8")),
         of("Int4DTypePolicy", "int4", lambda: quantized_model("int4")),
-        of("QuantizedFloat8DTypePolicy", "float8", lambda: quantized_model("float8")),
+        of("QuantizedFloat8DTypePolicy", "float8", lambda: quantized_model("float8"),
+           note="scales follow the largest numbers of each slice, averaged over slices"),
         of("GPTQDTypePolicy", "", lambda: policy_model(
             policies.GPTQDTypePolicy("gptq/4/-1", "float32")), refused="calibrated_policy"),
         of("AWQDTypePolicy", "", lambda: policy_model(

@@ -235,9 +235,16 @@ class StepFunctions:
             )
         with recomputed_state_refused():
             gradients = gradients_of(tape, results, weights)
+        values: list[tuple[int, Tensor]] = []  # which the loss, and so the share, does not scale
+        for index, variable in enumerate(self.state.trainable):
+            if variable.overwrite_with_gradient and gradients[index] is not None:
+                values.append((index, gradients[index] * weight))
+                gradients[index] = None
         writer = MessageWriter(self.dtype)
         shapes = [variable.shape for variable in self.state.trainable]
         writer.add_gradients(gradients, shapes, 1.0 / weight)
+        for index, value in values:
+            writer.add(FieldKind.VALUE, index, value, shapes[index])
         self.virtual_node.results_add(writer, results, is_first, training=True)
         return writer.finish(pieces)
 
@@ -270,8 +277,9 @@ class StepFunctions:
         sums = []
         scale = tf.cast(self.model.optimizer.scale_loss(tf.ones([])), self.dtype)
         for piece, value in message_read(self.train_pieces, vector):
-            if piece.kind is FieldKind.GRADIENT:
-                sums.append(value)
+            if piece.kind in (FieldKind.GRADIENT, FieldKind.VALUE):
+                if piece.kind is FieldKind.GRADIENT:
+                    sums.append(value)
                 dtype = self.state.trainable[piece.index].value.dtype
                 gradients[piece.index] = tf.cast(value, dtype)
             elif piece.kind in (FieldKind.CHANGE, FieldKind.WEIGHT):

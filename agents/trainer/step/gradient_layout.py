@@ -25,6 +25,7 @@ class FieldKind(StrEnum):
     """Kind of a piece of the vector; determines how its sum is used."""
 
     GRADIENT = "gradient"  # of a trainable variable, weighted by the share of examples
+    VALUE = "value"  # "gradient" that is a variable's new value, weighted by the share of examples
     CHANGE = "change"  # of floating-point state, weighted by the share of examples
     WEIGHT = "weight"  # change of a weight by the model itself, weighted by the share of examples
     INTEGER = "integer"  # new value of other state, from the lowest virtual node alone

@@ -114,6 +114,12 @@ def built_model_check(model: keras.Model, smallest_slice: int) -> list[str]:
         _layer_refuse(layer)  # a subclassed model has layers only after it is built
         if isinstance(layer, keras.layers.BatchNormalization) and smallest_slice < 2:
             warnings.append(SMALL_SLICES)
+    if scales := [v.path for v in model.trainable_variables if v.overwrite_with_gradient]:
+        warnings.append(
+            f"{scales[0]!r} and the other {len(scales) - 1} scales of float8 follow the largest "
+            "numbers of each slice, averaged over slices, so they depend on the number of virtual "
+            "nodes"
+        )
     return list(dict.fromkeys(warnings))
 
 
