@@ -24,7 +24,7 @@ from agents.trainer.validate.part_runner import (
     rounding_tolerance,
     rows,
 )
-from agents.trainer.validate.state_checks import state_depends
+from agents.trainer.validate.state_checks import slice_state, state_depends
 
 Batch = tuple[tuple[Any, ...], np.ndarray | None]
 #: Examples of a batch that is compared with its pairs. Small parts differ more than large ones.
@@ -74,18 +74,21 @@ def loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any])
     ]
 
 
-def training_loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any]) -> None:
+def training_loss_check(
+    runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any]
+) -> list[str]:
     """Compare losses as the model trains, unless it may depend on who shares a slice.
 
     Batch normalisation may: virtual nodes normalise over their slices. So it is tried as if it were
-    frozen, and with fewer examples. Other state that depends on the examples may, too.
+    frozen, and with fewer examples. Other state that depends on the examples may, too; the warnings
+    name that which is not the mean of the parts', as a moving average of maxima.
 
     Raises:
         JobCodeError: `loss_not_additive`.
     """
     layers = model_layers(runner.model)
     if any(isinstance(layer, MIXING_LAYERS) for layer in layers):
-        return
+        return []
     if runner.changed:
         whole = rows(whole, 0, FROZEN_EXAMPLES)
         cut = max(1, length(whole) // 3)
@@ -94,8 +97,10 @@ def training_loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Seque
             [each for each in layers if isinstance(each, keras.layers.BatchNormalization)]
         ):
             runner = PartRunner(runner.model, whole, training=True)
-    if not state_depends(runner, *parts):
-        loss_check(runner, whole, parts)
+    if state_depends(runner, *parts):
+        return slice_state(runner, whole, parts)
+    loss_check(runner, whole, parts)
+    return []
 
 
 @contextmanager

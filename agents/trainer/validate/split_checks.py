@@ -59,8 +59,7 @@ def splitting_check(
     warnings += _slice_metrics(inference, examples)
     training = PartRunner(model, examples, training=True)  # tracing also checks the operations
     state_check(training, examples, first, second)
-    training_loss_check(training, examples, (first, second))
-    return warnings
+    return warnings + training_loss_check(training, examples, (first, second))
 
 
 def _inference_runner(

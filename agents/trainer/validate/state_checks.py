@@ -64,6 +64,30 @@ def state_depends(runner: PartRunner, first: tuple[Any, ...], second: tuple[Any,
     return not all(np.array_equal(one, other, equal_nan=True) for one, other in states)
 
 
+def slice_state(
+    runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[tuple[Any, ...]]
+) -> list[str]:
+    """Warn of float state after a batch that is not the mean of that after its parts."""
+    names = []
+    drawn = _state_after(runner, whole, seed=1) if runner.is_random else None
+    shares = [length(part) / length(whole) for part in parts]
+    apart = zip(*(_state_after(runner, part) for part in parts), strict=True)
+    states = zip(runner.changed, _state_after(runner, whole), apart, strict=True)
+    for row, (variable, value, values) in enumerate(states):
+        least = _least_difference(runner.model, np.asarray(variable), value)
+        if not _is_float(variable) or (drawn and _distance(value, drawn[row]) > least):
+            continue
+        mean = sum(share * each for share, each in zip(shares, values, strict=True))
+        if not _distance(value, np.asarray(mean)) <= least:  # nan for one example, as a variance
+            names.append(repr(variable.path))
+    if not names:
+        return []
+    return [
+        f"the state {', '.join(names[:3])} is computed for each slice and averaged over slices, so "
+        "it depends on the number of virtual nodes; a mean over the examples does not"
+    ]
+
+
 def _common_state_check(
     runner: PartRunner, first: tuple[Any, ...], second: tuple[Any, ...]
 ) -> None:
