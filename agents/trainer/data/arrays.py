@@ -35,7 +35,8 @@ class ArraySource:
     Floats are returned in Keras's `floatx`, as in `fit`; other numbers keep their type.
     """
 
-    def __init__(self, data: Any, field: str) -> None:
+    def __init__(self, data: Any, field: str, batch_size: int | None = None) -> None:
+        self.batch_size = batch_size
         self._parts = parts_arrays(data, field)
         self._length = common_length(self._parts, field)
         self.has_sample_weight = len(self._parts) == len(PART_NAMES)
@@ -71,6 +72,7 @@ class _AdaptedSource:
 
     def __init__(self, source: Any) -> None:
         self._source = source
+        self.batch_size: int | None = source.batch_size
 
     def extremes(self) -> np.ndarray:
         """Return the places of those of the other source, none if it is not held in arrays."""

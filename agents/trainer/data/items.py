@@ -19,6 +19,8 @@ class ItemSource:
     Item 0 determines structure, shapes and types.
     """
 
+    batch_size: int | None = None
+
     def __init__(self, items: Any, field: str, code_dir: Path) -> None:
         self._items = items
         self._field = field

@@ -54,26 +54,26 @@ class BatchSource:
         refuse_changing(first, self._read(0), self._field)
         self._first: tuple[Any, ...] = keras.tree.map_structure(as_floatx, first)
         self.has_sample_weight = len(first) == len(PART_NAMES)
-        self._batch_size = common_length(first, f"{self._field}[0]")
+        self.batch_size = common_length(first, f"{self._field}[0]")
         last = self._num_batches - 1
         last_batch = keras.tree.map_structure(np.copy, self._read(last))
         refuse_changing(last_batch, self._read(last), self._field)
         num_last = common_length(last_batch, f"{self._field}[{last}]")
-        if num_last > self._batch_size:
+        if num_last > self.batch_size:
             raise self._unequal(last, num_last)
-        self._length = last * self._batch_size + num_last
+        self._length = last * self.batch_size + num_last
 
     def __len__(self) -> int:
         return self._length
 
     def order(self, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
         batches = example_order(self._num_batches, seed, epoch, shuffle)
-        rows = np.arange(self._batch_size, dtype=np.int64)
-        flat = (batches[:, None] * self._batch_size + rows).ravel()
+        rows = np.arange(self.batch_size, dtype=np.int64)
+        flat = (batches[:, None] * self.batch_size + rows).ravel()
         return flat[flat < self._length]
 
     def fetch(self, indices: np.ndarray) -> tuple[Any, ...]:
-        batch_numbers, rows = np.divmod(np.asarray(indices, dtype=np.int64), self._batch_size)
+        batch_numbers, rows = np.divmod(np.asarray(indices, dtype=np.int64), self.batch_size)
         places, pieces = [], []
         for number in dict.fromkeys(batch_numbers.tolist()):
             chosen = np.flatnonzero(batch_numbers == number)
@@ -95,7 +95,7 @@ class BatchSource:
                 return self._cache[number]
             batch = self._batch_read(number)
             num_rows = common_length(batch, f"{self._field}[{number}]")
-            expected = min(self._batch_size, self._length - number * self._batch_size)
+            expected = min(self.batch_size, self._length - number * self.batch_size)
             if num_rows != expected:
                 raise self._unequal(number, num_rows)
             self._cache[number] = batch
@@ -121,7 +121,7 @@ class BatchSource:
         return JobCodeError(
             "unequal_batches",
             self._field,
-            f"batch {number} has {num_rows} examples, batch 0 has {self._batch_size}; all batches "
+            f"batch {number} has {num_rows} examples, batch 0 has {self.batch_size}; all batches "
             "but the last must be equal in size, the last may be smaller",
         )
 

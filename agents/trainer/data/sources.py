@@ -29,6 +29,10 @@ class ExampleSource(Protocol):
 
     has_sample_weight: bool
 
+    @property
+    def batch_size(self) -> int | None:
+        """Return the size of the batches in which the data came; None if they had none."""
+
     def __len__(self) -> int:
         """Return the number of examples."""
 
@@ -65,7 +69,8 @@ def source_open(data: Any, field: str, code_dir: Path) -> ExampleSource:
     if isinstance(data, keras.utils.PyDataset):
         return BatchSource(data, field, code_dir)
     if isinstance(data, tf.data.Dataset):
-        return ArraySource(dataset_read(data, field, code_dir), field)
+        arrays, batch_size = dataset_read(data, field, code_dir)
+        return ArraySource(arrays, field, batch_size)
     if _is_plain(data, list):
         return list_open(data, field)
     if _is_plain(data, tuple) or isinstance(data, Mapping) or hasattr(data, "__array__"):

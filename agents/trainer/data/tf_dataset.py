@@ -30,11 +30,13 @@ WIDTH_HINT = (
 BATCH_HINT = "if the tf.data.Dataset gives single examples, add .batch(n) as for fit"
 
 
-def dataset_read(dataset: tf.data.Dataset, field: str, code_dir: Path) -> tuple[Any, ...]:
+def dataset_read(
+    dataset: tf.data.Dataset, field: str, code_dir: Path
+) -> tuple[tuple[Any, ...], int]:
     """Read a whole batched data set.
 
     Returns:
-        `(x,)`, `(x, y)` or `(x, y, sample_weight)` of nested arrays.
+        `(x,)`, `(x, y)` or `(x, y, sample_weight)` of nested arrays; the first batch's size.
 
     Raises:
         JobCodeError: the data set is infinite, too large, not batched, not deterministic, or fails.
@@ -48,7 +50,7 @@ def dataset_read(dataset: tf.data.Dataset, field: str, code_dir: Path) -> tuple[
     joined: tuple[Any, ...] = keras.tree.map_structure(
         lambda *leaves: np.concatenate(leaves), *batches
     )
-    return joined
+    return joined, len(keras.tree.flatten(batches[0])[0])
 
 
 def _refuse_by_name(dataset: tf.data.Dataset, field: str) -> None:

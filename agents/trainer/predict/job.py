@@ -25,6 +25,7 @@ class InputSource:
 
     def __init__(self, source: ExampleSource) -> None:
         self._source = source
+        self.batch_size = source.batch_size
 
     def __len__(self) -> int:
         return len(self._source)

@@ -242,6 +242,12 @@ def _note_data(spec: TrainingSpec, job: LoadedJob, findings: Findings) -> None:
         if source is not None:
             changing_refuse(source, name)
             findings.warnings += data_warnings(source, name)
+    given = job.train.batch_size
+    if given not in (None, spec.global_batch_size):
+        findings.warnings.append(
+            f"the training data come in batches of {given}, and fit would do a step on each; here "
+            f"a step takes global_batch_size examples: {spec.global_batch_size}"
+        )
     rest = len(job.train) % spec.global_batch_size
     if 0 < rest < spec.num_virtual_nodes:
         findings.warnings.append(

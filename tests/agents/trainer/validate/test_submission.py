@@ -207,15 +207,17 @@ def test_settings_that_no_file_of_the_code_names_are_warned_about(tmp_path: Path
     assert "names the settings rat, num-units;" in warning
 
 
-def test_batch_normalisation_of_single_examples_is_warned_about(tmp_path: Path) -> None:
+def test_slices_of_one_example_and_data_in_other_batches_are_warned_about(tmp_path: Path) -> None:
+    data = "tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)"
     report = validated(
         tmp_path,
-        returning("compiled(net(layers.BatchNormalization()))"),
+        "import tensorflow as tf\n" + returning("compiled(net(layers.BatchNormalization()))", data),
         global_batch_size=3,
         num_virtual_nodes=3,
     )
     assert report.ok
     assert any("slices of one example" in warning for warning in warnings_of(report))
+    assert any("come in batches of 4" in warning for warning in warnings_of(report))
 
 
 def test_one_virtual_node_and_one_example_work(tmp_path: Path) -> None:
