@@ -78,7 +78,7 @@ def job_load(
             f"{entry_file} defines no function build(settings); it must return "
             "(compiled keras.Model, training data, validation data or None)",
         )
-    with user_code(code_dir, "code", f"build(settings) in {entry_file}"):
+    with user_code(code_dir, "code", f"build(settings) in {entry_file}", is_all_theirs=True):
         result = build(copy.deepcopy(settings))
     _refuse_graph_mode()
     if task is Task.PREDICT:

@@ -288,6 +288,12 @@ def test_a_file_without_build_is_refused(tmp_path: Path) -> None:
     assert (error.code, error.field) == ("no_build", "code")
 
 
+def test_a_build_that_takes_no_settings_is_the_users_fault(tmp_path: Path) -> None:
+    error = refusal(tmp_path, "def build(): ...\n")
+    assert (error.code, error.field) == ("user_code", "code")
+    assert "build() takes 0 positional arguments but 1 was given" in error.message
+
+
 @pytest.mark.parametrize("name", ["missing.py", "../outside.py", "notes.txt"])
 def test_the_entry_file_must_be_python_in_the_code(name: str, tmp_path: Path) -> None:
     code = tmp_path / "code"
