@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,11 @@ from agents.trainer.data.nests import PART_NAMES, as_floatx, common_length, part
 _UINT64_MASK = (1 << 64) - 1
 #: Most numbers of an array of labels that are compared: targets as large as images may be on disk.
 _EXTREMES_LIMIT = 1 << 26
+#: Most examples whose labels are compared where data are read by item or batch, most seconds, and
+#: items that are held at a time.
+_READ_LIMIT = 256
+_READ_LIMIT_S = 2.0
+_READ_ITEMS = 8
 
 
 def example_order(num_examples: int, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
@@ -75,7 +81,7 @@ class _AdaptedSource:
         self.batch_size: int | None = source.batch_size
 
     def extremes(self) -> np.ndarray:
-        """Return the places of those of the other source, none if it is not held in arrays."""
+        """Return the places of those of the other source."""
         return extreme_examples(self._source)
 
     def __len__(self) -> int:
@@ -185,9 +191,34 @@ class TypedSource(_AdaptedSource):
 
 
 def extreme_examples(source: Any) -> np.ndarray:
-    """Return `ArraySource.extremes` of a source; none of one that is read item by item."""
-    is_held = isinstance(source, (ArraySource, _AdaptedSource))
-    return source.extremes() if is_held else np.zeros(0, np.int64)
+    """Return `ArraySource.extremes` of a source, or those of a sample if it is not in memory."""
+    if isinstance(source, (ArraySource, _AdaptedSource)):
+        return source.extremes()
+    until, lows, highs = time.monotonic() + _READ_LIMIT_S, [], []
+    parts = _sample_parts(len(source), source.batch_size)
+    places = np.zeros(0, np.int64)
+    for part in parts:
+        labels = keras.tree.flatten(source.fetch(part)[1:])
+        numbers = [a.reshape(len(a), -1) for a in labels if a.size and a.dtype.kind in "biuf"]
+        lows.append([rows.min(1) for rows in numbers])
+        highs.append([rows.max(1) for rows in numbers])
+        places = np.concatenate([places, part])
+        if time.monotonic() > until:
+            break
+    found = [np.argmin(np.concatenate(each)) for each in zip(*lows, strict=True)]
+    found += [np.argmax(np.concatenate(each)) for each in zip(*highs, strict=True)]
+    return np.unique(places[np.array(found, np.int64)])
+
+
+def _sample_parts(num_examples: int, batch_size: int | None) -> list[np.ndarray]:
+    """Cut a sample of places, spread evenly, into parts that are read at once: whole batches."""
+    size = batch_size or 1
+    num_batches = -(-num_examples // size)
+    count = min(num_batches, max(1, _READ_LIMIT // size))
+    firsts = np.linspace(0, num_batches - 1, count).astype(np.int64) * size
+    if batch_size is None:
+        return np.array_split(firsts, -(-count // _READ_ITEMS))
+    return [np.arange(first, min(first + size, num_examples)) for first in firsts]
 
 
 def same_values(left: Any, right: Any) -> bool:

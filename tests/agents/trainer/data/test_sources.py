@@ -117,7 +117,10 @@ def test_examples_with_extreme_labels_and_weights_are_found() -> None:
     weighted = ArraySource((np.zeros(4), np.zeros(4), np.array([1, 1, 1, np.nan])), "data.train")
     assert extreme_examples(weighted).tolist() == [0, 3]
     assert extreme_examples(ArraySource(np.eye(3), "data.train")).tolist() == []
-    assert extreme_examples([1, 2]).tolist() == []
+    assert extreme_examples(opened(Pairs())).tolist() == [0, 4]
+    many = Rows(4_405, 8)
+    assert extreme_examples(opened(many)).tolist() == [0, 4_404]
+    assert len(set(many.reads)) == 32
 
 
 def test_inputs_alone_and_tensors_are_accepted() -> None:
