@@ -82,6 +82,14 @@ def missing_key_sentence(text: str) -> str | None:
     return f"{_NOT_ACCEPTED}: its input {key!r} is missing, the data have {_listed(names)}"
 
 
+def missing_output_sentence(key: str) -> str:
+    """Name the output for which labels in a dict have nothing."""
+    return (
+        f"The labels have no {key!r}, which is an output of the model; with metrics give an entry "
+        "for each output, None for one without a loss"
+    )
+
+
 def import_sentence(error: ImportError) -> str:
     """Name the failed import and the fix."""
     if isinstance(error, ModuleNotFoundError) and error.name:

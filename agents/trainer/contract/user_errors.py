@@ -18,6 +18,7 @@ from agents.trainer.contract.error_sentences import (
     import_sentence,
     known_sentence,
     missing_key_sentence,
+    missing_output_sentence,
     reason_line,
     syntax_sentence,
 )
@@ -35,6 +36,8 @@ _FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line \d+')
 _FRAME_IN_TEXT = re.compile(
     r'File "(?P<path>[^"\n]*)", line (?P<line>\d{1,9})(?:, in (?P<name>[\w<>]+))?'
 )
+#: Keras's function that lists labels in the order of a model's outputs.
+_OUTPUTS_LISTED = "_flatten_y"
 #: Start of Keras's message when a model's call fails before the model is built.
 _ADVICE = "Unable to automatically build the model"
 _OWN_PACKAGES = "trainers have the product's packages only, so use what needs no other"
@@ -176,6 +179,9 @@ def _headline(error: BaseException, doing: str, place: str, shapes: DataShapes) 
         owner = _keras_class_of(error)
         said = import_sentence(error)
         return f"{said}. {owner} asks for it; {_OWN_PACKAGES}" if owner else said
+    frames = traceback_module.extract_tb(error.__traceback__)[-2:]  # a comprehension's, too
+    if isinstance(error, KeyError) and _OUTPUTS_LISTED in [frame.name for frame in frames]:
+        return missing_output_sentence(str(error.args[0]))
     # str() of a KeyError is the repr of its argument, into which Keras puts a text of many lines.
     is_story = isinstance(error, KeyError) and error.args and "\n" in str(error.args[0])
     text = plain_text(str(error.args[0]) if is_story else str(error))

@@ -178,6 +178,18 @@ FAULTS = {
         "The model does not accept the data: its input 'b' is missing, the data have 'a'",
         None,
     ),
+    "no labels for an output": (
+        """
+        def build(settings):
+            inputs = keras.Input((4,))
+            model = keras.Model(inputs, {"p": layers.Dense(1)(inputs), "q": inputs})
+            model.compile("sgd", {"p": "mse"}, metrics={"p": ["mae"]})
+            return model, (X, {"p": Y}), None
+        """,
+        "The labels have no 'q', which is an output of the model; with metrics give an entry for "
+        "each output, None for one without a loss",
+        None,
+    ),
     "too few inputs": (
         """
         def build(settings):
