@@ -274,6 +274,13 @@ def _identifier(found: Match, _shapes: DataShapes) -> str:
     return f"Keras knows no {found['kind']} named {found['name'].strip()!r}"
 
 
+def _download(found: Match, _shapes: DataShapes) -> str:
+    return (
+        f"The node cannot download {found['url']} ({found['why']}); put the file into the uploaded "
+        ".zip, or let the operator put it on every node"
+    )
+
+
 def _no_optimizer(found: Match, _shapes: DataShapes) -> str:
     return (
         f"{found['model']} reads its optimizer and has none: compile the model in build; for the "
@@ -391,6 +398,7 @@ _FAMILIES: tuple[tuple[re.Pattern[str], Callable[[Match, DataShapes], str]], ...
             r"(?P<first>\w+) tensor but is an? (?P<second>\w+) tensor",
             _types,
         ),
+        (r"URL fetch failure on (?P<url>\S+): \w+ -- (?P<why>[^\n]+)", _download),
         (r"'(?P<model>\w+)' object has no attribute '_?optimizer'", _no_optimizer),
         (
             r"Could not interpret (?P<kind>\w+)(?: function)? identifier: (?P<name>[^\n]{1,100})",

@@ -68,6 +68,7 @@ class JobCodeError(Exception):
 
 #: Exit status of argparse, and of most programs, for a command line that they cannot read.
 _USAGE_STATUS = 2
+_BESIDE = "files of the .zip lie beside the job's file: Path(__file__).with_name('table.csv')"
 _NO_COMMAND_LINE = (
     "a job has no command line of its own: give parse_args([]), and values as settings of the job"
 )
@@ -190,6 +191,8 @@ def _headline(error: BaseException, doing: str, place: str, shapes: DataShapes) 
         f"{doing} raised {type(error).__name__}", reason_line(text), place
     )
     is_usage = isinstance(error, SystemExit) and error.code == _USAGE_STATUS
+    if isinstance(error, FileNotFoundError) and not str(error.filename or text).startswith("/"):
+        return f"{sentence}; {_BESIDE}"
     return f"{sentence}; {_NO_COMMAND_LINE}" if is_usage else sentence
 
 

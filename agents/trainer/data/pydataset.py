@@ -132,9 +132,10 @@ def _refuse_epoch_hooks(dataset: keras.utils.PyDataset, field: str) -> None:
             raise JobCodeError(
                 "changing_data",
                 field,
-                f"the PyDataset defines {hook}: data that changes between epochs would differ from "
-                "trainer to trainer. Remove it; shuffling is done by the platform from the job's "
-                "seed, augmentation belongs into layers of the model",
+                f"{type(dataset).__name__} defines {hook}: data that changes between epochs would "
+                "differ from trainer to trainer. Remove it, or give the arrays themselves; "
+                "shuffling is done by the platform from the job's seed, augmentation belongs into "
+                "layers of the model",
             )
 
 

@@ -178,6 +178,25 @@ FAULTS = {
         "The model does not accept the data: its input 'b' is missing, the data have 'a'",
         None,
     ),
+    "a file beside the job": (
+        """
+        def build(settings):
+            rows = np.loadtxt("data/rows.csv")
+        """,
+        "build(settings) in job.py raised FileNotFoundError: data/rows.csv not found. (job.py, "
+        "line {line}); files of the .zip lie beside the job's file: "
+        "Path(__file__).with_name('table.csv')",
+        "np.loadtxt",
+    ),
+    "a download": (
+        """
+        def build(settings):
+            raise Exception("URL fetch failure on https://a.org/b.npz: None -- not known")
+        """,
+        "The node cannot download https://a.org/b.npz (not known); put the file into the uploaded "
+        ".zip, or let the operator put it on every node",
+        "URL fetch",
+    ),
     "no labels for an output": (
         """
         def build(settings):

@@ -318,7 +318,7 @@ def test_an_endless_or_changing_pydataset_is_refused() -> None:
     assert refusal(Endless(4, 2)).code == "infinite_data"
     error = refusal(Reshuffled(4, 2))
     assert error.code == "changing_data"
-    assert "on_epoch_end" in error.message
+    assert "Reshuffled defines on_epoch_end" in error.message
 
 
 # Objects with items
