@@ -117,6 +117,8 @@ class Isolation:
         self._firewall = Firewall.find(settings)
         self._peers: dict[Path, frozenset[Peer]] = {}  # of run directories
         self._callers: dict[Path, frozenset[Caller]] = {}
+        self._own: dict[Path, frozenset[Peer]] = {}  # where a trainer itself is reached
+        self._former: dict[int, frozenset[Peer]] = {}  # the same of those that are gone, by user
         self._users: dict[Path, int] = {}  # of run directories
         self._owners: dict[int, str] = {}  # of users that are held
         self._killers: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
@@ -146,6 +148,7 @@ class Isolation:
         left = {*self._killers, *self._leftovers}
         uid = next((uid for uid in held if uid not in left), None) or self._free_uid()
         self._owners[uid], self._users[run_dir] = owner, uid
+        self._former[uid] = self._former.get(uid, frozenset()) - self._own.get(run_dir, frozenset())
         self._wall_up(uid)
         cgroup = ""
         if self._cgroups is not None:
@@ -162,7 +165,8 @@ class Isolation:
     def reach(self, run_dir: Path, orders: TrainerOrders) -> None:
         """Let a trainer and the others of its membership reach each other.
 
-        Those of earlier ones still do: members that leave take part in the switch.
+        Those of earlier ones still do: members that leave take part in the switch. One that is gone
+        from this node is reached no more: its port may be another job's next.
 
         Raises:
             OSError: the firewall is as before.
@@ -176,6 +180,7 @@ class Isolation:
         callers = self._firewall.callers_at(int(own.rpartition(":")[2]), hosts)
         self._peers[run_dir] = self._peers.get(run_dir, frozenset()) | peers
         self._callers[run_dir] = self._callers.get(run_dir, frozenset()) | callers
+        self._own[run_dir] = self._firewall.peers_at([own], has_gpus=False)
         self._wall_up(self._users.get(run_dir))
 
     def _wall_up(self, uid: int | None) -> None:
@@ -185,7 +190,8 @@ class Isolation:
         folders = [folder for folder, known in self._users.items() if known == uid]
         peers = [self._peers.get(folder, frozenset()) for folder in folders]
         callers = [self._callers.get(folder, frozenset()) for folder in folders]
-        self._firewall.follow(uid, frozenset().union(*peers), frozenset().union(*callers))
+        reached = frozenset().union(*peers) - self._former.get(uid, frozenset())
+        self._firewall.follow(uid, reached, frozenset().union(*callers))
 
     def adopt(self, owner: str, run_dir: Path) -> int | None:
         """Return the job user that an earlier agent process has given the directory to, if any."""
@@ -219,11 +225,16 @@ class Isolation:
             if not deletion_advance(self._leftovers[uid], ROUND_S):
                 return False
             del self._leftovers[uid], self._owners[uid]
+            self._former.pop(uid, None)
             if self._firewall is not None:
                 self._firewall.forget(uid)
+        else:
+            own = self._own.get(run_dir, frozenset())
+            self._former[uid] = self._former.get(uid, frozenset()) | own
+            self._wall_up(uid)
         del self._users[run_dir]
-        self._peers.pop(run_dir, None)
-        self._callers.pop(run_dir, None)
+        for rules in (self._peers, self._callers, self._own):
+            rules.pop(run_dir, None)
         with contextlib.suppress(FileNotFoundError):
             # Closed for the next job of this user, down to its deletion.
             os.chown(run_dir, os.geteuid(), os.getegid(), follow_symlinks=False)

@@ -19,6 +19,8 @@ import psutil
 import pytest
 
 from agents.state_directory import StateDirectory
+from agents.supervision import firewall
+from agents.supervision.firewall import Firewall
 from agents.supervision.isolation import (
     CAPABILITIES,
     JOB_USER_COMMAND,
@@ -30,13 +32,21 @@ from agents.supervision.isolation import (
 )
 from agents.trainer.contract.job_user import ipc_objects
 from controlplane.core.protocol.wire import (
+    AcceleratorInfo,
     ReportKind,
     SlotAddress,
+    TrainerOrders,
     TrainerReport,
     ValidationReport,
     WantedTrainer,
 )
-from tests.agents.builders import agent_settings, membership, wanted_trainer, wanted_validation
+from tests.agents.builders import (
+    agent_settings,
+    membership,
+    training_spec,
+    wanted_trainer,
+    wanted_validation,
+)
 from tests.agents.conftest import wait_until
 from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane
 from tests.agents.trainer.local_jobs import PLAIN_JOB, local_job
@@ -380,6 +390,39 @@ def test_a_user_is_shared_by_a_job_alone_and_not_while_it_is_cleared(tmp_path: P
     assert entered("job 3", "3-0") == first + 1
     for name in ("1-2", "2-0", "3-0"):
         clear(name)
+
+
+def test_the_port_of_a_trainer_that_is_gone_is_closed_to_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the port of another job's trainer next."""
+    root_needed()
+    first = 300_000 + os.getpid() % 4_000_000 * 10
+    monkeypatch.setattr(Firewall, "check", lambda _: None)
+    rules: list[str] = []
+    monkeypatch.setattr(firewall, "_nft", lambda text, *_: rules.append(text))
+    settings = agent_settings(
+        "http://127.0.0.1:9", tmp_path, job_uids=range(first, first + 4), job_networks=()
+    )
+    isolation = Isolation(settings, 1)
+    orders = TrainerOrders(
+        spec=training_spec("0" * 64),
+        slot=0,
+        accelerator=AcceleratorInfo(index=0, kind="cpu", name="one", memory_bytes=0, threads=1),
+        membership=membership(1, 0, 1),
+        go=True,
+    )
+    for slot in (0, 1):
+        (tmp_path / f"1-{slot}").mkdir()
+        isolation.reach(tmp_path / f"1-{slot}", dataclasses.replace(orders, slot=slot))
+        isolation.enter("job 1", tmp_path / f"1-{slot}")
+    assert "dport 21001 accept" in rules[-1].partition("reject")[0]
+    assert isolation.is_cleared(tmp_path / "1-1")
+    isolation.reach(tmp_path / "1-0", orders)
+    reached = rules[-1].partition("reject")[0]
+    assert "dport 21000 accept" in reached
+    assert "dport 21001 accept" not in reached
+    wait_until(lambda: isolation.is_cleared(tmp_path / "1-0"))
 
 
 #: Leaves an object of each kind behind, and a file in each folder; the number is what was made.
