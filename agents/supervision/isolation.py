@@ -252,9 +252,12 @@ class Isolation:
             _helper_run(*self._kill_arguments(uid))
 
     def kill_begin(self, run_dir: Path) -> None:
-        """Have all processes of a run directory's user killed; call again until it is cleared."""
+        """Have all processes of a run directory's user killed; call again until it is cleared.
+
+        Nothing is done if there is none, such as while a debugger of another user keeps a status.
+        """
         uid = self._users.get(run_dir)
-        if uid is not None:
+        if uid is not None and any(True for _ in processes_of_user(uid)):
             self._is_killed(uid)
 
     def _kill_arguments(self, uid: int) -> tuple[str, str, str]:

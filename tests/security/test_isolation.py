@@ -380,6 +380,8 @@ def test_a_user_is_shared_by_a_job_alone_and_not_while_it_is_cleared(tmp_path: P
 
     assert entered("job 1", "1-0") == entered("job 1", "1-1") == first + 1
     assert entered("job 2", "2-0") == first + 2
+    isolation.kill_begin(tmp_path / "2-0")
+    assert not isolation.pids  # it has no process
     assert isolation.is_cleared(tmp_path / "1-0")
     assert not isolation.is_cleared(tmp_path / "1-1")  # one that kills its processes was started
     assert entered("job 1", "1-2") == first + 3
@@ -483,6 +485,8 @@ def test_all_of_a_user_is_killed_at_once_and_nothing_else(tmp_path: Path) -> Non
         isolation.kill(tmp_path / "1-0")
         assert sleeping[0].wait(timeout=60) == -signal.SIGKILL
         assert sleeping[1].poll() is None
+        isolation.kill_begin(tmp_path / "2-0")
+        assert sleeping[1].wait(timeout=60) == -signal.SIGKILL
     finally:
         for process in sleeping:
             process.kill()
