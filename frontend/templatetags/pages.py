@@ -305,10 +305,10 @@ def seconds_text(value: float | None) -> str:
     """Format seconds for readers: 0.0123 -> "12 ms", 75 -> "1 min 15 s", 300 -> "5 min"."""
     if value is None:
         return NOTHING
-    if value < 1:
+    if 0 < value < 1:
         return f"{value * 1000:.0f} ms"
     if value < 60:
-        return f"{value:.1f} s"
+        return f"{value:.1f} s" if value else "0 s"
     minutes, seconds = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     parts = ((hours, "h"), (minutes, "min")) if hours else ((minutes, "min"), (seconds, "s"))

@@ -27,7 +27,7 @@ from jobs.selectors.projects import project_quotas
 MOST_JOBS = 5_000
 
 _NEVER_TRAINED = "never trained, so that nothing is known of its speed"
-_NO_END = "still trains without an end that can be told"
+_NO_END = "still trains, and its end cannot be predicted"
 _NO_WORK = "did no step before it ended"
 _OVER_LIMIT = "needs more accelerators than its project may hold now"
 _TOO_MANY = f"older than the newest {MOST_JOBS}"

@@ -125,6 +125,7 @@ def test_each_status_has_its_words_and_buttons(
     if name in ("failed", "invalid", "finished"):
         assert "Cancel job" not in text
         assert "Change its priority" not in text
+        assert "after the first epoch" not in text
 
 
 @pytest.mark.parametrize(

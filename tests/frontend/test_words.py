@@ -32,7 +32,7 @@ def test_sizes(value: float | None, expected: str) -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [(None, DASH), (0.0123, "12 ms"), (1.26, "1.3 s"), (59.9, "59.9 s"), (75, "1 min 15 s"),
-     (300, "5 min"), (3600, "1 h"), (100_000, "27 h 46 min")],
+     (0.0, "0 s"), (300, "5 min"), (3600, "1 h"), (100_000, "27 h 46 min")],
 )  # fmt: skip
 def test_durations(value: float | None, expected: str) -> None:
     assert pages.seconds_text(value) == expected
