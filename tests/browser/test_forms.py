@@ -139,6 +139,7 @@ _FULL = "<main><div class='empty'><h1>The disk is full</h1><p>Nothing was stored
 #: Answers to a submission that do not come from its page, and what the form says then.
 REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"status": 413, "body": "<h1>413 Request Entity Too Large</h1>"}, "not take this much"),
+    ({"status": 401, "body": "<h1>401 Authorization Required</h1>"}, "you are logged out"),
     ({"status": 502, "body": "<h1>502 Bad Gateway</h1>"}, "The server did not answer"),
     ({"status": 507, "body": _FULL}, "The disk is full. Nothing was stored."),
 ]

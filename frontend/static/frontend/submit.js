@@ -207,7 +207,7 @@ async function read(response) {
   }
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   const texts = [...page.querySelectorAll("main .empty > :is(h1, p)")].map((one) => one.textContent.trim());
-  if (response.status === 413) texts.push("The site does not take this much, or you are logged out");
+  if ([401, 413].includes(response.status)) texts.push("The site does not take this much, or you are logged out");
   if (!texts.length) throw new Error(response.statusText);
   return { errors: { __all__: [texts.join(". ")] } };
 }
