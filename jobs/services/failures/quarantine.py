@@ -2,8 +2,9 @@
 
 A death caused by the job's own code is no evidence against a node. So a death counts against a node
 only if no trainer of the same job died elsewhere recently and the job did not fail by its own
-fault; and quarantine takes deaths of two jobs. A trainer that could not be started counts no more:
-its job's code had run by then, and may have said so.
+fault; and quarantine takes deaths of two jobs: of two owners, while jobs of others train there. A
+trainer that could not be started counts no more: its job's code had run by then, and may have said
+so.
 """
 
 from __future__ import annotations
@@ -30,13 +31,18 @@ def node_judge(node_id: int, now: datetime.datetime) -> bool:
     node = Node.objects.filter(id=node_id, quarantined_until=None, removed_at=None).first()
     if node is None or not settings.QUARANTINE_DEATHS:
         return False
-    rows = list(_deaths(now, node.quarantined_at).filter(accelerator__node=node))
+    rows = list(
+        _deaths(now, node.quarantined_at).filter(accelerator__node=node).select_related("job")
+    )
     elsewhere = set(
         _deaths(now, None).exclude(accelerator__node=node).values_list("job_id", flat=True)
     )
     rows = [row for row in rows if row.job_id not in elsewhere]
     jobs = {row.job_id for row in rows}
     if len(rows) < settings.QUARANTINE_DEATHS or len(jobs) < 2:
+        return False
+    owners = {row.job.owner_id for row in rows}
+    if len(owners) == 1 and _trains_others(node, owners.pop()):
         return False
     window = f"within {settings.QUARANTINE_WINDOW_S / 60:.0f} min"
     return _quarantine(node, f"{len(rows)} trainers of {len(jobs)} jobs died there {window}", now)
@@ -80,6 +86,12 @@ def _deaths(now: datetime.datetime, after: datetime.datetime | None) -> QuerySet
         .filter(Q(released_at__gt=since) | Q(released_at=None, stop_requested_at__gt=since))
         .exclude(own_fault)
     )
+
+
+def _trains_others(node: Node, owner_id: int) -> bool:
+    """Return whether a trainer of another owner's job got ready on a node and is still there."""
+    held = Allocation.objects.filter(accelerator__node=node, released_at=None, lost_code="")
+    return held.exclude(ready_at=None).exclude(job__owner_id=owner_id).exists()
 
 
 def _quarantine(node: Node, reason: str, now: datetime.datetime) -> bool:

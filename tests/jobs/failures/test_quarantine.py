@@ -14,7 +14,7 @@ from jobs.services.failures.quarantine import node_unquarantine, nodes_judge
 from jobs.services.failures.timeouts import generations_expire
 from jobs.services.submission.job_actions import job_cancel
 from tests.jobs.world import PlayedNode, World
-from tests.support.builders import job_make
+from tests.support.builders import job_make, user_make
 
 pytestmark = pytest.mark.django_db
 
@@ -118,12 +118,14 @@ class TestShunning:
 
 
 class TestNodes:
-    def dying(self, settings: Any) -> tuple[World, PlayedNode]:
-        """Let three trainers of two jobs crash on one node."""
-        world = World(num_nodes=1)
+    def dying(self, settings: Any, neighbour: User | None = None) -> tuple[World, PlayedNode]:
+        """Let three trainers of two jobs crash on one node, beside a job of `neighbour`."""
+        world = World(num_nodes=1, num_accelerators=2 if neighbour is None else 3)
         (played,) = world.nodes
-        one = job_make(max_accelerators=1)
-        two = job_make(max_accelerators=1)
+        if neighbour is not None:
+            job_make(neighbour, max_accelerators=1)
+        owner = user_make()
+        one, two = (job_make(owner, max_accelerators=1) for _ in range(2))
         world.settle(4)
         world.kill(one, *[slot for job_id, slot in played.trainers if job_id == one.pk])
         world.settle(3)
@@ -140,6 +142,13 @@ class TestNodes:
         assert node.quarantine_reason == "3 trainers of 2 jobs died there within 10 min"
         assert cluster_snapshot(world.now).snapshot.accelerators == ()
         assert "quarantined for 5 min" in Event.objects.get(kind="node_quarantined").message
+
+    def test_deaths_of_one_owners_jobs_set_no_node_aside_on_which_others_train(
+        self, settings: Any, ada: User
+    ) -> None:
+        """Else a user could set all nodes aside by jobs that crash."""
+        self.dying(settings, ada)
+        assert Node.objects.get().quarantined_until is None
 
     def test_it_comes_back_and_stays_away_twice_as_long_the_next_time(self, settings: Any) -> None:
         world, played = self.dying(settings)
