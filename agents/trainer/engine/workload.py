@@ -16,7 +16,7 @@ from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.contract.user_errors import JobCodeError, user_code
 from agents.trainer.data.fingerprint import data_fingerprint
 from agents.trainer.model.batch_scaling import BatchScaling
-from agents.trainer.model.keras_private import model_build, model_build_inputs
+from agents.trainer.model.keras_private import metric_results, model_build, model_build_inputs
 from agents.trainer.model.progress import Activity, Progress
 from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.model.state import ModelState
@@ -121,7 +121,7 @@ class BuiltJob:
 
         A metric of the job that is named `learning_rate` keeps its value.
         """
-        results = self.model.get_metrics_result() if self.is_trained else {}
+        results = metric_results(self.model) if self.is_trained else {}
         if with_learning_rate and self.is_trained:
             results.setdefault("learning_rate", self.learning_rate())
         return {name: float(np.asarray(value)) for name, value in results.items()}

@@ -185,6 +185,14 @@ def compiled_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
     return [] if compiled is None else list(compiled.metrics)
 
 
+def metric_results(model: keras.Model) -> dict[str, Any]:
+    """Return the metrics' values by their names in the logs; one that is a dict has several."""
+    results: dict[str, Any] = {}
+    for name, value in model.get_metrics_result().items():
+        results |= value if isinstance(value, dict) else {name: value}
+    return results
+
+
 def own_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
     """List the metrics that a built model or its layers update in their own code."""
     compiled = model._compile_metrics  # noqa: SLF001

@@ -18,6 +18,7 @@ from agents.trainer.model.keras_private import (
     SUM_REDUCTION,
     compiled_losses,
     compiled_metrics,
+    metric_results,
     metric_variables,
     model_layers,
     trainability_changed,
@@ -149,7 +150,7 @@ def model_variables(model: keras.Model) -> list[Any]:
 
 def metric_names(model: keras.Model) -> list[str]:
     """List the names in a built model's training logs, "loss" included."""
-    return [str(name) for name in model.get_metrics_result()]
+    return [str(name) for name in metric_results(model)]
 
 
 def loss_reductions(model: keras.Model) -> dict[str, str | None]:
@@ -224,7 +225,7 @@ def _keras_method(kind: type, name: str) -> Any:
 
 
 def _refuse_vectors(model: keras.Model) -> None:
-    sizes = {name: np.size(value) for name, value in model.get_metrics_result().items()}
+    sizes = {name: np.size(value) for name, value in metric_results(model).items()}
     vectors = [metric for metric in compiled_metrics(model) if np.size(metric.result()) != 1]
     kinds = ", ".join(sorted({type(metric).__name__ for metric in vectors}))
     for name, size in sizes.items():

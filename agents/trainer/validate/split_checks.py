@@ -147,7 +147,9 @@ def _slice_metrics(runner: PartRunner, examples: tuple[Any, ...]) -> list[str]:
     warnings = []
     for metric in [*compiled_metrics(runner.model), *own_metrics(runner.model)]:
         by_way = zip(*(states_of[id(variable)] for variable in metric.variables), strict=True)
-        results = [metric.stateless_result([*map(tf.constant, state)]) for state in by_way]
+        results = [
+            _numbers(metric.stateless_result([*map(tf.constant, state)])) for state in by_way
+        ]
         if results and not np.array_equal(results[0], results[2], equal_nan=True):
             continue  # drawn at random
         if results and not _is_close(results[0], results[1], runner.model):
@@ -178,6 +180,11 @@ def _metrics_summed(
                 weights[places[id(variable)]] = list(shares)
     columns = zip(weights, zip(*apart, strict=True), strict=True)
     return [sum(w * v for w, v in zip(each, values, strict=True)) for each, values in columns]
+
+
+def _numbers(result: Any) -> np.ndarray:
+    """Flatten the result of a metric, which may be a dict."""
+    return np.concatenate([np.ravel(leaf) for leaf in keras.tree.flatten(result)])
 
 
 def _is_close(expected: Any, actual: Any, model: keras.Model) -> bool:

@@ -38,8 +38,14 @@ Y = (X[:, :1] + X[:, 1:2] > 0).astype("float32")
 
 JOBS = {
     "a plain network with Adam, validation data and a short last batch": """
+        class Both(keras.metrics.MeanSquaredError):
+            def result(self):
+                square = super().result()
+                return {"square": square, "root": ops.sqrt(square)}
+
         def build(settings):
-            model = compiled(net(layers.Dense(5, activation="tanh")), "adam", metrics=["accuracy"])
+            hidden = layers.Dense(5, activation="tanh")
+            model = compiled(net(hidden), "adam", metrics=["accuracy", Both()])
             return model, (X[:40], Y[:40]), (X[:15], Y[:15])
     """,
     "a summed loss beside a regulariser": """

@@ -251,8 +251,21 @@ def test_a_metric_of_a_whole_batch_is_warned_of_by_name() -> None:
         assert f"the metric '{name}' is computed for each slice" in warning
 
 
+class Both(keras.metrics.MeanSquaredError):
+    """Has two numbers for the logs."""
+
+    def result(self) -> Any:
+        square = super().result()
+        return {"square": square, "root": ops.sqrt(square)}
+
+
 def test_metrics_that_add_up_are_not_warned_of() -> None:
-    classes = [keras.metrics.AUC(), keras.metrics.MeanIoU(2), keras.metrics.RootMeanSquaredError()]
+    classes = [
+        Both(),
+        keras.metrics.AUC(),
+        keras.metrics.MeanIoU(2),
+        keras.metrics.RootMeanSquaredError(),
+    ]
     model, examples = model_of("mse", ["mae", "accuracy", *classes, *OF_EACH])
     assert splitting_check(model, examples) == []
     assert splitting_check(model, tuple(array[:7] for array in examples)) == []
