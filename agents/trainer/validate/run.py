@@ -251,7 +251,8 @@ def _note_data(spec: TrainingSpec, job: LoadedJob, findings: Findings) -> None:
     rest = len(job.train) % spec.global_batch_size
     if 0 < rest < spec.num_virtual_nodes:
         findings.warnings.append(
-            f"the last batch of each epoch has {rest} examples, fewer than there are virtual nodes"
+            f"the last batch of each epoch has {rest} example{'s' * (rest > 1)}, fewer than there "
+            "are virtual nodes"
         )
 
 
@@ -376,7 +377,9 @@ def _save_try(model: keras.Model) -> list[str]:
         try:
             keras.saving.load_model(path, compile=False)
         except Exception as error:
-            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            # Keras wraps the error of a class in one of each layer or model around it.
+            text = str(error).rpartition("Exception encountered: ")[2]
+            reason = text.splitlines()[0][:200] if text else type(error).__name__
             return [f"the saved model cannot be loaded without your code: {reason}"]
     return []
 

@@ -197,6 +197,8 @@ def test_what_a_compiled_model_can_say_is_accepted(name: str, tmp_path: Path) ->
     report = validated(tmp_path, ACCEPTED[name])
     assert report.ok, f"{report.code}: {report.message}\n{report.traceback}"
     assert (report.code, report.field, report.message) == (None, None, "")
+    unloadable = [each for each in warnings_of(report) if "without your code" in each]
+    assert all("Could not locate class '" in each for each in unloadable)
 
 
 REFUSED_MODELS = {
