@@ -25,9 +25,9 @@ from agents.trainer.model.keras_private import (
 )
 
 #: Methods of a model that the engine's own step replaces; an override would not be called.
-REPLACED_METHODS = ("train_step", "test_step", "fit", "make_train_function", "train_on_batch")
+REPLACED_METHODS = ("train_step", "fit", "make_train_function", "train_on_batch")
 #: Methods of the same kind that `fit` calls only if there are validation data.
-REPLACED_IN_VALIDATION = ("evaluate", "make_test_function")
+REPLACED_IN_VALIDATION = ("test_step", "evaluate", "make_test_function")
 #: Loss reductions for which the mean (or sum) over virtual nodes equals that over the batch.
 ACCEPTED_REDUCTIONS = frozenset({"sum_over_batch_size", "mean", "sum"})
 

@@ -218,7 +218,7 @@ REFUSED_MODELS = {
         def build(settings):
             model = compiled(net())
             model.test_step = lambda data: {"loss": 0.0}
-            return model, (X, Y), None
+            return model, (X, Y), (X, Y)
     """,
     "run_eagerly": returning("compiled(net(), run_eagerly=True)"),
     "distribution_scope": """
@@ -417,7 +417,7 @@ EVALUATED = """
 """
 
 
-@pytest.mark.parametrize("name", ["evaluate", "make_test_function"])
+@pytest.mark.parametrize("name", ["test_step", "evaluate", "make_test_function"])
 def test_a_validation_of_its_own_is_refused_where_fit_would_call_it(
     name: str, tmp_path: Path
 ) -> None:
