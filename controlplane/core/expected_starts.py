@@ -248,7 +248,8 @@ def _bounds(
                     min(first / UNCERTAINTY, before.earliest_s),
                     min(last * UNCERTAINTY, before.latest_s),
                 )
-    return {job_id: one for job_id, one in starts.items() if one.latest_s < math.inf}
+    # The policy keeps a job waiting for more than accelerators that are free now.
+    return {job_id: one for job_id, one in starts.items() if 0.0 < one.latest_s < math.inf}
 
 
 def _free(holdings: Collection[Holding], kind: str, total: int) -> tuple[list[float], list[int]]:

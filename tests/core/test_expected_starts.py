@@ -223,10 +223,14 @@ def test_bounds_are_those_of_the_full_demand() -> None:
     """One of four is free now; that is the minimum of job 2, which is given all four or nothing."""
     jobs = [
         known(job_make(1, least=3, most=3), 3000.0),
-        known(job_make(2, most=4, at=1.0), 100.0),
+        known(job_make(2, most=4, at=1.0, kinds="gpu"), 100.0),
     ]
     snapshot = snapshot_make(FOUR, *jobs, held={1: (1, 2, 3)}, now=3.0)
     assert rounded(forecast(snapshot, "fifo", 0)) == {2: (83.3, 120.0)}
+    behind = job_make(3, most=1, kinds="cpu", at=2.0)
+    idle = accelerators_make("gpu gpu gpu gpu", "cpu")
+    snapshot = replace(snapshot, jobs=(*jobs, behind), accelerators=idle)
+    assert 3 not in forecast(snapshot, "fifo", 0), "told to start at once, behind another job"
 
 
 def test_bounds_begin_at_once_where_a_running_job_has_an_unknown_speed() -> None:
