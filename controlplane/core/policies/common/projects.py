@@ -263,22 +263,28 @@ class _Frame:
             if parts[key].total == budgets[key] and not parts[key].num_late:
                 continue
             used = {one: part.total for one, part in parts.items()} | {key: budgets[key]}
-            narrow = self._narrowed(by_key[key], parts[key])
+            narrow = self._narrowed(by_key[key], parts[key], budgets[key])
             for group in (None if used == budgets else by_key[key], narrow):
                 choice = chosen(used, {**by_key, key: group}) if group is not None else {}
                 if choice and self._part(whole, by_key[key], choice[key]) is not parts[key]:
                     parts = _better(parts, decided(choice))
         return parts
 
-    def _narrowed(self, group: QuotaGroup, part: DecidedPart) -> QuotaGroup | None:
+    def _narrowed(self, group: QuotaGroup, part: DecidedPart, budget: int) -> QuotaGroup | None:
         """Limit a group to what it uses of the kinds of which its part leaves some idle.
 
-        None: no job waits that accepts another kind.
+        None: no job waits that accepts only other kinds and fits in the rest of its budget.
         """
         idle = {one.kind for one in part.snapshot.accelerators if one.id not in part.taken}
         others = self._capacity.keys() - idle
-        waiting = (job for job in group.jobs if job.id not in part.decision.shares)
-        if not idle or not any(job.accepts(kind) for job in waiting for kind in others):
+        room = budget - part.total
+        if not idle or not any(
+            job.id not in part.decision.shares
+            and job.min_accelerators <= room
+            and not any(job.accepts(kind) for kind in idle)
+            and any(job.accepts(kind) for kind in others)
+            for job in group.jobs
+        ):
             return None
         given = _given(group.jobs, part.decision)
         limits = {**group.limit_by_kind, **{kind: given[kind] for kind in idle}}
