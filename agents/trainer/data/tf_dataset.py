@@ -90,8 +90,9 @@ def _refuse_differing_passes(dataset: tf.data.Dataset, field: str) -> None:
         raise JobCodeError(
             "nondeterministic_data",
             field,
-            "two passes over the tf.data.Dataset gave different batches; remove .shuffle() (the "
-            "platform shuffles from the job's seed) and move random augmentation into the model",
+            "two passes over the tf.data.Dataset gave different batches; remove .shuffle() or give "
+            "shuffle=False (the platform shuffles from the job's seed), and move random "
+            "augmentation into the model",
         )
 
 
