@@ -72,7 +72,7 @@ def test_the_list_of_jobs_offers_them(ada: User) -> None:
     form = {"name": "<b>live", "query": "status=live"}
     page = browser.post("/jobs/filters/", form, follow=True).content.decode()
     assert 'href="?status=live" aria-current="page">&lt;b&gt;live</a>' in page
-    assert "is kept as" in page
+    assert "is saved as" in page
     page = browser.get("/jobs/").content.decode()
     assert 'href="?status=live">&lt;b&gt;live</a>' in page
     page = browser.post("/jobs/filters/", {"name": "", "query": "status=live"}, follow=True)
