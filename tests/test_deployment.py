@@ -287,7 +287,7 @@ def test_the_site_installs_no_tensorflow() -> None:
 
 
 def test_every_setting_of_the_site_can_be_set_in_env(docker_compose: str, tmp_path: Path) -> None:
-    """What the containers decide themselves is left out, and logins by OpenID Connect."""
+    """Folders, debugging and logins by OpenID Connect are left out."""
     documented = set(
         re.findall(r"`(VIRTUALFLOW_[A-Z_]+)`", (ROOT / "docs/settings.md").read_text())
     )

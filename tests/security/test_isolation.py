@@ -397,7 +397,7 @@ def test_a_user_is_shared_by_a_job_alone_and_not_while_it_is_cleared(tmp_path: P
 def test_the_port_of_a_trainer_that_is_gone_is_closed_to_its_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be the port of another job's trainer next."""
+    """The port may be that of another job's trainer next."""
     root_needed()
     first = 300_000 + os.getpid() % 4_000_000 * 10
     monkeypatch.setattr(Firewall, "check", lambda _: None)

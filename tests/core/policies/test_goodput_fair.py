@@ -427,7 +427,7 @@ def test_sentences_have_the_numbers_of_the_decision() -> None:
 
 
 def test_no_end_is_told_of_unknown_work() -> None:
-    """It was "done in about 13 min", the guess by which the policy weighs it."""
+    """The policy weighs the job by a guess, which told "done in about 13 min"."""
     job = replace(known(1, 1e5, Power(0.8)), remaining_examples=None, attained_accelerator_s=1e5)
     decision = goodput_fair(holding(snapshot_make(cluster(2), job, now=500.0), {1: 8}))
     assert "done in" not in str(decision.reasons[1])

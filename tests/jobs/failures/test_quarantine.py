@@ -194,7 +194,7 @@ class TestNodes:
     def test_trainers_that_cannot_be_started_set_a_node_aside_by_two_jobs(
         self, settings: Any, num_jobs: int
     ) -> None:
-        """What one job's trainers say of their start may be said by its code."""
+        """A failed start may be reported by the job's own code."""
         settings.RESTART_LIMIT = 10
         world = World(num_nodes=1, num_accelerators=num_jobs)
         jobs = [job_make(max_accelerators=1) for _ in range(num_jobs)]
