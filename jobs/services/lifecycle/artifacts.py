@@ -8,12 +8,12 @@ import hashlib
 import io
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from django.conf import settings
 from django.core.files import File
-from django.db import transaction
+from django.db import DatabaseError, transaction
 
 from controlplane.core.protocol.prediction_parts import part_of
 from jobs.exceptions import ConflictError, InvalidInputError, TooLargeError
@@ -30,6 +30,24 @@ _REST_LEFT_OUT = b"\n[The rest of this log is left out.]\n"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CHUNK_BYTES = 1024**2
 _IN_MEMORY_BYTES = 4 * 1024**2
+
+
+@contextlib.contextmanager
+def new_files_undone(jobs: Sequence[Job]) -> Iterator[None]:
+    """Delete code and states of new jobs if the block fails, and with it their transaction.
+
+    Args:
+        jobs: may grow in the block.
+    """
+    try:
+        yield
+    except BaseException:
+        for job in jobs:
+            job.code.delete(save=False)
+        with contextlib.suppress(DatabaseError):
+            for artifact in Artifact.objects.filter(job__in=[job.pk for job in jobs if job.pk]):
+                artifact.file.delete(save=False)
+        raise
 
 
 class Readable(Protocol):

@@ -19,6 +19,7 @@ from jobs.exceptions import ConflictError
 from jobs.models import Artifact, Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.selectors.forks import fork_fields
+from jobs.services.lifecycle.artifacts import new_files_undone
 from jobs.services.lifecycle.colours import free_colour
 from jobs.services.lifecycle.events import SYSTEM, event_add
 from jobs.services.lifecycle.retention import files_delete
@@ -71,15 +72,12 @@ def trial_job_make(
     job.fork["values"] = dict(values)
     with parent.code.open("rb") as file:
         job.code.save(parent.code_name, ContentFile(file.read()), save=False)
-    try:
+    with new_files_undone([job]):
         job.save(force_insert=True)
         search_terms_write(job)
         event_add("submitted", f"Trial {number} of job {parent.pk}", now=now, job=job)
         fork_place(job, artifact, now)
-    except Exception:
-        job.code.delete(save=False)
-        raise
-    job_queue(job, parent.facts, now, text=f"Code validated as that of job {parent.pk}")
+        job_queue(job, parent.facts, now, text=f"Code validated as that of job {parent.pk}")
     return job
 
 

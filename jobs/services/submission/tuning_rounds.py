@@ -33,6 +33,7 @@ from jobs.models import Artifact, Job, StepReport, Sweep, Trial, TuningRound
 from jobs.models.resizes import TUNING_ACTOR
 from jobs.selectors.cluster import accelerators_open
 from jobs.selectors.forks import checkpoints_of
+from jobs.services.lifecycle.artifacts import new_files_undone
 from jobs.services.lifecycle.events import event_add, job_fields
 from jobs.services.lifecycle.transitions import job_lock
 from jobs.services.scheduling.adoptions import ASK_AGAIN_S, adoption_advance
@@ -204,20 +205,22 @@ def _trials_make(
     first, num_before = (numbers.first() or 0) + 1, job.trial_jobs.count()
     again = _overtaken_values(job, found.number - 1)
     _trial_add(job, found, first, {}, None, now)
-    children = set()
-    for place in range(1, found.num_trials + 1):
-        values = again.pop() if again else proposal(spec, job.seed, num_before + place)
-        child = trial_job_make(job, saved, first + place, found.num_steps, values, now)
-        _trial_add(job, found, first + place, values, child, now)
-        children.add(child.pk)
+    children: list[Job] = []
+    with new_files_undone(children):
+        for place in range(1, found.num_trials + 1):
+            values = again.pop() if again else proposal(spec, job.seed, num_before + place)
+            child = trial_job_make(job, saved, first + place, found.num_steps, values, now)
+            children.append(child)
+            _trial_add(job, found, first + place, values, child, now)
+    ids = sorted(child.pk for child in children)
     trials = "one trial" if found.num_trials == 1 else f"{found.num_trials} trials"
     text = (
         f"Round {found.number}: {trials} of {found.num_steps:,} steps, from step "
         f"{found.start_step:,} on, on idle accelerators"
     )
-    data = {"round": found.number, "trials": sorted(children), "step": found.start_step}
+    data = {"round": found.number, "trials": ids, "step": found.start_step}
     event_add("round_begun", text, now=now, job=job, actor=TUNING_ACTOR, data=data)
-    return {job.pk, *children}
+    return {job.pk, *ids}
 
 
 def _overtaken_values(job: Job, number: int) -> list[dict[str, float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -383,6 +384,19 @@ def test_trials_count_in_no_limit_and_tell_no_channel(
     with pytest.raises(ConflictError):
         live_jobs_check(ada, 2)
     assert not NotificationDelivery.objects.exists()
+
+
+def test_trials_that_find_no_room_leave_no_files(
+    world: World, parent: Job, settings: Any
+) -> None:
+    tuning_advance(world.now)
+    save(world, parent)
+    before = sorted(Path(settings.MEDIA_ROOT).rglob("*.*"))
+    room_bytes = parent.code_bytes + parent.artifacts.get().size_bytes
+    settings.STORAGE_LIMIT_BYTES = 5 * room_bytes // 2  # of itself and one trial
+    tuning_advance(world.now)
+    assert TuningRound.objects.get().outcome == "storage"
+    assert sorted(Path(settings.MEDIA_ROOT).rglob("*.*")) == before
 
 
 def test_a_state_that_no_node_fetches_is_given_up(world: World, parent: Job) -> None:
