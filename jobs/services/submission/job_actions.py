@@ -19,6 +19,7 @@ from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.exceptions import ConflictError, InvalidInputError, StaleVersionError, TooLargeError
 from jobs.files import stored_with_row
 from jobs.models import IdempotencyKey, Job, Validation
+from jobs.services.lifecycle.artifacts import new_files_undone
 from jobs.services.lifecycle.events import event_add, jobs_event_add, user_actor
 from jobs.services.lifecycle.retention import storage_check
 from jobs.services.lifecycle.search_rows import search_terms_add
@@ -66,16 +67,14 @@ def job_submit(
     # The file first: a row must never refer to a missing file.
     job.code.save(submission.code_name, ContentFile(submission.code), save=False)
     try:
-        with stored_with_row(job.code), transaction.atomic():
+        with stored_with_row(job.code), transaction.atomic(), new_files_undone([job]):
             live_jobs_check(user)
             project_jobs_check(user, job.project)
             storage_check(user.pk, len(submission.code))
             data = {"cloned_from": cloned_from} if cloned_from and not job.fork else {}
             validations = jobs_store([job], user, now, data)
             if idempotency_key:
-                IdempotencyKey.objects.create(
-                    user=user, key=idempotency_key, body_sha256=digest, job=job
-                )
+                submission_note(job, idempotency_key, digest)
     except (IntegrityError, ConflictError, InvalidInputError, TooLargeError):
         known = submission_known(user, idempotency_key, digest) if idempotency_key else None
         if known is None:
@@ -109,6 +108,16 @@ def jobs_store(
 
 def _digest(submission: Submission) -> str:
     return hashlib.sha256(repr(submission).encode()).hexdigest()
+
+
+def submission_note(job: Job, key: str, digest: str) -> None:
+    """Store the key of a submission, in its transaction.
+
+    Raises:
+        IntegrityError: another submission was first; the transaction can still read.
+    """
+    with transaction.atomic():
+        IdempotencyKey.objects.create(user=job.owner, key=key, body_sha256=digest, job=job)
 
 
 def submission_known(user: User, key: str, digest: str) -> Job | None:

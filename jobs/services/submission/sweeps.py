@@ -14,9 +14,10 @@ from django.core.files.base import ContentFile
 from django.db import IntegrityError, transaction
 
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.exceptions import ConflictError, InvalidInputError
-from jobs.models import AuditAction, IdempotencyKey, Job, Sweep
+from jobs.exceptions import ConflictError, InvalidInputError, TooLargeError
+from jobs.models import AuditAction, Job, Sweep
 from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.services.lifecycle.artifacts import new_files_undone
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import user_actor
 from jobs.services.lifecycle.retention import storage_check
@@ -85,7 +86,7 @@ def sweep_submit(
         raise InvalidInputError.of(sweep=f"A sweep has 1 to {JOBS_LIMIT} jobs.")
     jobs: list[Job] = []
     try:
-        with transaction.atomic():
+        with transaction.atomic(), new_files_undone(jobs):
             live_jobs_check(user, len(submissions))
             project = project_find(user, request.submission)
             project_jobs_check(user, project, len(submissions))
@@ -100,21 +101,17 @@ def sweep_submit(
                 max_running=request.max_running,
                 submitted_at=now,
             )
-            jobs = jobs_from(user, submissions, now)
+            jobs += jobs_from(user, submissions, now)
             for job, submission in zip(jobs, submissions, strict=True):
                 job.sweep = sweep
                 job.status_reason = "Waits for its turn to have its code built on a node."
                 job.code.save(submission.code_name, ContentFile(submission.code), save=False)
             job_actions.jobs_store(jobs, user, now, {"sweep": sweep.pk})
             if idempotency_key:
-                IdempotencyKey.objects.create(
-                    user=user, key=idempotency_key, body_sha256=digest, job=jobs[0]
-                )
-    except BaseException as error:
-        for job in jobs:
-            job.code.delete(save=False)
+                job_actions.submission_note(jobs[0], idempotency_key, digest)
+    except (IntegrityError, ConflictError, InvalidInputError, TooLargeError):
         known = _known(user, idempotency_key, digest) if idempotency_key else None
-        if known is None or not isinstance(error, IntegrityError | ConflictError):
+        if known is None:
             raise
         return known
     return sweep

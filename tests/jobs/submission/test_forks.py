@@ -21,7 +21,7 @@ from jobs.models import Artifact, AuditEntry, Job, Project, ProjectMembership
 from jobs.selectors.desired_state.state import training_spec, wanted_state
 from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.lifecycle.retention import files_delete
-from jobs.services.submission import forks
+from jobs.services.submission import forks, job_actions
 from jobs.services.submission.forks import ASK_AGAIN_S, forks_advance
 from jobs.services.submission.job_actions import job_cancel
 from tests.jobs.world import World
@@ -179,6 +179,19 @@ def test_the_same_key_makes_one_fork(ada: User, ada_client: APIClient) -> None:
     assert Job.objects.count() == 2
     other = ada_client.post(url, {"checkpoint": 40}, format="json", **key)
     assert (other.status_code, other.json()["code"]) == (409, "idempotency_key_reused")
+
+
+def test_the_same_key_at_once_leaves_one_state(
+    ada: User, ada_client: APIClient, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    parent, known = parent_make(ada), job_actions.submission_known
+    url, key = f"{URL}{parent.pk}/fork/", {"HTTP_IDEMPOTENCY_KEY": "k"}
+    first = ada_client.post(url, {}, format="json", **key)
+    looks = iter([lambda *_: None])  # the first one is not committed yet
+    monkeypatch.setattr(job_actions, "submission_known", lambda *of: next(looks, known)(*of))
+    again = ada_client.post(url, {}, format="json", **key)
+    assert (again.status_code, again.data["id"]) == (200, first.data["id"])
+    assert len(list(Path(settings.MEDIA_ROOT).rglob("*-checkpoint.npz"))) == 2
 
 
 def test_a_fork_counts_in_the_storage_of_its_owner(

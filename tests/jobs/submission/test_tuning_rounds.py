@@ -386,9 +386,7 @@ def test_trials_count_in_no_limit_and_tell_no_channel(
     assert not NotificationDelivery.objects.exists()
 
 
-def test_trials_that_find_no_room_leave_no_files(
-    world: World, parent: Job, settings: Any
-) -> None:
+def test_trials_that_find_no_room_leave_no_files(world: World, parent: Job, settings: Any) -> None:
     tuning_advance(world.now)
     save(world, parent)
     before = sorted(Path(settings.MEDIA_ROOT).rglob("*.*"))
