@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -70,9 +71,9 @@ class StateDirectory:
                 f"another agent (process {holder}) holds {path}; stop it, or give this one a "
                 "--state-dir of its own"
             ) from None
-        self._lock.truncate(0)
-        self._lock.write(str(os.getpid()))
-        self._lock.flush()
+        with contextlib.suppress(OSError):  # on a full disk it is held all the same
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
         for folder in (self.trainers, self.validations, self.fork_servers, self.cache):
             folder.mkdir(exist_ok=True, mode=0o700)
 

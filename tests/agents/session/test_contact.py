@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import resource
 import shutil
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 
 from agents.session.contact import EXIT_REFUSED, EXIT_REMOVED
 from agents.session.outbox import MAX_ITEMS
-from agents.state_directory import StateDirectory
+from agents.state_directory import StateDirectory, StateDirectoryBusyError
 from controlplane.core.protocol.wire import ReportKind
 from tests.agents.builders import membership, wanted_trainer
 from tests.agents.conftest import DrivenAgent, trainers_below
@@ -243,6 +244,19 @@ def test_boot_id_stays_with_the_folder(tmp_path: Path) -> None:
     assert again.boot_id() == before != other.boot_id()
     again.close()
     other.close()
+
+
+def test_a_folder_on_a_full_disk_is_locked(tmp_path: Path) -> None:
+    StateDirectory(tmp_path).close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # nothing can be written
+    try:
+        state = StateDirectory(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with pytest.raises(StateDirectoryBusyError, match="unknown"):
+        StateDirectory(tmp_path)
+    state.close()
 
 
 def test_enrolment_sends_what_the_node_has(plane: ControlPlane, drive: Drive) -> None:
