@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 import threading
 import time
@@ -111,6 +112,13 @@ class Ended:
 
 
 Shell = Callable[..., Ended]
+
+
+@pytest.fixture(autouse=True)
+def _sigterm_restored() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from virtualflow.cli.exit_codes import ExitCode
@@ -61,6 +64,19 @@ def test_a_damaged_file_says_what_to_do(shell: Shell, content: str) -> None:
     path.chmod(0o600)
     ended = shell("ls")
     assert (ended.code, "virtualflow login" in ended.err) == (ExitCode.USAGE, True)
+
+
+def test_sigterm_ends_a_watch_as_ctrl_c_does(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def watch(*_: Any, **__: Any) -> Iterator[Any]:
+        assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+        signal.raise_signal(signal.SIGTERM)
+        yield
+
+    monkeypatch.setattr("virtualflow.Client.watch", watch)
+    monkeypatch.setenv(SERVER_VARIABLE, "http://127.0.0.1:9")
+    monkeypatch.setenv(TOKEN_VARIABLE, "vfp_x")
+    ended = shell("watch", 7)
+    assert (ended.code, "job 7 goes on" in ended.err) == (ExitCode.INTERRUPTED, True)
 
 
 def test_a_wrong_token_is_not_stored(site: Site, shell: Shell) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 
 import click
@@ -69,6 +70,8 @@ cluster.nodes.add_command(windows.window)
 
 def main() -> None:
     """Run the command line and exit with a code of `ExitCode`."""
+    # As Ctrl-C: a bar gives the terminal its cursor back, a download removes its part.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Not every terminal knows the characters of names, or those of tables; and a token
