@@ -66,6 +66,14 @@ def existing_file(name: str) -> str:
     return value
 
 
+def folder(name: str, default: str) -> str:
+    """Read the path of a folder, which need not exist yet."""
+    value = text(name, default)
+    if Path(value).exists() and not Path(value).is_dir():
+        raise ImproperlyConfigured(f"{name}: {value} is no folder.")
+    return value
+
+
 def _split(name: str, url: str) -> SplitResult:
     """Return the parts of an address; a wrong one is not repeated, as it may have a password."""
     try:

@@ -190,7 +190,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_timeout": 10, "socket_connect_timeout
 
 # --- files -----------------------------------------------------------------------------------
 
-MEDIA_ROOT = environment.text("VIRTUALFLOW_FILES_DIR", str(STATE_DIR / "files"))
+MEDIA_ROOT = environment.folder("VIRTUALFLOW_FILES_DIR", str(STATE_DIR / "files"))
 
 
 def _static_version() -> str:

@@ -80,6 +80,9 @@ def test_wrong_values_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment.choice("SOME_CHOICE", ("a", "b"), "a") == "a"
     monkeypatch.setenv("SOME_WORDS", " a, b ,,")
     assert environment.words("SOME_WORDS") == ["a", "b"]
+    monkeypatch.setenv("SOME_FOLDER", "/dev/null")
+    with pytest.raises(ImproperlyConfigured, match="SOME_FOLDER: /dev/null is no folder"):
+        environment.folder("SOME_FOLDER", "files")
 
 
 def test_a_secret_is_a_variable_or_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
