@@ -58,18 +58,21 @@ def delivery_attempt(delivery_id: int, now: datetime.datetime) -> bool:
 
     Two workers that are given the same message make one attempt: the first claims it.
     """
-    claimed = (
-        _due(now)
-        .filter(id=delivery_id)
-        .update(
-            next_try_at=now + datetime.timedelta(seconds=CLAIM_S),
-            num_attempts=F("num_attempts") + 1,
-            answer=UNDER_WAY,
-        )
-    )
-    if not claimed:
+    if not _due(now).filter(id=delivery_id).exists():
         return False
-    delivery = NotificationDelivery.objects.select_related("channel__owner").get(id=delivery_id)
+    # Conditions on this table alone: after a wait for the row PostgreSQL checks no others again.
+    still_due = NotificationDelivery.objects.filter(
+        id=delivery_id, status=DeliveryStatus.WAITING.value, next_try_at__lte=now
+    )
+    claimed = still_due.update(
+        next_try_at=now + datetime.timedelta(seconds=CLAIM_S),
+        num_attempts=F("num_attempts") + 1,
+        answer=UNDER_WAY,
+    )
+    rows = NotificationDelivery.objects.select_related("channel__owner")
+    delivery = rows.filter(id=delivery_id).first() if claimed else None
+    if delivery is None:
+        return False
     channel = delivery.channel
     visible = deliveries_visible_to(channel.owner, channel.deliveries.filter(id=delivery_id))
     if not visible.exists():
@@ -105,7 +108,10 @@ def _attempt_record(delivery: NotificationDelivery, sent: Sent, now: datetime.da
         wait_s = RETRY_S[delivery.num_attempts - 1] * random.uniform(1.0, 1.2)  # noqa: S311
         delivery.next_try_at = now + datetime.timedelta(seconds=wait_s)
     with transaction.atomic():
-        delivery.save(update_fields=["answer", "status", "ended_at", "next_try_at"])
+        names = ("answer", "status", "ended_at", "next_try_at")
+        # Not `save`: the owner may have deleted the channel meanwhile.
+        rows = NotificationDelivery.objects.filter(id=delivery.pk)
+        rows.update(**{name: getattr(delivery, name) for name in names})
         if sent.is_delivered:
             channels.exclude(num_failures=0).update(num_failures=0)
         elif delivery.status == DeliveryStatus.FAILED.value:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.core import mail
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 from rest_framework.test import APIClient
 from virtualflow import VirtualFlowError
@@ -353,6 +355,25 @@ def test_a_killed_worker_loses_no_message_and_two_make_one_attempt(
     delivery_attempt(delivery.pk, at(3600))
     delivery.refresh_from_db()
     assert (delivery.status, hook.received) == (DeliveryStatus.FAILED, [])
+
+
+def test_a_claim_waits_for_no_other_table_and_its_channel_may_go(
+    ada: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A condition by way of a subquery is not checked again once another worker has the row."""
+    channel, _ = channel_make(ada)
+    event_add("failed", "It", now=at(0), job=job_make(ada))
+    delivery = NotificationDelivery.objects.get()
+
+    def delete(*_: object) -> Sent:
+        channel.delete()
+        return Sent(is_delivered=True, answer="HTTP 200")
+
+    monkeypatch.setattr("jobs.services.notifications.deliveries.send", delete)
+    with CaptureQueriesContext(connection) as asked:
+        assert delivery_attempt(delivery.pk, at(0))
+    claim = next(row["sql"] for row in asked if row["sql"].startswith("UPDATE"))
+    assert "SELECT" not in claim
 
 
 def test_old_messages_are_deleted_and_events_may_go_before(ada: User, settings: Settings) -> None:
