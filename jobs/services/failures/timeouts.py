@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection
+import logging
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
+from celery.exceptions import SoftTimeLimitExceeded
 from django.conf import settings
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, transaction
 
 from controlplane.core.values.lifecycle import (
     ENDED_JOB_STATUSES,
@@ -25,6 +28,8 @@ from jobs.services.lifecycle.transitions import (
     trainers_stop,
 )
 
+logger = logging.getLogger(__name__)
+
 #: Seconds after which the event of a resize is added without its digests.
 _DIGEST_LIMIT_S = 60.0
 
@@ -38,8 +43,10 @@ def generations_expire(now: datetime.datetime) -> set[int]:
     for generation in under_way:
         limit_s = _limit_s(generation)
         since = generation.switch_ordered_at or generation.requested_at
-        if since < now - datetime.timedelta(seconds=limit_s) and _give_up(generation, limit_s, now):
-            changed.add(generation.job_id)
+        if since < now - datetime.timedelta(seconds=limit_s):
+            with _contained(generation.job_id):
+                if _give_up(generation, limit_s, now):
+                    changed.add(generation.job_id)
     changed |= stalled_recover(now)
     changed |= _leavers_stop(now)
     since = now - datetime.timedelta(seconds=_DIGEST_LIMIT_S)
@@ -57,11 +64,22 @@ def stalled_recover(now: datetime.datetime, job_ids: Collection[int] | None = No
         rows = rows.filter(job_id__in=job_ids)
     changed: set[int] = set()
     for job_id in sorted(set(rows.values_list("job_id", flat=True))):
-        with transaction.atomic():
+        with _contained(job_id), transaction.atomic():
             job = job_lock(job_id)
             if job is not None and job_recover(job, now):
                 changed.add(job_id)
     return changed
+
+
+@contextmanager
+def _contained(job_id: int) -> Iterator[None]:
+    """Log an error over one job, which is tried again: the limits of all others are kept."""
+    try:
+        yield
+    except (OperationalError, InterfaceError, SoftTimeLimitExceeded):
+        raise
+    except Exception:
+        logger.exception("the time limits of job %d cannot be kept", job_id, extra={"job": job_id})
 
 
 def _limit_s(generation: Generation) -> float:

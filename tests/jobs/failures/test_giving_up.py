@@ -11,6 +11,7 @@ import pytest
 from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Job, Node
 from jobs.selectors.desired_state.state import wanted_state
+from jobs.services.failures import timeouts
 from jobs.services.failures.timeouts import generations_expire
 from jobs.services.lifecycle.artifacts import artifact_store
 from tests.jobs.losses import (
@@ -29,6 +30,24 @@ from tests.jobs.world import World
 from tests.support.builders import job_make
 
 pytestmark = pytest.mark.django_db
+
+
+def test_a_job_that_cannot_be_given_up_does_not_hold_up_others(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, restart = World(2), timeouts.job_restart
+    first, second = (job_make(max_accelerators=2) for _ in range(2))
+    world.cycle()
+    world.now_s += settings.PREPARE_LIMIT_S + 1
+
+    def fail(job: Job, *values: Any, **others: Any) -> None:
+        assert job.pk != first.pk, "a fault of its rows"
+        restart(job, *values, **others)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(timeouts, "job_restart", fail)
+        assert generations_expire(world.now) == {second.pk}
+    assert generations_expire(world.now) == {first.pk}
 
 
 class TestAllLost:
