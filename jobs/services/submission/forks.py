@@ -32,7 +32,7 @@ from jobs.selectors.forks import CHECKPOINT, checkpoints_of, stop_reached
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import event_add, user_actor
 from jobs.services.lifecycle.retention import storage_check
-from jobs.services.lifecycle.transitions import job_end, job_lock
+from jobs.services.lifecycle.transitions import job_end, job_lock, job_rows_lock
 from jobs.services.submission.validation_requests import validations_reuse
 from jobs.services.submission.validations import validation_start
 
@@ -75,15 +75,16 @@ def forks_advance(now: datetime.datetime) -> set[int]:
     in_turn = waiting.annotate(turn=turn).order_by("turn", "id")
     changed: set[int] = set()
     for fork_id, parent_id in in_turn.values_list("pk", "forked_from")[:_AT_ONCE]:
-        changed |= _advance(fork_id, now)
+        changed |= _advance(fork_id, parent_id, now)
         if parent_id is not None and not waiting.filter(forked_from=parent_id).exists():
             Job.objects.filter(id=parent_id).update(save_request=0)
     return changed
 
 
-def _advance(fork_id: int, now: datetime.datetime) -> set[int]:
+def _advance(fork_id: int, parent_id: int | None, now: datetime.datetime) -> set[int]:
     validation = None
     with transaction.atomic():
+        job_rows_lock(Job.objects.filter(id__in=[fork_id, parent_id]))
         fork = job_lock(fork_id)
         if fork is None or fork.fork_deadline_at is None:
             return set()
