@@ -20,7 +20,7 @@ from jobs.selectors.access import are_users_strangers
 from jobs.selectors.estimates.memory import memory_shortage
 from jobs.selectors.maintenance import closed_by_window
 from jobs.services.lifecycle.events import event_add
-from jobs.services.lifecycle.transitions import job_lock, status_change
+from jobs.services.lifecycle.transitions import job_lock, job_rows_lock, status_change
 
 #: Seconds beyond the validation's own time limit: fetching the code and reporting back.
 TIME_LIMIT_GRACE_S = 20.0
@@ -177,7 +177,9 @@ def _waits_explain(num_nodes: int) -> set[int]:
         .exclude(**shown)
     )
     ids = set(waits.order_by("id").values_list("pk", flat=True)[:_AT_ONCE])
-    waits.filter(pk__in=ids).update(version=F("version") + 1, **shown)
+    with transaction.atomic():
+        job_rows_lock(Job.objects.filter(pk__in=ids))
+        waits.filter(pk__in=ids).update(version=F("version") + 1, **shown)
     return ids
 
 

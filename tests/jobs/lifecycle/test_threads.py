@@ -25,6 +25,7 @@ from jobs.services.submission.forks import forks_advance
 from jobs.services.submission.job_actions import job_cancel, job_submit
 from jobs.services.submission.validation_requests import validation_request
 from jobs.services.submission.validations import (
+    _waits_explain,
     validation_start,
     validation_take,
     validations_start_waiting,
@@ -127,43 +128,48 @@ def test_a_cycle_and_a_cancel(attempt: int) -> None:
     assert not Generation.objects.filter(phase__in=["preparing", "switching", "active"]).exists()
 
 
-def change_meets(first: Job, second: Job, act: Callable[[], object]) -> None:
-    """Change two jobs together, and act between the first one's lock and the second one's."""
-    half_done = threading.Event()
-
-    def change() -> None:
-        with transaction.atomic():
-            jobs_lock([first.pk])
-            half_done.set()
-            time.sleep(1)
-            jobs_lock([second.pk])
-
-    def meet() -> None:
-        half_done.wait(DEADLINE_S)
-        act()
-
-    at_once(change, meet)
-
-
 @pytest.mark.nightly
 def test_a_fork_that_asks_again_and_a_change_of_it_and_its_parent() -> None:
     ada = user_make("ada")
     parent = job_make(ada, status=JobStatus.RUNNING)
     waits = {"fork": {"sha256": "", "step": 0}, "fork_deadline_at": at(1000)}
     fork = job_make(ada, status=JobStatus.VALIDATING, forked_from=parent, **waits)
-    change_meets(parent, fork, lambda: forks_advance(at(50)))
+    half_done = threading.Event()
+
+    def change() -> None:
+        with transaction.atomic():
+            jobs_lock([parent.pk])
+            half_done.set()
+            time.sleep(1)
+            jobs_lock([fork.pk])
+
+    def advance() -> None:
+        half_done.wait(DEADLINE_S)
+        forks_advance(at(50))
+
+    at_once(change, advance)
     parent.refresh_from_db()
     assert parent.save_request == at(50).timestamp() * 1000
 
 
 @pytest.mark.nightly
-def test_reasons_of_waiting_jobs_and_a_change_of_them() -> None:
-    first, second = (job_make(status=JobStatus.VALIDATING) for _ in range(2))
-    for job in (second, first):
-        job.update_columns(status_reason="Waits for something else.")  # the newest row is last
-    change_meets(first, second, lambda: validations_start_waiting(at(1)))
-    reasons = set(Job.objects.values_list("status_reason", flat=True))
-    assert reasons == {"Waits for a node to build its code on."}
+def test_a_validation_that_is_assigned_while_its_wait_is_explained() -> None:
+    node_make()
+    job, is_assigned = job_make(status=JobStatus.VALIDATING), threading.Event()
+
+    def assign() -> None:
+        with transaction.atomic():
+            assert validation_start(job.validation, at(0))
+            is_assigned.set()
+            time.sleep(1)
+
+    def explain() -> None:
+        is_assigned.wait(DEADLINE_S)
+        _waits_explain(1)
+
+    at_once(assign, explain)
+    job.refresh_from_db()
+    assert (job.status_code, job.validation.status) == ("validating", "running")
 
 
 def test_one_key_at_once_makes_one_job() -> None:
