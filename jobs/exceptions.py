@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import logging
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
@@ -186,6 +187,17 @@ def is_disk_full(error: BaseException | None) -> bool:
     cause = getattr(error, "__cause__", None)
     is_sqlites = getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
     return is_sqlites or getattr(cause, "sqlstate", None) == _DISK_FULL
+
+
+@contextmanager
+def full_disk_refused() -> Iterator[None]:
+    """Turn the error of a file that finds no room into one that is told."""
+    try:
+        yield
+    except OSError as error:
+        if is_disk_full(error):
+            raise DiskFullError from None
+        raise
 
 
 def passing_error(error: BaseException | None) -> ControlPlaneError | None:

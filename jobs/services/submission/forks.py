@@ -24,7 +24,7 @@ from django.db.models.functions import RowNumber
 
 from controlplane.core.protocol.wire import StopKind
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
-from jobs.exceptions import ConflictError, TooLargeError
+from jobs.exceptions import ConflictError, DiskFullError, TooLargeError, full_disk_refused
 from jobs.models import Artifact, AuditAction, Job, Validation
 from jobs.models.jobs import artifact_path
 from jobs.selectors.access import jobs_visible_to
@@ -126,7 +126,7 @@ def _refusal(fork: Job, artifact: Artifact, now: datetime.datetime) -> str:
         return text
     try:
         _state_give(fork, artifact, now)
-    except (ConflictError, TooLargeError) as error:
+    except (ConflictError, TooLargeError, DiskFullError) as error:
         return error.detail
     return ""
 
@@ -149,6 +149,7 @@ def state_copy(job: Job, artifact: Artifact, name: str, now: datetime.datetime) 
     Raises:
         ConflictError: the state was deleted in the meantime.
         TooLargeError: it does not fit into the storage of the job's owner.
+        DiskFullError: it does not fit on the disk.
     """
     storage_check(job.owner_id, artifact.size_bytes)
     own = Artifact(
@@ -162,7 +163,8 @@ def state_copy(job: Job, artifact: Artifact, name: str, now: datetime.datetime) 
         at=now,
     )
     try:
-        _file_share(artifact, own)
+        with full_disk_refused():
+            _file_share(artifact, own)
     except OSError:
         raise _gone(artifact.job) from None
     try:
@@ -177,7 +179,7 @@ def fork_place(job: Job, artifact: Artifact, now: datetime.datetime) -> None:
     """Store a state as the fork's own newest checkpoint, and count its steps as done.
 
     Raises:
-        ConflictError, TooLargeError: as `state_copy`.
+        ConflictError, TooLargeError, DiskFullError: as `state_copy`.
     """
     state_copy(job, artifact, CHECKPOINT, now)
     step, epoch = artifact.step or 0, artifact.epoch or 0

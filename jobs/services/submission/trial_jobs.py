@@ -15,7 +15,7 @@ from django.core.files.base import ContentFile
 from controlplane.core.protocol.wire import StopKind
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from controlplane.core.values.tiers import Tier
-from jobs.exceptions import ConflictError
+from jobs.exceptions import ConflictError, full_disk_refused
 from jobs.models import Artifact, Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.selectors.forks import fork_fields
@@ -46,7 +46,8 @@ def trial_job_make(
 
     Raises:
         ConflictError: the state was deleted in the meantime.
-        TooLargeError: state and code do not fit into the owner's storage.
+        TooLargeError, DiskFullError: state and code do not fit into the owner's storage, or on the
+            disk.
     """
     ending = f", trial {number}"
     columns = {name: getattr(parent, name) for name in SUBMITTED_COLUMNS}
@@ -70,7 +71,7 @@ def trial_job_make(
     for name, value in fork_fields(job, parent, artifact).items():
         setattr(job, name, value)
     job.fork["values"] = dict(values)
-    with parent.code.open("rb") as file:
+    with parent.code.open("rb") as file, full_disk_refused():
         job.code.save(parent.code_name, ContentFile(file.read()), save=False)
     with new_files_undone([job]):
         job.save(force_insert=True)

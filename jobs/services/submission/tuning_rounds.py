@@ -28,7 +28,7 @@ from controlplane.core.values.lifecycle import (
     HOLDING_JOB_STATUSES,
     JobStatus,
 )
-from jobs.exceptions import ConflictError, TooLargeError
+from jobs.exceptions import ConflictError, DiskFullError, TooLargeError
 from jobs.models import Artifact, Job, StepReport, Sweep, Trial, TuningRound
 from jobs.models.resizes import TUNING_ACTOR
 from jobs.selectors.cluster import accelerators_open
@@ -192,8 +192,8 @@ def _start(job: Job, found: TuningRound, now: datetime.datetime) -> set[int]:
                 return set()
             found.start_step, found.start_loss = step, start_loss
             changed = _trials_make(locked, found, spec, saved, now)
-    except (ConflictError, TooLargeError) as error:
-        outcome = "storage" if isinstance(error, TooLargeError) else "state_gone"
+    except (ConflictError, TooLargeError, DiskFullError) as error:
+        outcome = "state_gone" if isinstance(error, ConflictError) else "storage"
         return round_give_up(job, found, outcome, error.detail, now)
     return changed
 

@@ -21,7 +21,7 @@ from controlplane.core.tuning.rounds import (
 )
 from controlplane.core.tuning.search import TrialEnd
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
-from jobs.exceptions import ConflictError, TooLargeError
+from jobs.exceptions import ConflictError, DiskFullError, TooLargeError
 from jobs.models import Artifact, Event, Job, StepReport, Trial, TuningRound
 from jobs.models.resizes import TUNING_ACTOR
 from jobs.selectors.forks import ADOPTED_FILE, CHECKPOINT, checkpoints_of
@@ -167,7 +167,7 @@ def _adopt(job: Job, winner: Trial, now: datetime.datetime) -> bool:
     state = Artifact.objects.get(job=_child(winner), name=CHECKPOINT)
     try:
         state_copy(job, state, ADOPTED_FILE, now)
-    except (ConflictError, TooLargeError) as error:
+    except (ConflictError, TooLargeError, DiskFullError) as error:
         text = f"The state of trial {winner.number} was not adopted: {error.detail}"
         event_add("adoption_failed", text, now=now, job=job, actor=TUNING_ACTOR)
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 from collections.abc import Callable
@@ -202,6 +203,17 @@ def test_a_fork_counts_in_the_storage_of_its_owner(
     answer = fork(ada_client, parent)
     assert (answer.status_code, answer.json()["code"]) == (413, "storage_full")
     assert (Job.objects.count(), Artifact.objects.count()) == (1, 2)
+
+
+def test_a_full_disk_is_told(
+    ada: User, ada_client: APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(forks, "_file_share", fail)
+    answer = fork(ada_client, parent_make(ada))
+    assert (answer.status_code, answer.json()["code"]) == (507, "disk_full")
 
 
 # ---- whose ---------------------------------------------------------------------------------------
