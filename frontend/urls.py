@@ -109,6 +109,7 @@ urlpatterns = [
     _page("nodes/<int:node_id>/figures/", nodes.node_figures, "node_figures"),
     _page("nodes/<int:node_id>/cordon/", admin.cordon, "node_cordon"),
     _page("nodes/<int:node_id>/new-token/", admin.node_new_token, "node_new_token"),
+    _page("nodes/<int:node_id>/shape/", admin.shape, "node_shape"),
     _page("nodes/<int:node_id>/unquarantine/", admin.unquarantine, "node_unquarantine"),
     _page("projects/", projects.projects, "projects"),
     _page("projects/new/", projects.project_new, "project_new"),

@@ -16,7 +16,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from frontend.views.changes import actor, person
 from jobs import nudges
-from jobs.exceptions import InvalidInputError
+from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import AuditAction, AuditEntry, Node
 from jobs.models.audit import action_label
 from jobs.query_values import whole_read
@@ -25,6 +25,7 @@ from jobs.selectors.audit_filter import AuditFilter
 from jobs.selectors.peer_filters import unfiltered_nodes
 from jobs.services.cluster.agent_tokens import node_token_replace
 from jobs.services.cluster.cordons import Cordon, node_cordon
+from jobs.services.cluster.node_shapes import shape_accept
 from jobs.services.cluster.nodes import (
     ENROLMENT_TOKEN_HOURS,
     enrolment_token_create,
@@ -133,6 +134,22 @@ def unquarantine(request: HttpRequest, node_id: int) -> HttpResponse:
         nudges.jobs_changed(cluster=True)
         messages.success(request, f"{node.name} is given work again.")
     return redirect("nodes")
+
+
+@login_required
+@require_POST
+def shape(request: HttpRequest, node_id: int) -> HttpResponse:
+    """Accept the shape that a node proposes, if it is the one that the admin has seen."""
+    admin_or_404(request)
+    node = get_object_or_404(Node, pk=node_id, removed_at=None)
+    try:
+        shape_accept(node, request.POST.get("digest", ""), timezone.now(), actor=actor(request))
+    except ConflictError as error:
+        messages.error(request, error.detail)
+    else:
+        nudges.jobs_changed(cluster=True)
+        messages.success(request, f"{node.name} is accepted as it is now.")
+    return redirect("node", node.pk)
 
 
 @login_required

@@ -142,6 +142,20 @@ def test_a_node_that_was_set_aside_says_why_and_is_taken_back(world: World, admi
     assert "Return to service" not in admin.get("/nodes/").content.decode()
 
 
+def test_the_shape_that_an_admin_saw_is_accepted(world: World, admin: Client) -> None:
+    node = world.nodes[0]
+    shape = {"host": "10.0.0.9", "first_port": 9000, "last_port": 9009, "accelerators": []}
+    Node.objects.filter(pk=node.pk).update(proposed_shape=shape | {"digest": "d1"})
+    page = admin.get(f"/nodes/{node.pk}/").content.decode()
+    assert f'action="/nodes/{node.pk}/shape/"' in page
+    assert 'name="digest" value="d1"' in page
+    said = admin.post(f"/nodes/{node.pk}/shape/", {"digest": "d0"}, follow=True).content.decode()
+    assert "does not propose this shape" in said
+    admin.post(f"/nodes/{node.pk}/shape/", {"digest": "d1"})
+    node.refresh_from_db()
+    assert (node.host, node.proposed_shape) == ("10.0.0.9", None)
+
+
 def test_a_job_that_waits_below_its_minimum_says_so(world: World, admin: Client) -> None:
     job = world.jobs["running"]
     text = "Waits with its state in memory: 1 of at least 2 accelerators are left."
