@@ -328,7 +328,7 @@ def _given(request: HttpRequest, *names: str) -> dict[str, Any]:
 
 
 def _do(request: HttpRequest, project_id: int, change: Callable[[Project], str]) -> HttpResponse:
-    """Make a change, and return to the project with a message."""
+    """Make a change, and return to the project with a message; what was typed stays if refused."""
     found = access.project_visible_to(request.user, project_id)
     try:
         messages.success(request, change(found))
@@ -336,4 +336,5 @@ def _do(request: HttpRequest, project_id: int, change: Callable[[Project], str])
         raise
     except ControlPlaneError as error:
         messages.error(request, words(error))
+        return _project_page(request, found, found, status=400)
     return redirect("project", found.pk)

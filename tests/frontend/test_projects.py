@@ -142,6 +142,9 @@ def test_an_admin_makes_a_project_and_fills_it(world: World, admin: Client) -> N
     made = Project.objects.get(name="speech")
     assert answer.redirect_chain == [(f"/projects/{made.pk}/", 302)]
     address = f"/projects/{made.pk}/"
+    wrong = admin.post(f"{address}members/", {"user": "bne", "role": "operator"}).content.decode()
+    assert 'name="user" value="bne"' in wrong
+    assert "<option selected>operator</option>" in wrong
     admin.post(f"{address}members/", {"user": "ben", "role": "operator"})
     assert [(one.user, one.role) for one in made.memberships.all()] == [(world.ben, "operator")]
     values = {"guaranteed": "3", "limit": "4", "user_limit": "", "is_closed": "on"}
