@@ -35,7 +35,7 @@ from jobs.api.sweeps.serializers import sweep_request
 from jobs.api.throttles import preview_count
 from jobs.exceptions import ControlPlaneError, InvalidInputError
 from jobs.job_templates import JOB_TEMPLATES
-from jobs.models import Job, Validation
+from jobs.models import Job, Node, Validation
 from jobs.query_values import whole_read
 from jobs.selectors import access, limits
 from jobs.selectors.forks import checkpoint_choices
@@ -286,6 +286,7 @@ def _page(request: HttpRequest, form: forms.JobForm, **more: Any) -> HttpRespons
         "template_values": forms.all_template_values(),
         "code_limit_bytes": settings.CODE_LIMIT_BYTES,
         "form_key": secrets.token_hex(16),
+        "has_nodes": Node.objects.filter(removed_at=None).exists(),
         **more,
     }  # fmt: skip
     return render(request, "frontend/submit.html", context)

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
+from django.utils import timezone
 from pytest_django import Settings
 from rest_framework.test import APIClient
 
@@ -19,7 +20,7 @@ from frontend.forms import JobForm, all_template_values
 from frontend.sweep_form import SWEEP_FIELDS
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.job_templates import JOB_TEMPLATES
-from jobs.models import ClusterSetting, Job
+from jobs.models import ClusterSetting, Job, Node
 from jobs.services.submission.rows import SUBMITTED_COLUMNS
 from tests.frontend.world import CODE, World, make_job
 
@@ -52,6 +53,12 @@ def test_the_form_has_exactly_the_fields_of_a_submission() -> None:
     assert sorted(field.name for row in sections.values() for field in row) == sorted(
         shown - {"code"}
     )
+
+
+def test_a_site_without_nodes_says_that_jobs_wait(world: World, ada: Client) -> None:
+    assert "no nodes yet" not in ada.get("/jobs/new/").content.decode()
+    Node.objects.update(removed_at=timezone.now())
+    assert "no nodes yet" in ada.get("/jobs/new/").content.decode()
 
 
 def test_submitting_a_template(world: World, ada: Client) -> None:
