@@ -7,6 +7,7 @@ import logging
 from enum import StrEnum
 from typing import Any
 
+from django.db import DatabaseError
 from django.db.models import Q
 
 from jobs.models import AuditAction, Node
@@ -98,6 +99,8 @@ def _drain_expected(node: Node, now: datetime.datetime) -> list[dict[str, Any]]:
     """Return the record of a drain's preview; empty if the policy fails, as cycles would."""
     try:
         return drain_record(drain_preview([node], now))
-    except (AssertionError, ValueError):
+    except DatabaseError:
+        raise
+    except Exception:
         logger.exception("the drain of %s cannot be previewed", node.name)
         return []

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from django.db import transaction
+from django.db import DatabaseError, transaction
 
 from jobs.exceptions import InvalidInputError
 from jobs.models import AuditAction, MaintenanceWindow, Node
@@ -223,7 +223,9 @@ def _moves(nodes: Collection[Node], now: datetime.datetime) -> list[DrainMove]:
     """Return a preview for the record; empty if the policy fails, as cycles would."""
     try:
         return drain_preview(nodes, now)
-    except (AssertionError, ValueError):
+    except DatabaseError:
+        raise
+    except Exception:
         logger.exception("maintenance of %s cannot be previewed", ", ".join(map(str, nodes)))
         return []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from rest_framework.test import APIClient
 from jobs.models import Allocation, Event, Job, Node
 from jobs.selectors.drains import drain_outcome, drain_preview
 from jobs.services.cluster.cordons import Cordon, node_cordon
+from jobs.services.cluster.maintenance import windows_advance, windows_plan
 from tests.jobs.world import World
 from tests.support.builders import job_make
 
@@ -89,13 +91,19 @@ def test_an_outcome_ends_with_the_drain_and_is_for_those_who_may_see_it(
 def test_a_policy_that_fails_does_not_keep_a_node_from_its_drain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(*_: Any) -> None:
-        raise AssertionError("a broken invariant")
+    """Nor from its maintenance, which is noted before nodes are looked for that are lost."""
 
-    monkeypatch.setattr("jobs.services.cluster.cordons.drain_preview", fail)
-    node = World(num_nodes=1).nodes[0].node
-    assert node_cordon(node, Cordon.DRAIN, timezone.now(), actor="user:admin")
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    for module in ("cordons", "maintenance"):
+        monkeypatch.setattr(f"jobs.services.cluster.{module}.drain_preview", fail)
+    node, now = World(num_nodes=1).nodes[0].node, timezone.now()
+    assert node_cordon(node, Cordon.DRAIN, now, actor="user:admin")
     assert Event.objects.get(kind="node_drained").data["jobs"] == []
+    windows_plan([node.pk], now, now + timedelta(hours=1), now, actor="user:admin", reason="fan")
+    assert windows_advance(now)
+    assert Event.objects.get(kind="maintenance_began").data["jobs"] == []
 
 
 def test_dry_runs_by_rest(ada: User, admin: User, client_of: Clients) -> None:
