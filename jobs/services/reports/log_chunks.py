@@ -24,6 +24,7 @@ from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES
 from jobs.models import Allocation, Artifact, Job, LogChunk, Node
 from jobs.selectors.logs import log_text
 from jobs.services.lifecycle.artifacts import LOG_NAME, log_store
+from jobs.services.lifecycle.transitions import job_rows_lock
 
 #: A node that was cut off may send the rest of a log for so long after its trainer has ended.
 LOG_GRACE = datetime.timedelta(days=1)
@@ -36,9 +37,14 @@ _END = Max(F("offset") + F("size_bytes"))
 def log_chunks_store(
     node: Node, chunks: Sequence[wire.LogChunk], now: datetime.datetime
 ) -> set[int]:
-    """Store new chunks of trainers that this node has, or had within a day; return the jobs."""
+    """Store new chunks of trainers that this node has, or had within a day; return the jobs.
+
+    Runs in a transaction.
+    """
     keys = {(chunk.job_id, chunk.slot) for chunk in chunks}
     own = set(_tenures(node, {job_id for job_id, _ in keys}, now).values_list("job_id", "slot"))
+    # Who follows a log asks for later numbers: those of a job are given in the order of commits.
+    job_rows_lock(Job.objects.filter(id__in={job_id for job_id, _ in keys & own}))
     kept: set[int] = set()
     for job_id, slot in sorted(keys & own):
         rows = sorted(

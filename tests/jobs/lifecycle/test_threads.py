@@ -12,14 +12,16 @@ import pytest
 from django.conf import settings
 from django.db import connection, connections, transaction
 
-from controlplane.core.protocol.wire import ReportKind, ValidationReport
+from controlplane.core.protocol.wire import LogChunk, ReportKind, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.api.jobs.submission_request import submission_read
 from jobs.exceptions import ConflictError
-from jobs.models import Allocation, Generation, Job, Validation
+from jobs.models import Allocation, Generation, Job, Node, Validation
 from jobs.selectors.desired_state.state import wanted_state
+from jobs.selectors.logs import log_since
 from jobs.services.lifecycle.transitions import jobs_lock
 from jobs.services.reports.batches import batch_take
+from jobs.services.reports.log_chunks import log_chunks_store
 from jobs.services.scheduling.cycle import cycle_run
 from jobs.services.submission.forks import forks_advance
 from jobs.services.submission.job_actions import job_cancel, job_submit
@@ -170,6 +172,37 @@ def test_a_validation_that_is_assigned_while_its_wait_is_explained() -> None:
     at_once(assign, explain)
     job.refresh_from_db()
     assert (job.status_code, job.validation.status) == ("validating", "running")
+
+
+@pytest.mark.nightly
+def test_who_follows_a_log_misses_nothing_of_two_nodes() -> None:
+    world = World(num_nodes=2, num_accelerators=1)
+    job = job_make()
+    world.cycle()
+    is_stored, seen = threading.Event(), []
+
+    def store(node: Node, text: str) -> None:
+        (trainer,) = wanted_state(node).trainers
+        chunk = LogChunk(job_id=job.pk, slot=trainer.slot, offset=0, text=text)
+        log_chunks_store(node, [chunk], world.now)
+
+    def store_slowly() -> None:
+        with transaction.atomic():
+            store(world.nodes[0].node, "one\n")
+            is_stored.set()
+            time.sleep(1)
+
+    def store_and_follow() -> None:
+        is_stored.wait(DEADLINE_S)
+        with transaction.atomic():
+            store(world.nodes[1].node, "two\n")
+        seen.append(log_since(job, None, 0))
+
+    at_once(store_slowly, store_and_follow)
+    seen.append(log_since(job, None, seen[0].next_cursor))
+    text = "".join(part.text for part in seen)
+    assert "one" in text
+    assert "two" in text
 
 
 def test_one_key_at_once_makes_one_job() -> None:
