@@ -4,11 +4,12 @@ The file is untrusted: it may come from another user's job. It is read without p
 entries are as large as the file says, and nothing is assigned before everything is checked.
 
 Model and optimizer have to fit, variable by variable. The learning rate, a variable of the
-optimizer, is only taken over with the other job's code and settings. The cursor, the metrics, and
-the state of batch scaling and selection go on if the data and their order are those of the other
-job; otherwise the epoch under way begins anew. A job that was searching its tunables is forked from
-the root of its search; the new job tunes from the begin, if it does. A trial goes on with tunables
-of its own.
+optimizer, is only taken over with the other job's code and settings. The statistics of
+`Normalization` layers stay this job's own, as its `build` adapted them: steps compute with copies.
+The cursor, the metrics, and the state of batch scaling and selection go on if the data and their
+order are those of the other job; otherwise the epoch under way begins anew. A job that was
+searching its tunables is forked from the root of its search; the new job tunes from the begin, if
+it does. A trial goes on with tunables of its own.
 """
 
 from __future__ import annotations
@@ -95,10 +96,11 @@ def fork_read(path: Path, state: ModelState, spec: TrainingSpec) -> Progress:
     progress = _progress(saved, spec, goes_on=goes_on)
     if goes_on and others is not None:
         pairs += others
-    seeds = set() if fork.keeps_seed else {id(variable) for variable in state.seeds}
+    kept = {id(variable) for variable in state.adapted}
+    kept |= set() if fork.keeps_seed else {id(variable) for variable in state.seeds}
     for position, target in pairs:
         variable = state.variables[target]
-        if id(variable) not in seeds:
+        if id(variable) not in kept:
             variable.value.assign(saved.values[position])
     if fork.values:
         assert state.tunables is not None, "a trial's state has tunables"

@@ -36,6 +36,7 @@ from agents.trainer.model.branches import Branches
 from agents.trainer.model.keras_private import (
     global_random_state,
     metric_variables,
+    model_layers,
     optimizer_variables,
 )
 from agents.trainer.model.tunables import Tunables
@@ -66,6 +67,7 @@ class ModelState:
     Attributes:
         seeds: states of random generators; set within a step, which does not change them.
         fixed: the other non-trainable variables; every virtual node starts a step from them.
+        adapted: statistics of `Normalization` layers, of which traced functions hold copies.
         scaling: scaling of the learning rate, in a job whose batch size may change.
         selection: choice of the training examples, in a job that selects them.
         tunables: values that change without retracing, in a job that is tuned.
@@ -95,6 +97,12 @@ class ModelState:
             self.non_trainable.append(random_state)
         self.seeds = [variable for variable in self.non_trainable if _is_seed(variable)]
         self.fixed = [variable for variable in self.non_trainable if not _is_seed(variable)]
+        self.adapted = [
+            variable
+            for layer in model_layers(model)
+            if isinstance(layer, keras.layers.Normalization)
+            for variable in layer.variables
+        ]
         self.optimizer = optimizer_variables(model.optimizer) if is_trained else []
         self.metrics = _unique(metric_variables(model)) if is_trained else []
         self.variables = _unique(

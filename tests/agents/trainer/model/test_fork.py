@@ -270,6 +270,24 @@ def test_another_seed_gives_other_random_numbers(tmp_path: Path) -> None:
     assert [np.asarray(variable.value).tobytes() for variable in target.seeds] == built
 
 
+def test_a_normalisation_stays_adapted_to_the_data_of_the_fork(tmp_path: Path) -> None:
+    def adapted_to(data: list[float]) -> tuple[keras.layers.Normalization, ModelState]:
+        keras.utils.clear_session()
+        layer = keras.layers.Normalization(axis=None)
+        layer.adapt(np.array(data, "float32"))
+        model = keras.Sequential([keras.Input((1,)), layer, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model_build(model, (np.ones((2, 1), "float32"), np.ones((2, 1), "float32")))
+        return layer, ModelState(model)
+
+    path = saved(tmp_path, adapted_to([1.0, 3.0])[1])
+    layer, state = adapted_to([10.0, 14.0])
+    fork_read(path, state, spec_of(path))
+    assert (float(layer.adapt_mean), float(layer.adapt_variance)) == (12.0, 4.0)
+    assert float(np.ravel(layer.mean)[0]) == 12.0, "what steps compute with is what is saved"
+    assert np.ravel(state.trainable[0]) == 1.0, "weights are those of the file"
+
+
 def test_only_the_other_jobs_file_is_taken_as_such(tmp_path: Path) -> None:
     path = copied(tmp_path)
     fork = spec_of(path).fork
