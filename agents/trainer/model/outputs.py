@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,14 @@ def not_finite(logs: Mapping[str, float]) -> dict[str, str]:
     return {name: str(value) for name, value in logs.items() if not math.isfinite(value)}
 
 
+def model_save(model: keras.Model, path: Path) -> None:
+    """Save a model, also where the job's code turns warnings into errors: Keras gives some."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Keras's own code
+        model.save(path)
+
+
 def outputs_write(
     folder: Path, model: keras.Model, progress: Progress, digest: str
 ) -> tuple[list[str], dict[str, float]]:
@@ -99,7 +108,7 @@ def outputs_write(
     folder.mkdir(parents=True, exist_ok=True)
     metrics = progress.history[-1].logs if progress.history else {}
     with atomic_write(folder / MODEL_FILE) as partial:
-        model.save(partial)
+        model_save(model, partial)
     files = results_write(folder, progress, digest, progress.ended_by)
     return [MODEL_FILE, *files], metrics
 

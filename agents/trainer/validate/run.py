@@ -30,6 +30,7 @@ from agents.trainer.data.fingerprint import changing_refuse, data_fingerprint, d
 from agents.trainer.data.sources import ExampleSource
 from agents.trainer.model.fork import DAMAGED, MISFIT, fork_read
 from agents.trainer.model.keras_private import model_build
+from agents.trainer.model.outputs import model_save
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.model.state import ModelState
@@ -366,7 +367,7 @@ def _save_try(model: keras.Model) -> list[str]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.keras"
         try:
-            model.save(path)
+            model_save(model, path)
         except Exception as error:
             raise JobCodeError(
                 "not_saveable",

@@ -170,6 +170,9 @@ ACCEPTED = {
                 return inputs + keras.random.normal(ops.shape(inputs))
         """,
     ),
+    "warnings as errors": returning(
+        "compiled(net())", before="import warnings; warnings.simplefilter('error')"
+    ),
     "a model that is built by its first data": returning(
         "compiled(keras.Sequential([layers.Dense(1)]), loss='mse')"
     ),
