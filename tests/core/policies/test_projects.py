@@ -293,6 +293,21 @@ def test_speeds_do_not_depend_on_the_nodes_that_a_group_chose() -> None:
     assert decide(rested(snapshot, "optimus"), "optimus").resizes == ()
 
 
+def test_a_group_with_a_waiting_job_does_not_follow_what_it_holds() -> None:
+    """Its job waited for the kind of another one, which ended there; then for the other kind."""
+    nodes = accelerators_make("slow slow", "slow", "fast fast fast")
+    jobs = [
+        replace(job_make(1, at=500.0, kinds="slow", tier=Tier.URGENT), project=VISION),
+        replace(job_make(2, least=3, most=6, tier=Tier.URGENT), project=VISION),
+        job_make(3, least=2, most=6),
+    ]
+    snapshot = replace(
+        snapshot_make(nodes, *jobs, held={1: (3,), 3: (1, 2)}),
+        projects={VISION: ProjectQuota(limit=4)},
+    )
+    assert decide(rested(snapshot, "tiresias"), "tiresias").resizes == ()
+
+
 @pytest.mark.parametrize("name", ["fifo", "goodput_fair"])
 def test_guarantees_of_the_same_accelerators_are_not_given_in_turns(name: str) -> None:
     """One project lost what it had to the other one, and took it back at the next decision."""

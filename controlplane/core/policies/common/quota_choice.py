@@ -148,7 +148,6 @@ class Pools:
                 -chosen.get(kind, 0),
                 0 if self._waits[group.key] else -own[kind],
                 -min(own[kind] + len(self._by_kind[kind][0]), budget),
-                -own[kind],
                 kind,
             )
         )
