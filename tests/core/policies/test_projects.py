@@ -23,6 +23,7 @@ from tests.core.snapshots import (
     accelerators_make,
     after,
     job_make,
+    linear,
     rested,
     snapshot_make,
     snapshots,
@@ -306,6 +307,18 @@ def test_a_group_with_a_waiting_job_does_not_follow_what_it_holds() -> None:
         projects={VISION: ProjectQuota(limit=4)},
     )
     assert decide(rested(snapshot, "tiresias"), "tiresias").resizes == ()
+
+
+def test_a_group_keeps_what_its_jobs_are_lent() -> None:
+    """A job whose leader is of a slow kind moved between like accelerators of the other one."""
+    mixes = {"fast": linear(0.01), "slow": linear(0.03)}
+    speed = Speed(by_kind={"slow": 0.0})
+    job = replace(job_make(1, most=4, mixes=mixes), performance=speed, project=VISION)
+    nodes = accelerators_make("fast fast", "fast", "slow", "fast fast")
+    counts = {"fast": 3, "slow": 1}
+    quota = ProjectQuota(limit=4, guaranteed_by_kind=counts, limit_by_kind=counts)
+    snapshot = replace(snapshot_make(nodes, job, held={1: (4, 1, 2, 3)}), projects={VISION: quota})
+    assert decide(rested(snapshot, "goodput_fair"), "goodput_fair").resizes == ()
 
 
 @pytest.mark.parametrize("name", ["fifo", "goodput_fair"])

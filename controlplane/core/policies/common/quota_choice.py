@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from controlplane.core.policies.common.quota_groups import QuotaGroup
 from controlplane.core.values.types import Accelerator, AcceleratorId, Job, Snapshot
@@ -29,8 +29,8 @@ def accelerators_choose(
     A group first takes what its jobs need of what they hold of their own kind, then all that they
     hold of it. Then it prefers kinds of which there are as many as it may have, of these the kinds
     that it has chosen, where none of its jobs waits those that they hold, then those of which it
-    holds or finds free as many, and of a kind free ones, then those of jobs outside of all groups;
-    among like ones, those on its nodes.
+    holds or finds free as many. Of a kind it prefers those lent to its jobs, where none waits, then
+    free ones, then those of jobs outside of all groups; among like ones, those on its nodes.
 
     Args:
         pools: those of a snapshot and the same groups.
@@ -104,6 +104,7 @@ class Pools:
     ) -> None:
         by_id = {one.id: one for one in snapshot.accelerators}
         self._held: dict[str, list[Accelerator]] = {}
+        self._lent: dict[str, Collection[AcceleratorId]] = {}
         self._waits = {
             group.key: any(not snapshot.held.get(job.id) for job in group.jobs) for group in groups
         }
@@ -115,6 +116,8 @@ class Pools:
             rows = [(need(job), _own(by_id, snapshot.held.get(job.id, ()))) for job in jobs]
             needed = [one for count, row in rows for one in row[:count]]
             self._held[group.key] = needed + [one for count, row in rows for one in row[count:]]
+            held = {one for job in jobs for one in snapshot.held.get(job.id, ())}
+            self._lent[group.key] = frozenset() if self._waits[group.key] else held
         holders = {one.id: 2 for row in self._held.values() for one in row}
         for accelerator_id in snapshot.in_use:
             holders.setdefault(accelerator_id, 1)
@@ -153,7 +156,9 @@ class Pools:
         )
         nodes = {one.node_id for one in held}
         yield from (one for one in held if one.kind in kinds)
+        lent = self._lent[group.key]
         for kind in kinds:
+            yield from (one for row in self._by_kind[kind] for one in row if one.id in lent)
             for row in self._by_kind[kind]:
                 yield from sorted(row, key=lambda one: one.node_id not in nodes)
 
