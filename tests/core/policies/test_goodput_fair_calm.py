@@ -372,3 +372,23 @@ def test_what_has_just_started_runs_for_a_while(resize_s: float, expected: set[i
     short = replace(begun, id=2, remaining_examples=600.0, running_since=None, pending_since=0.0)
     snapshot = snapshot_make(nodes(1), begun, short, held={1: (1,)}, now=1000.0)
     assert set(goodput_fair(snapshot).shares) == expected
+
+
+def test_no_accelerator_is_kept_for_a_job_that_is_not_to_be_measured_soon() -> None:
+    """It had run before, so it would have its turn after half an hour."""
+    running = replace(
+        job_make(1, weight=10.0, least=5, most=5),
+        performance=Measured(1.0, (1.0,)),
+        remaining_examples=1e9,
+        running_since=0.0,
+        changed_at=0.0,
+    )
+    unmeasured = replace(
+        job_make(2, weight=10.0, least=8, at=900.0), changed_at=950.0, pending_since=960.0
+    )
+    small = replace(
+        job_make(3, most=2, at=990.0), performance=Measured(1.0, (1.0,)), remaining_examples=1e3
+    )
+    jobs = running, unmeasured, small
+    snapshot = snapshot_make(nodes(4, 4), *jobs, held={1: (1, 2, 3, 4, 5)}, now=1000.0)
+    assert set(goodput_fair(snapshot).shares) == {1, 3}

@@ -233,7 +233,8 @@ def allot(claims: Claims, capacity: int) -> tuple[Counts, Counts]:
 
     Jobs that have just begun, and jobs that would make way for jobs of unknown speed, are not
     stopped. In that case only waiting jobs start that would start anyway: any other would have to
-    be left to settle in its turn, and overtake the jobs that wait for room.
+    be left to settle in its turn, and overtake the jobs that wait for room. A job of unknown
+    speed that has run before is owed that room much later, so no accelerator is kept idle for it.
     """
     values = claims.values()
     most = float(values[np.isfinite(values)].max(initial=0.0))
@@ -252,7 +253,9 @@ def allot(claims: Claims, capacity: int) -> tuple[Counts, Counts]:
     is_guess = ~claims.is_known & ~claims.owed(capacity)
     causes = np.where(ideal > 0, np.where(is_guess, Wait.UNKNOWN, Wait.BEGUN), causes)
     is_out = (claims.held == 0) & (ideal == 0)
-    values = np.where(is_out[:, None] & (claims.counts > 0), -np.inf, values)
+    is_soon = ~is_guess | claims.is_new
+    if (is_soon & (claims.held == 0) & (ideal > 0)).any():
+        values = np.where(is_out[:, None] & (claims.counts > 0), -np.inf, values)
     return _allot(claims, values, capacity), causes
 
 
