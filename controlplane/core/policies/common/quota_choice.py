@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from controlplane.core.policies.common.quota_groups import QuotaGroup
 from controlplane.core.values.types import Accelerator, AcceleratorId, Job, Snapshot
@@ -104,7 +104,7 @@ class Pools:
     ) -> None:
         by_id = {one.id: one for one in snapshot.accelerators}
         self._held: dict[str, list[Accelerator]] = {}
-        self._lent: dict[str, Collection[AcceleratorId]] = {}
+        self._lent: dict[str, list[Accelerator]] = {}
         self._waits = {
             group.key: any(not snapshot.held.get(job.id) for job in group.jobs) for group in groups
         }
@@ -116,8 +116,9 @@ class Pools:
             rows = [(need(job), _own(by_id, snapshot.held.get(job.id, ()))) for job in jobs]
             needed = [one for count, row in rows for one in row[:count]]
             self._held[group.key] = needed + [one for count, row in rows for one in row[count:]]
-            held = {one for job in jobs for one in snapshot.held.get(job.id, ())}
-            self._lent[group.key] = frozenset() if self._waits[group.key] else held
+            ids = (one for job in jobs for one in snapshot.held.get(job.id, ()))
+            held = [by_id[one] for one in ids if one in by_id]
+            self._lent[group.key] = [] if self._waits[group.key] else held
         holders = {one.id: 2 for row in self._held.values() for one in row}
         for accelerator_id in snapshot.in_use:
             holders.setdefault(accelerator_id, 1)
@@ -137,7 +138,7 @@ class Pools:
     def wishes(
         self, group: QuotaGroup, budget: int, chosen: Mapping[str, int]
     ) -> Iterator[Accelerator]:
-        """Yield the accelerators that a group can use, the best first.
+        """Yield the accelerators that a group can use, the best first, some of them twice.
 
         Args:
             chosen: kind -> accelerators that the group has already; read at the first one.
@@ -156,11 +157,12 @@ class Pools:
         )
         nodes = {one.node_id for one in held}
         yield from (one for one in held if one.kind in kinds)
-        lent = self._lent[group.key]
         for kind in kinds:
-            yield from (one for row in self._by_kind[kind] for one in row if one.id in lent)
+            yield from (one for one in self._lent[group.key] if one.kind == kind)
             for row in self._by_kind[kind]:
-                yield from sorted(row, key=lambda one: one.node_id not in nodes)
+                if nodes:
+                    yield from (one for one in row if one.node_id in nodes)
+                yield from row
 
 
 def _own(by_id: Mapping[AcceleratorId, Accelerator], held: Iterable[int]) -> list[Accelerator]:
