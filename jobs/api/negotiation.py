@@ -22,7 +22,7 @@ class ShortNegotiation(DefaultContentNegotiation):
 
 
 class OneFormat(BaseContentNegotiation):
-    """The first parser and renderer, whatever the client accepts."""
+    """The first parser and renderer, whatever the client accepts: for answers in other formats."""
 
     def select_parser(self, _request: Request, parsers: Any) -> Any:
         return parsers[0]

@@ -24,6 +24,7 @@ from jobs.api.jobs.data_serializers import (
     LogPartSerializer,
     LogSearchSerializer,
 )
+from jobs.api.negotiation import OneFormat
 from jobs.api.openapi import number_parameter, one_of
 from jobs.api.requests import (
     actor,
@@ -160,6 +161,8 @@ class JobMetrics(APIView):
 class JobLogs(APIView):
     """A job's log: the newest part, the part since a cursor, matching lines, or a download."""
 
+    content_negotiation_class = OneFormat
+
     @extend_schema(
         responses={
             (200, "application/json"): one_of("Log", LogPartSerializer, LogSearchSerializer),
@@ -234,6 +237,8 @@ class JobFiles(APIView):
 class JobFile(APIView):
     """A result file of a job: checkpoint.npz, model.keras, history.csv, metrics.json."""
 
+    content_negotiation_class = OneFormat
+
     @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
     def get(self, request: Request, job_id: int, name: str) -> HttpResponseBase:
         """Download a file of a job; `X-Sha256` is its digest."""
@@ -250,6 +255,8 @@ class JobFile(APIView):
 class JobExampleImage(APIView):
     """A picture of an example that a job's selection chooses often."""
 
+    content_negotiation_class = OneFormat
+
     @extend_schema(responses={(200, "image/png"): OpenApiTypes.BINARY})
     def get(self, request: Request, job_id: int, place: int) -> HttpResponse:
         """Get a picture of an example, at most 32 pixels wide and high."""
@@ -265,6 +272,8 @@ class JobExampleImage(APIView):
 
 class JobCode(APIView):
     """A job's code as submitted."""
+
+    content_negotiation_class = OneFormat
 
     @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
     def get(self, request: Request, job_id: int) -> HttpResponseBase:

@@ -17,6 +17,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from jobs.api.negotiation import OneFormat
 from jobs.api.requests import flag_param, person, time_param
 from jobs.exceptions import InvalidInputError
 from jobs.selectors.usage import Usage, UsageBy, usage_between, usage_table
@@ -55,6 +56,8 @@ class UsageSerializer(serializers.Serializer):
 
 class UsageReport(APIView):
     """Accelerator-hours, waste and cost of the jobs that the user sees."""
+
+    content_negotiation_class = OneFormat
 
     @extend_schema(
         responses={

@@ -6,7 +6,9 @@ import itertools
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.http import Http404
+from django.test import Client
 from rest_framework.exceptions import NotAcceptable
 from rest_framework.negotiation import BaseContentNegotiation, DefaultContentNegotiation
 from rest_framework.renderers import JSONOpenAPIRenderer, JSONRenderer, TemplateHTMLRenderer
@@ -14,6 +16,7 @@ from rest_framework.request import Request
 from rest_framework.test import APIRequestFactory
 
 from jobs.api.negotiation import ShortNegotiation
+from tests.support.builders import job_make
 
 JSON, HTML, OPENAPI = JSONRenderer(), TemplateHTMLRenderer(), JSONOpenAPIRenderer()
 
@@ -39,3 +42,19 @@ def test_it_chooses_as_the_default(accept: str | None) -> None:
         request = Request(APIRequestFactory().get(path, **headers))
         expected = chosen(DefaultContentNegotiation(), request, renderers, suffix)
         assert chosen(ShortNegotiation(), request, renderers, suffix) == expected
+
+
+@pytest.mark.django_db
+def test_downloads_are_answered_to_clients_that_accept_their_type_alone(ada: User) -> None:
+    client, job = Client(), job_make(ada)
+    client.force_login(ada)
+    for path, accepted, status in (
+        (f"jobs/{job.pk}/code/", "application/octet-stream", 200),
+        (f"jobs/{job.pk}/files/model.keras/", "application/octet-stream", 404),
+        (f"jobs/{job.pk}/examples/1/image/", "image/png", 404),
+        (f"jobs/{job.pk}/logs/?download=1", "text/plain", 200),
+        ("usage/?csv=1", "text/csv", 200),
+    ):
+        answer = client.get(f"/api/v1/{path}", headers={"Accept": accepted})
+        answer.close()
+        assert answer.status_code == status, path
