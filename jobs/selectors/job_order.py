@@ -91,7 +91,8 @@ def _beyond(column: str, start: tuple[Any, int], is_falling: bool) -> Any:
 
 
 def _cursor_write(order: str, is_backwards: bool, value: Any, job_id: int) -> str:
-    text = json.dumps([order, is_backwards, value, job_id], separators=(",", ":"))
+    row = [order, is_backwards, value, job_id]
+    text = json.dumps(row, separators=(",", ":"), ensure_ascii=False)
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 

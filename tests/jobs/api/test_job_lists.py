@@ -97,7 +97,8 @@ def test_every_order_pages_there_and_back(
     statuses = itertools.cycle([JobStatus.PENDING, JobStatus.FINISHED, JobStatus.FAILED])
     jobs = [
         make(
-            ada, [0.5, 0.25, 0.5][number % 3], status=next(statuses), name="cab"[number % 3],
+            ada, [0.5, 0.25, 0.5][number % 3], status=next(statuses),
+            name=99 * "\U0001f680" + "cab"[number % 3],  # the longest cursor
             priority=100 + number % 2, duration_s=float(number % 2),
         )
         for number in range(7)
