@@ -43,19 +43,22 @@ _CONVERTER = re.compile(r"<(?:\w+:)?(\w+)>")
 
 
 @functools.cache
-def query_parameters() -> Mapping[tuple[str, str], frozenset[str]]:
-    """Return (address with placeholders, method in lower case) -> names of query parameters.
+def query_parameters() -> Mapping[tuple[str, str], Mapping[str, bool]]:
+    """Return (address with placeholders, method in lower case) -> query parameters by name.
+
+    Each with whether it may be repeated.
 
     Reading the document takes half a second, once per process. The first call must be that of a
     single thread: the generator changes its classes while it loads them.
     """
     paths = SchemaGenerator().get_schema(request=None, public=True)["paths"]
     return {
-        (path, method): frozenset(
-            parameter["name"]
+        (path, method): {
+            parameter["name"]: parameter["schema"].get("type") == "array"
+            and parameter.get("explode", True)
             for parameter in operation.get("parameters", ())
             if parameter["in"] == "query"
-        )
+        }
         for path, operations in paths.items()
         for method, operation in operations.items()
     }
@@ -83,7 +86,10 @@ class SlashMiddleware(CommonMiddleware):
 
 
 class QueryParametersMiddleware(MiddlewareMixin):
-    """Refuses unknown query parameters: ignored, a mistyped filter would return everything."""
+    """Refuses unknown query parameters: ignored, a mistyped filter would return everything.
+
+    And those given twice though only one value is read.
+    """
 
     def process_view(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
         """Return a refusal that names the parameter and its like, or None."""
@@ -94,14 +100,20 @@ class QueryParametersMiddleware(MiddlewareMixin):
         if not address.startswith(_PREFIX) or (address, method) not in query_parameters():
             return None
         known = query_parameters()[address, method]
-        unknown = (name for name in request.GET if name not in known)
-        errors = {name[:60]: [_sentence(name, known)] for name in islice(unknown, UNKNOWN_LIMIT)}
+        wrong = (
+            name
+            for name, values in request.GET.lists()
+            if name not in known or (len(values) > 1 and not known[name])
+        )
+        errors = {name[:60]: [_sentence(name, known)] for name in islice(wrong, UNKNOWN_LIMIT)}
         if not errors:
             return None
         return problem_response(InvalidInputError("The input is not valid.", fields=errors))
 
 
-def _sentence(name: str, known: frozenset[str]) -> str:
+def _sentence(name: str, known: Mapping[str, bool]) -> str:
+    if name in known:
+        return "Give this once."
     if not known:
         return "This address takes no query parameters."
     like = difflib.get_close_matches(name, known, 1)

@@ -65,6 +65,14 @@ def test_a_known_parameter_is_not_refused(ada: User, name: str) -> None:
     assert answer.status_code == 200
 
 
+def test_a_parameter_of_one_value_is_not_given_twice(ada: User) -> None:
+    client = APIClient()
+    client.force_authenticate(ada)
+    answer = client.get("/api/v1/jobs/?status=live&status=ended&owner=a&owner=b&fields=id&fields=q")
+    once = ["Give this once."]
+    assert (answer.status_code, answer.json()["errors"]) == (400, {"owner": once, "fields": once})
+
+
 @pytest.mark.parametrize(
     ("method", "address"),
     [
