@@ -33,7 +33,7 @@ def _keep(request: HttpRequest, field: str, names: Collection[str], cookie: str)
     if name not in names:
         return HttpResponseBadRequest(f"{field}: choose one of {', '.join(names)}.")
     back = request.POST.get("next", "")
-    is_ours = url_has_allowed_host_and_scheme(back, allowed_hosts=None)
+    is_ours = back.startswith("/") and url_has_allowed_host_and_scheme(back, allowed_hosts=None)
     response = redirect(back if is_ours else "overview")
     response.set_cookie(
         cookie,

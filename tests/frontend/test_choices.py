@@ -46,7 +46,7 @@ def test_without_a_known_choice_the_system_decides(
 
 
 @pytest.mark.parametrize(
-    "next_", ["https://elsewhere.example/", "//elsewhere.example", "javascript:alert(1)", ""]
+    "next_", ["https://elsewhere.example/", "//elsewhere.example", "javascript:alert(1)", "", "job"]
 )
 def test_a_choice_leads_nowhere_else(next_: str, world: World, ada: Client) -> None:
     response = ada.post(ADDRESS, {"theme": "dark", "next": next_})

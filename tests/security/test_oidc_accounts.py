@@ -285,6 +285,7 @@ def test_whoever_is_logged_in_is_not_sent_away(provider: Provider) -> None:
     client = visitor()
     reason_of(client, provider)
     assert client.get("/login/oidc/?next=/jobs/").headers["Location"] == "/jobs/"
+    assert client.get("/login/oidc/?next=job").headers["Location"] == "/"
     assert "prompt=login" in client.get("/login/oidc/?again").headers["Location"]
 
 
