@@ -281,14 +281,20 @@ class JobReprioritise(JobAction):
 class JobClone(APIView):
     """Submit a job again, with some fields changed."""
 
-    @extend_schema(request=SubmissionSerializer, responses={201: JobSerializer})
+    @extend_schema(
+        request=SubmissionSerializer,
+        responses={200: JobSerializer, 201: JobSerializer},
+        parameters=[OpenApiParameter("Idempotency-Key", str, OpenApiParameter.HEADER)],
+    )
     def post(self, request: Request, job_id: int) -> Response:
         """Clone a job."""
         original = visible_job(request, job_id)
         wanted = _changed(original, person(request), dict(body(request)))
-        now = timezone.now()
-        job = job_actions.job_submit(person(request), wanted, now, cloned_from=original.pk)
-        return _submitted(request, job, is_new=True)
+        now, key = timezone.now(), key_of(request)
+        job = job_actions.job_submit(
+            person(request), wanted, now, idempotency_key=key, cloned_from=original.pk
+        )
+        return _submitted(request, job, is_new=job.submitted_at == now)
 
 
 class JobFork(APIView):

@@ -136,6 +136,13 @@ def test_a_clone_is_the_same_but_for_what_is_changed(ada: User, client_of: Clien
     assert Event.objects.get(job=clone).data == {"cloned_from": job.pk}
 
 
+def test_a_repeated_clone_with_a_key_is_the_same_job(ada: User, client_of: Clients) -> None:
+    client, address = client_of(ada), url(job_make(ada), "clone")
+    first, again = (client.post(address, {}, headers={"Idempotency-Key": "a"}) for _ in range(2))
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert again.json()["id"] == first.json()["id"]
+
+
 def test_the_clock_of_cancelled_jobs(ada: User, client_of: Clients) -> None:
     job = job_make(ada, submitted_at=at(0))
     data = client_of(ada).post(url(job, "cancel")).data
