@@ -14,6 +14,7 @@ from types import FrameType
 from urllib.parse import urlsplit
 
 from agents.loop import BUSY_TICK_S, Agent
+from agents.session.client import ConnectionSettingsError
 from agents.session.contact import EXIT_REFUSED
 from agents.settings import AgentSettings, settings_from
 from agents.state_directory import StateDirectory, StateDirectoryBusyError
@@ -86,6 +87,8 @@ def run(settings: AgentSettings) -> int:
             log.warning("%s", warning)
         with _stop_signal() as stop:
             return _drive(Agent(settings, state, accelerators, host), settings, stop)
+    except ConnectionSettingsError as error:
+        return _refused(error, EXIT_USAGE)
     finally:
         state.close()
 

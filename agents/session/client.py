@@ -68,6 +68,10 @@ class NodeRemovedError(RequestRefusedError):
     """410: the node was removed; all its trainers have to stop."""
 
 
+class ConnectionSettingsError(Exception):
+    """Environment variables for proxies or certificates that are wrong; the message names them."""
+
+
 def is_passing(error: BaseException | None) -> bool:
     """Return whether a transfer should be retried without counting the failure.
 
@@ -92,14 +96,25 @@ class ControlPlaneClient:
     """
 
     def __init__(self, server: str, timeout_s: float) -> None:
+        """Prepare only.
+
+        Raises:
+            ConnectionSettingsError: of a proxy that is not supported, or of missing certificates.
+        """
         self._timeout_s = timeout_s
         self._headers: dict[str, str] = {}
-        self._http = httpx.Client(
-            base_url=f"{server}/api/v1/agent/",
-            timeout=httpx.Timeout(timeout_s),
-            limits=httpx.Limits(max_connections=8, max_keepalive_connections=4),
-            follow_redirects=False,
-        )
+        try:
+            self._http = httpx.Client(
+                base_url=f"{server}/api/v1/agent/",
+                timeout=httpx.Timeout(timeout_s),
+                limits=httpx.Limits(max_connections=8, max_keepalive_connections=4),
+                follow_redirects=False,
+            )
+        except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
+            raise ConnectionSettingsError(
+                "correct HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY or SSL_CERT_FILE, which tell "
+                f"how to connect: {error}"
+            ) from None
 
     def close(self) -> None:
         """Close all connections."""

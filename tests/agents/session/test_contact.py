@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agents.session.client import ConnectionSettingsError, ControlPlaneClient
 from agents.session.contact import EXIT_REFUSED, EXIT_REMOVED
 from agents.session.outbox import MAX_ITEMS
 from agents.state_directory import StateDirectory, StateDirectoryBusyError
@@ -234,6 +235,15 @@ def test_one_report_that_is_refused_does_not_hold_up_the_others(
     driven.until(lambda: len(plane.reports(1, 0)) > 10)
     sequences = [report.sequence for report in plane.reports(1, 0)]
     assert sequences[:5] == [0, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "ftp://127.0.0.1:9"])
+def test_a_proxy_that_is_not_supported_is_named(
+    proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with pytest.raises(ConnectionSettingsError, match=r"ALL_PROXY.*(SOCKS|scheme)"):
+        ControlPlaneClient("https://site.example", 1.0)
 
 
 def test_boot_id_stays_with_the_folder(tmp_path: Path) -> None:
