@@ -13,6 +13,8 @@ from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus, No
 _LOOK_EVERY_S = 1.0
 #: Seconds for which a job trains before the next one is submitted.
 APART_S = 10.0
+#: Code of the answer if a key is known, but of another submission.
+_OTHER = "idempotency_key_reused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,9 @@ class Arrivals:
             "stop": {"kind": "epochs", "limit": arrival.num_epochs},
         }
         response = self._rest.post("jobs/", json=body, headers={"Idempotency-Key": arrival.key})
+        if response.status_code == httpx.codes.CONFLICT and response.json()["code"] == _OTHER:
+            self._num_submitted += 1  # by an earlier version, with another template or default
+            return
         response.raise_for_status()
         job = response.json()
         self._num_submitted += 1

@@ -15,7 +15,7 @@ from controlplane.core.values.lifecycle import JobStatus
 from jobs.demo.demo_jobs import APART_S, ARRIVALS, Arrivals
 from jobs.demo.pause_resume import jobs_pause, jobs_resume
 from jobs.job_templates import JOB_TEMPLATES
-from jobs.models import Job
+from jobs.models import IdempotencyKey, Job
 from jobs.services.cluster.bootstrap import ensure_admin, ensure_api_token
 from tests.jobs.world import World
 from tests.support.builders import at, job_make, node_make
@@ -92,6 +92,11 @@ def test_another_run_finds_the_jobs_of_the_one_before(rest: httpx.Client) -> Non
             arrivals.run_once(second)
             set_status(Job.objects.order_by("id")[0].pk, JobStatus.FINISHED)
     assert names() == [ARRIVALS[0].name, ARRIVALS[1].name]
+    IdempotencyKey.objects.update(body_sha256="of an earlier version")
+    arrivals = Arrivals(rest, lambda _line: None, num_nodes=0)
+    for second in (0.0, 2.0, 4.0):
+        arrivals.run_once(second)
+    assert names() == [arrival.name for arrival in ARRIVALS]
 
 
 def test_a_site_that_is_away_is_asked_again_later() -> None:
