@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ from virtualflow import Client, VirtualFlowError
 from virtualflow.answers import ENDED
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
-from jobs.models import Job, LogChunk
+from jobs.models import Allocation, Job, LogChunk
 from jobs.services.lifecycle.artifacts import artifact_store
 from tests.client.conftest import SPEC, Site, nodes_now, played_to_the_end
 from tests.jobs.world import World
-from tests.support.builders import CODE, at, job_make, submission_values
+from tests.support.builders import CODE, at, job_make, node_make, submission_values
 
 
 def test_the_ended_statuses_are_the_sites() -> None:
@@ -123,15 +124,23 @@ def log_add(job: Job, text: str) -> None:
 
 
 def test_a_log_is_followed_to_its_end(site: Site) -> None:
+    """Its last lines come after its end, while its trainer exits."""
     job = job_make(site.ada, status=JobStatus.RUNNING)
-    later = ["two\n", "three\n"]
+    node, _ = node_make()
+    held = {"accelerator": node.accelerators.all()[0], "granted_generation": 1}
+    Allocation.objects.create(job=job, slot=0, granted_at=at(0), **held)
+    later: list[Callable[[], object]] = [
+        lambda: log_add(job, "two\n"),
+        lambda: Job.objects.filter(id=job.pk).update(status="finished", ended_at=at(1)),
+        lambda: None,
+        lambda: log_add(job, "three\n"),
+        lambda: Allocation.objects.update(released_at=at(2)),
+    ]
 
     def sleep(_seconds: float) -> None:
         """Let something happen while the client waits."""
         if later:
-            log_add(job, later.pop(0))
-        else:
-            Job.objects.filter(id=job.pk).update(status="finished", ended_at=at(1))
+            later.pop(0)()
 
     log_add(job, "one\n")
     with site.client(sleep=sleep) as client:

@@ -261,7 +261,13 @@ AWAY = [problem(503)] * 10
         (JOB, [JOB | {"version": 2, "status": "finished"}], lambda client: client.watch(1)),
         (
             LOG,
-            [LOG | {"text": ""}, *AWAY, {"status": "finished"}, *AWAY, LOG | {"text": ""}],
+            [
+                LOG | {"text": ""},
+                *AWAY,
+                {"status": "finished", "num_accelerators": 0},
+                *AWAY,
+                LOG | {"text": ""},
+            ],
             lambda client: client.follow_log(1),
         ),
     ],

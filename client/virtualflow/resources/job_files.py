@@ -29,10 +29,13 @@ class JobFileRequests(JobRequests):
         """
         return self._log(job_id, slot, cursor)
 
-    def _status(self, job_id: int) -> str:
-        path, fields = f"jobs/{job_id}/", ("status",)
-        response = self._site.request("GET", path, params={"fields": "status"}, away_s=AWAY_LIMIT_S)
-        return answer_read(response, answers.Job, fields)["status"]
+    def _is_over(self, job_id: int) -> bool:
+        """Return whether a job has ended, and its trainers, whose last lines come after that."""
+        path, fields = f"jobs/{job_id}/", ("status", "num_accelerators")
+        params = {"fields": ",".join(fields)}
+        response = self._site.request("GET", path, params=params, away_s=AWAY_LIMIT_S)
+        job = answer_read(response, answers.Job, fields)
+        return job["status"] in answers.ENDED and not job["num_accelerators"]
 
     def _log(
         self, job_id: int, slot: int | None, cursor: int | None, away_s: float = 0.0
@@ -81,14 +84,14 @@ class JobFileRequests(JobRequests):
         Once it has answered, the site may be away for some minutes.
         """
         part = self.log(job_id, slot=slot)
-        has_ended = False
+        is_over = False
         while True:
             if part["text"]:
                 yield part["text"]
-            elif has_ended:
+            elif is_over:
                 return
             else:
-                has_ended = self._status(job_id) in answers.ENDED
+                is_over = self._is_over(job_id)
                 self._site.sleep(self._poll_s)
             part = self._log(job_id, slot, part["next_cursor"], AWAY_LIMIT_S)
 
