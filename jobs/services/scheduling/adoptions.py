@@ -110,12 +110,22 @@ def _order(job: Job, generation: Generation, now: datetime.datetime) -> bool:
     try:
         with transaction.atomic():
             resize_apply(resize, generation.number, now, actor=TUNING_ACTOR)
-            row = job.adoption | {"tries": job.adoption["tries"] + 1}
-            Job.objects.filter(id=job.pk).update(adoption=row)
+            _try_count(Job.objects.get(id=job.pk))
     except (StaleError, IntegrityError) as error:
         logger.info("an adoption was overtaken: %s", error, extra=job_fields(job))
         return False
     return True
+
+
+def _try_count(job: Job) -> None:
+    """Count an order of a locked job's adoption.
+
+    Raises:
+        StaleError: the adoption was made meanwhile; the order must be rolled back.
+    """
+    if job.due_adoption is None:
+        raise StaleError("it was made just now")
+    job.update_columns(adoption=job.adoption | {"tries": job.adoption["tries"] + 1})
 
 
 def _settle(job: Job, now: datetime.datetime) -> bool:

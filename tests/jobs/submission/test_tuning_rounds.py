@@ -31,7 +31,7 @@ from jobs.selectors.desired_state.agent_files import adopted_state
 from jobs.selectors.desired_state.state import training_spec, wanted_state
 from jobs.selectors.tuning import tuned_of
 from jobs.services.lifecycle.artifacts import artifact_store
-from jobs.services.scheduling.adoptions import ASK_AGAIN_S, FETCH_LIMIT_S, TRIES_LIMIT
+from jobs.services.scheduling.adoptions import ASK_AGAIN_S, FETCH_LIMIT_S, TRIES_LIMIT, _order
 from jobs.services.submission.job_actions import job_cancel, job_pause
 from jobs.services.submission.rows import live_jobs_check
 from jobs.services.submission.tuning_rounds import tuning_advance
@@ -206,6 +206,10 @@ def test_the_winners_state_is_adopted_with_a_switch_of_the_same_trainers(
     ]
     assert (fresh(parent).adopted, fresh(parent).status) == (1, "running")
     assert event(parent, "adopted").data == {"trial": 3, "step": 10 + STEPS}
+    stale = fresh(parent)  # as if read before the switch was reported
+    stale.adopted, stale.adoption = 0, stale.adoption | {"step": None}
+    assert not _order(stale, active, world.now)
+    assert fresh(parent).adoption["step"] == 10 + STEPS
     # The file goes once the job has a checkpoint of a later step; only then comes another round.
     world.now_s += ASK_AGAIN_S
     assert tuning_advance(world.now) == {parent.pk}
