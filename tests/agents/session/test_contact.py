@@ -237,12 +237,9 @@ def test_one_report_that_is_refused_does_not_hold_up_the_others(
     assert sequences[:5] == [0, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "ftp://127.0.0.1:9"])
-def test_a_proxy_that_is_not_supported_is_named(
-    proxy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ALL_PROXY", proxy)
-    with pytest.raises(ConnectionSettingsError, match=r"ALL_PROXY.*(SOCKS|scheme)"):
+def test_a_proxy_that_is_not_supported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "ftp://127.0.0.1:9")
+    with pytest.raises(ConnectionSettingsError, match=r"ALL_PROXY.*scheme"):
         ControlPlaneClient("https://site.example", 1.0)
 
 
