@@ -179,6 +179,34 @@ def compiled_losses(model: keras.Model) -> list[tuple[str, Any]]:
     return [(str(entry.name), entry.loss) for entry in entries]
 
 
+def has_masked_mean(model: keras.Model, predictions: Any) -> bool:
+    """Return whether an output with a mask has a compiled loss that is no sum.
+
+    Keras attaches a mask to the output, and a mean is then over the places that it leaves.
+    """
+    compiled = model._compile_loss  # noqa: SLF001
+    entries = [] if compiled is None else compiled._flat_losses or []  # noqa: SLF001
+    outputs = [
+        _output_at(entry.path, predictions)
+        for entry in entries
+        if getattr(entry.loss, "reduction", None) != SUM_REDUCTION
+    ]
+    return any(
+        getattr(leaf, "_keras_mask", None) is not None for leaf in keras.tree.flatten(outputs)
+    )
+
+
+def _output_at(path: tuple[Any, ...], predictions: Any) -> Any:
+    """Return the output that a loss is for; all of them if they go by other keys than the loss."""
+    output = predictions
+    for key in path:
+        try:
+            output = output[key]
+        except (KeyError, IndexError, TypeError):
+            return predictions
+    return output
+
+
 def compiled_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
     """List the metrics that a built model was compiled with."""
     compiled = model._compile_metrics  # noqa: SLF001

@@ -12,6 +12,7 @@ import tensorflow as tf
 from agents.trainer.model.keras_private import (
     TrainingScope,
     batch_of,
+    has_masked_mean,
     metrics_update,
     model_call,
     model_loss,
@@ -60,6 +61,7 @@ class PartRunner:
     """Runs a built model on batches of any size without changing its state.
 
     Attributes:
+        has_masked_mean: a loss is a mean over the unmasked places of an output.
         is_random: the model draws random numbers from the job's state.
         changed: the variables that a run changes, besides metrics and states of generators.
     """
@@ -71,7 +73,7 @@ class PartRunner:
             JobCodeError: the traced function has effects or operations bound to a process.
         """
         self.model = model
-        self.is_masked = False
+        self.has_masked_mean = False
         self.is_random = False
         state = ModelState(model)
         self.metrics = state.metrics
@@ -127,7 +129,7 @@ class PartRunner:
         scope = TrainingScope(mapping, collect_losses=True)
         with scope, enclosed_state_refused(scope):
             predictions = model_call(self.model, batch[0], training=self.is_training)
-            self.is_masked = any(_has_mask(leaf) for leaf in keras.tree.flatten(predictions))
+            self.has_masked_mean = has_masked_mean(self.model, predictions)
             if not self.is_training:
                 predictions = keras.tree.map_structure(
                     lambda leaf: _scaled(leaf, outputs), predictions
@@ -143,11 +145,6 @@ class PartRunner:
         grown = [tf.convert_to_tensor(ends[id(v)]) for v in self.metrics]
         changed = [tf.convert_to_tensor(ends[id(v)]) for v in self.changed]
         return tf.cast(tf.reduce_sum(loss), tf.float32), grown, changed
-
-
-def _has_mask(tensor: Any) -> bool:
-    """Return whether Keras attached a mask, which its losses apply, to a model's output."""
-    return getattr(tensor, "_keras_mask", None) is not None
 
 
 def rounding_tolerance(model: keras.Model) -> float:

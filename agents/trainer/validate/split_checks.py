@@ -15,14 +15,12 @@ import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import (
-    SUM_REDUCTION,
     compiled_metrics,
     mean_metrics,
     own_metrics,
     unweighted_trackers,
 )
 from agents.trainer.validate.loss_checks import in_pairs, loss_check, training_loss_check
-from agents.trainer.validate.model_checks import loss_reductions
 from agents.trainer.validate.part_runner import (
     ABSOLUTE_TOLERANCE,
     Conditions,
@@ -90,8 +88,7 @@ def _inference_changes(runner: PartRunner) -> list[str]:
 
 def _mask_check(runner: PartRunner) -> None:
     """Raise if a loss is a mean over unmasked places, whose number differs between slices."""
-    reductions = loss_reductions(runner.model).values()
-    if runner.is_masked and any(reduction != SUM_REDUCTION for reduction in reductions):
+    if runner.has_masked_mean:
         raise JobCodeError(
             "masked_loss",
             "code.build",

@@ -173,6 +173,14 @@ ACCEPTED = {
     "warnings as errors": returning(
         "compiled(net())", before="import warnings; warnings.simplefilter('error')"
     ),
+    "a mask on an output without a loss": """
+        def build(settings):
+            inputs = keras.Input((6,))
+            words = layers.Embedding(9, 3, mask_zero=True)(inputs)
+            outputs = {"words": words, "p": layers.Dense(1)(layers.GRU(3)(words))}
+            model = compiled(keras.Model(inputs, outputs), loss={"p": "mse"})
+            return model, (random.integers(0, 9, size=(24, 6)), {"p": Y}), None
+    """,
     "a model that is built by its first data": returning(
         "compiled(keras.Sequential([layers.Dense(1)]), loss='mse')"
     ),
