@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +82,7 @@ class PartRunner:
         self.trainable = state.trainable
         self.changed: list[Any] = []
         self._weights = [*state.trainable, *state.fixed]
+        self._heads = {id(variable) for variable in state.trainable if _is_zero_matrix(variable)}
         self._sample = sample
         self.is_training = training
         signature = [
@@ -122,7 +124,7 @@ class PartRunner:
         batch = batch_of(self._sample, leaves)
         count = tf.cast(tf.shape(leaves[0])[0], tf.float32)
         # All variables are mapped, because the scope has no values of unmapped variables.
-        mapping = [(variable, tf.convert_to_tensor(variable.value)) for variable in self._weights]
+        mapping = [(variable, self._value(variable)) for variable in self._weights]
         mapping.extend(zip(self.metrics, metrics, strict=True))
         for number, state in enumerate(self._random_states):
             mapping.append((state, tf.cast([seed, number], state.dtype)))
@@ -145,6 +147,28 @@ class PartRunner:
         grown = [tf.convert_to_tensor(ends[id(v)]) for v in self.metrics]
         changed = [tf.convert_to_tensor(ends[id(v)]) for v in self.changed]
         return tf.cast(tf.reduce_sum(loss), tf.float32), grown, changed
+
+    def _value(self, variable: Any) -> Tensor:
+        """Return a variable's value; of a matrix of zeros, as heads may begin with, small numbers.
+
+        Outputs that are all 0 show nothing of a loss that compares them. What adds up does so with
+        any weights.
+        """
+        value = tf.convert_to_tensor(variable.value)
+        if id(variable) not in self._heads:
+            return value
+        scale = 1.0 / math.sqrt(math.prod(variable.shape[:-1]))
+        noise = scale * tf.random.stateless_normal(variable.shape, seed=[0, 0])
+        return tf.cast(noise, value.dtype)
+
+
+def _is_zero_matrix(variable: Any) -> bool:
+    is_matrix = (
+        len(variable.shape) > 1
+        and math.prod(variable.shape)
+        and tf.as_dtype(variable.dtype).is_floating
+    )
+    return bool(is_matrix) and not np.any(variable)
 
 
 def rounding_tolerance(model: keras.Model) -> float:

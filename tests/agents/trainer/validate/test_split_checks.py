@@ -102,6 +102,18 @@ def test_a_loss_of_each_example_is_accepted(loss: Function, last: tuple[Any, ...
     assert splitting_check(model, examples) == []
 
 
+def test_a_loss_of_a_whole_batch_is_refused_though_the_head_begins_with_zeros() -> None:
+    def correlation_or_none(y_true: Any, y_pred: Any) -> Any:
+        true, predicted = y_true - ops.mean(y_true), y_pred - ops.mean(y_pred)
+        norm = ops.sqrt(ops.sum(true**2) * ops.sum(predicted**2))
+        return 1 - ops.sum(true * predicted) / (norm + 1e-6)
+
+    head = keras.layers.Conv2D(1, 1, kernel_initializer="zeros")
+    with pytest.raises(JobCodeError, match="not the mean over its parts"):
+        splitting_check(*model_of(correlation_or_none, last=(head,)))
+    assert not np.any(head.kernel)
+
+
 class InTraining(keras.Model):
     """Has a linear layer, and what `change` and `extra` make of its examples in training alone."""
 
