@@ -74,6 +74,16 @@ def model_check(model: keras.Model, has_validation: bool = True) -> list[str]:
 
 def labels_check(model: keras.Model, examples: tuple[Any, ...]) -> None:
     """Raise if there are no labels for an output that has a loss."""
+    losses, labels = model.loss, examples[1] if len(examples) > 1 else None
+    if isinstance(losses, dict) and isinstance(labels, dict) and losses.keys() & labels.keys():
+        for name in losses:
+            if losses[name] is not None and name not in labels:
+                raise JobCodeError(
+                    "data_structure",
+                    "data.train.y",
+                    f"the labels, {', '.join(map(repr, labels))}, have none for {name!r}, to which "
+                    "compile() gives a loss; use the same names in both",
+                )
     for path, leaf in keras.tree.flatten_with_path(examples[1:2]):
         if leaf.shape[1:] != (0,):
             continue

@@ -470,6 +470,20 @@ def test_labels_that_are_not_there_are_refused_where_a_loss_needs_them(
     assert "None as the loss of this output" in report.message
 
 
+def test_labels_under_another_name_than_the_loss_are_refused_by_both(tmp_path: Path) -> None:
+    code = """
+        def build(settings):
+            inputs = keras.Input((4,))
+            p, q = layers.Dense(1)(inputs), layers.Dense(1)(inputs)
+            model = keras.Model(inputs, {"p": p, "q": q})
+            model.compile("sgd", {"p": "mse", "q": "mse"})
+            return model, (X, {"p": Y, "Q": Y}), None
+    """
+    report = validated(tmp_path, code)
+    assert (report.code, report.field) == ("data_structure", "data.train.y")
+    assert "The labels, 'p', 'Q', have none for 'q'" in report.message
+
+
 def test_a_layer_frozen_after_a_first_fit_is_told_for_fit_would_train_it(tmp_path: Path) -> None:
     code = TRAINED_AT_BUILD.format(first=True, then=False, more="")
     (warning,) = warnings_of(validated(tmp_path, code))
