@@ -74,7 +74,8 @@ def _refuse_by_name(dataset: tf.data.Dataset, field: str) -> None:
                 "data_type",
                 field,
                 f"{type(spec).__name__} in the tf.data.Dataset; make it dense: pad ragged rows "
-                "with .to_tensor(), or examples with .padded_batch(n, padded_shapes)",
+                "with .to_tensor(), or examples with .padded_batch(n, padded_shapes); of sparse "
+                "ones make tf.sparse.to_dense(...) in a .map()",
             )
         if spec.shape.rank == 0:
             raise JobCodeError(

@@ -439,6 +439,10 @@ def test_other_tf_data_sets_are_refused_by_name(make: Any, code: str) -> None:
             "add .batch(n)",
         ),
         (lambda: numbers(4).batch(2).map(in_rows_of_one), ".to_tensor()"),
+        (
+            lambda: numbers(4).batch(2).map(lambda x, _: tf.sparse.from_dense(x)),
+            "tf.sparse.to_dense(",
+        ),
         (lambda: of_lengths(1, 2, 3, 4), "shape (4,), but an array of shape (2,) in the first"),
         (lambda: of_lengths(1, 2, 3, 4), ".padded_batch(n, padded_shapes)"),
     ],
