@@ -17,19 +17,21 @@ def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:
     """Assign each job the kind that it holds, else that on which its fair share is fastest.
 
     Jobs are assigned in order of arrival; a job's share is in proportion to the claims assigned so
-    far, and any part of the share counts if it is faster. Jobs whose minimum exceeds every accepted
-    kind are left out.
+    far, and any part of the share counts if it is faster. Kinds that the minima assigned so far
+    leave room for the job's come first. Jobs whose minimum exceeds every accepted kind are left
+    out.
     """
     capacity = capacity_by_kind(snapshot)
     held = held_by_kind(snapshot)
     per_node = largest_nodes(snapshot)
     kinds: dict[JobId, str] = {}
-    weights = dict.fromkeys(capacity, 0.0)
+    weights, room = dict.fromkeys(capacity, 0.0), dict(capacity)
     for job in arrival_order(snapshot.jobs):
         kind = held_kind(held[job.id])
         if kind is not None and job.min_accelerators <= capacity[kind] and job.accepts(kind):
             kinds[job.id] = kind
             weights[kind] += job.share_weight
+            room[kind] -= job.min_accelerators
     for job in arrival_order(job for job in snapshot.jobs if job.id not in kinds):
         speeds: dict[str, float] = {}
         for kind, total in capacity.items():
@@ -42,9 +44,12 @@ def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:
                 # other to kinds.
                 speeds[kind] = float(rates[job.min_accelerators :].max())
         if speeds:
-            chosen = min(speeds, key=lambda kind: (-speeds[kind], kind))
+            least = job.min_accelerators
+            full = {kind for kind, speed in speeds.items() if room[kind] < least or speed <= 0.0}
+            chosen = min(speeds, key=lambda kind: (kind in full, -speeds[kind], kind))
             kinds[job.id] = chosen
             weights[chosen] += job.share_weight
+            room[chosen] -= least
     return kinds
 
 
