@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from controlplane.core.play import (
@@ -29,10 +29,16 @@ from controlplane.core.policies.common.rates import full_demand, largest_nodes
 from controlplane.core.policies.common.user_shares import Policy
 from controlplane.core.scheduling.cordons import capacity_uncordoned, cordon_split
 from controlplane.core.scheduling.maintenance import maintenance_ends
-from controlplane.core.scheduling.pools import can_start, capacity_by_kind
+from controlplane.core.scheduling.pools import (
+    arrival_order,
+    can_start,
+    capacity_by_kind,
+    urgency_order,
+)
 from controlplane.core.scheduling.sweeps import sweeps_split
 from controlplane.core.values.explanations import Reason, reason
-from controlplane.core.values.types import Allocation, JobId, Plan, Snapshot
+from controlplane.core.values.tiers import Tier
+from controlplane.core.values.types import Allocation, Job, JobId, Plan, Snapshot
 
 #: Seconds that a play covers in which no job ends, in steps that grow in proportion to the time
 #: passed, from `FIRST_S` on. A quarter of its decisions is kept for ends after that.
@@ -40,6 +46,9 @@ HORIZON_S, FIRST_S = 86_400.0, 30.0
 
 #: Factor of the time until an end, for a decision before it.
 _JUST_BEFORE = 1.0 - 1e-6
+
+#: Orders of policies under which a job waits for all that are ahead, whatever their kinds.
+_QUEUES = {"fifo": arrival_order, "priority": urgency_order}
 
 #: A range tells nothing whose latest end is later than this, and than so many times the earliest.
 WIDE_S, WIDE_RATIO = 600.0, 10.0
@@ -88,6 +97,10 @@ def expected_starts(
         waiting = waiting.difference(maintenance_ends(snapshot))
         opened = cordon_split(sweeps_split(first)[0]).open
         starts = _bounds(opened, waiting, is_rigid=DEMANDS[policy_name].is_rigid)
+        if policy_name in _QUEUES:
+            rows = _QUEUES[policy_name](job for job in opened.jobs if job.id in starts)
+            starts = _in_order(rows, starts)
+        starts = {job_id: one for job_id, one in starts.items() if one.latest_s < math.inf}
     else:
         less, more = (
             _play(work_scaled(first, factor), POLICIES[policy_name], waiting, num_each, unknown_s)
@@ -249,7 +262,19 @@ def _bounds(
                     min(last * UNCERTAINTY, before.latest_s),
                 )
     # The policy keeps a job waiting for more than accelerators that are free now.
-    return {job_id: one for job_id, one in starts.items() if 0.0 < one.latest_s < math.inf}
+    return {job_id: one for job_id, one in starts.items() if one.latest_s > 0.0}
+
+
+def _in_order(
+    queue: Iterable[Job], starts: Mapping[JobId, ExpectedStart]
+) -> dict[JobId, ExpectedStart]:
+    """Return the starts of the jobs of a queue, no latest one before that of a job ahead."""
+    found: dict[JobId, ExpectedStart] = {}
+    last: dict[Tier, float] = {}
+    for job in queue:
+        last[job.tier] = max(last.get(job.tier, 0.0), starts[job.id].latest_s)
+        found[job.id] = replace(starts[job.id], latest_s=last[job.tier])
+    return found
 
 
 def _free(holdings: Collection[Holding], kind: str, total: int) -> tuple[list[float], list[int]]:

@@ -233,6 +233,19 @@ def test_bounds_are_those_of_the_full_demand() -> None:
     assert 3 not in forecast(snapshot, "fifo", 0), "told to start at once, behind another job"
 
 
+def test_bounds_are_not_before_those_of_a_job_ahead() -> None:
+    """The queue's head waits for a fast one until 400 s; a slow one is free from 100 s on."""
+    jobs = [
+        known(job_make(1, most=1, kinds="fast"), 4000.0),
+        known(job_make(2, most=1, kinds="slow"), 1000.0),
+        known(job_make(3, most=1, kinds="fast", at=1.0), 100.0),
+        known(job_make(4, most=1, kinds="slow", at=2.0), 100.0),
+    ]
+    snapshot = snapshot_make(accelerators_make("fast slow"), *jobs, held={1: (1,), 2: (2,)})
+    found = rounded(forecast(snapshot, "fifo", 0))
+    assert found == {3: (333.3, 480.0), 4: (83.3, 480.0)}
+
+
 def test_bounds_begin_at_once_where_a_running_job_has_an_unknown_speed() -> None:
     jobs = [
         running(known(job_make(1, least=2, most=2), 2000.0)),
