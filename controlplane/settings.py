@@ -388,6 +388,7 @@ SPECTACULAR_SETTINGS = {
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
         "jobs.api.openapi.problems_documented",
+        "jobs.api.openapi.etags_documented",
         "jobs.api.openapi.requests_bounded",
         "jobs.api.openapi.summaries_added",
     ],

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.conf import settings
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, extend_schema
 from drf_spectacular.views import SpectacularSwaggerSplitView
 from rest_framework.request import Request
@@ -72,6 +73,21 @@ def if_match_param(tag: re.Pattern[str]) -> OpenApiParameter:
     return OpenApiParameter("If-Match", schema, OpenApiParameter.HEADER)
 
 
+def download_schema() -> dict[str, Any]:
+    """Return the responses and headers of `downloads.file_response`, for `extend_schema`."""
+    told = {"ETag": "Of the file, for `If-Range`.", "X-Sha256": "Digest of the whole file."}
+    headers = [
+        OpenApiParameter(name, str, OpenApiParameter.HEADER, description=text, response=[200, 206])
+        for name, text in told.items()
+    ]
+    asked = [
+        OpenApiParameter("Range", str, OpenApiParameter.HEADER, description="As in `bytes=5-9`."),
+        OpenApiParameter("If-Range", str, OpenApiParameter.HEADER),
+    ]
+    content = {(code, "application/octet-stream"): OpenApiTypes.BINARY for code in (200, 206)}
+    return {"responses": content, "parameters": [*asked, *headers]}
+
+
 def requests_bounded(result: dict[str, Any], **_more: Any) -> dict[str, Any]:
     """Say in a document what all requests have in common.
 
@@ -104,6 +120,16 @@ def problems_documented(result: dict[str, Any], **_more: Any) -> dict[str, Any]:
         for operation in operations.values():
             problem = {"description": "The request was refused, or failed.", "content": content}
             operation["responses"]["default"] = problem
+    return result
+
+
+def etags_documented(result: dict[str, Any], **_more: Any) -> dict[str, Any]:
+    """Say in a document that reads of what `If-Match` is for have an ETag."""
+    for operations in result["paths"].values():
+        names = {each["name"] for one in operations.values() for each in one.get("parameters", ())}
+        if "If-Match" in names and "get" in operations:
+            headers = operations["get"]["responses"]["200"].setdefault("headers", {})
+            headers["ETag"] = {"schema": {"type": "string"}, "description": "For `If-Match`."}
     return result
 
 

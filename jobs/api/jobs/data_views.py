@@ -25,7 +25,7 @@ from jobs.api.jobs.data_serializers import (
     LogSearchSerializer,
 )
 from jobs.api.negotiation import OneFormat
-from jobs.api.openapi import number_parameter, one_of
+from jobs.api.openapi import download_schema, number_parameter, one_of
 from jobs.api.requests import (
     actor,
     changeable_job,
@@ -239,7 +239,7 @@ class JobFile(APIView):
 
     content_negotiation_class = OneFormat
 
-    @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
+    @extend_schema(**download_schema())
     def get(self, request: Request, job_id: int, name: str) -> HttpResponseBase:
         """Download a file of a job; `X-Sha256` is its digest."""
         job = job_exists(request, job_id)
@@ -275,7 +275,7 @@ class JobCode(APIView):
 
     content_negotiation_class = OneFormat
 
-    @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
+    @extend_schema(**download_schema())
     def get(self, request: Request, job_id: int) -> HttpResponseBase:
         """Download the code of a job."""
         job = visible_job(request, job_id)

@@ -168,6 +168,7 @@ class JobDetail(APIView):
             ),
             number_parameter("since_version", 0, 2**31, "The version that is known.", "integer"),
             fields_param(JobSerializer.Meta.fields),
+            OpenApiParameter("If-None-Match", str, OpenApiParameter.HEADER),
         ],
     )
     def get(self, request: Request, job_id: int) -> Response:

@@ -25,6 +25,22 @@ def test_every_operation_has_a_short_summary_of_its_own() -> None:
     assert summaries["POST /api/v1/nodes/{node_id}/drain/"] == "Drain a node"
 
 
+def test_reads_have_the_headers_that_are_answered() -> None:
+    paths = SchemaGenerator().get_schema(request=None, public=True)["paths"]
+    has_etag = {
+        path.removeprefix("/api/v1/")
+        for path, operations in paths.items()
+        if "ETag"
+        in operations.get("get", {"responses": {}})["responses"].get("200", {}).get("headers", {})
+    }
+    files = {"jobs/{job_id}/code/", "jobs/{job_id}/files/{name}/"}
+    rows = {"jobs/{job_id}/", "projects/{project_id}/", "users/{name}/", "prices/", "policy/"}
+    assert has_etag == files | rows
+    part = paths["/api/v1/jobs/{job_id}/files/{name}/"]["get"]["responses"]["206"]
+    assert [*part["content"]] == ["application/octet-stream"]
+    assert [*part["headers"]] == ["ETag", "X-Sha256"]
+
+
 @pytest.mark.parametrize(
     ("response", "difference"),
     [
