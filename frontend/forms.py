@@ -38,6 +38,8 @@ from jobs.submission import prediction_values
 from jobs.sweep_space import DEFAULT_MAX_RUNNING
 
 _NOT_SHOWN = ("template", "code", "code_name", "stop", "selection", "tuning")
+#: Fields shown as JSON.
+JSON_FIELDS = ("settings", "tuning_space")
 #: Sections of the page with their fields; all others are those of the training.
 _SECTIONS = {
     "start": ("forked_from", "checkpoint"),
@@ -364,7 +366,7 @@ class ChannelForm(forms.Form):
 def values_shown(values: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a submission's values to the values of the form's widgets."""
     shown = dict(values)
-    for name in ("settings", "tuning_space"):
+    for name in JSON_FIELDS:
         if isinstance(shown.get(name), dict):
             shown[name] = json.dumps(shown[name], indent=2)
     if isinstance(kinds := shown.get("accepted_kinds"), str):

@@ -17,6 +17,7 @@ from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods
+from rest_framework import serializers
 from rest_framework.exceptions import ParseError
 
 from controlplane.core.protocol.wire import Task
@@ -28,6 +29,7 @@ from frontend.views.changes import person, words
 from frontend.views.copy import submission_copy_context
 from frontend.views.job import job_or_404
 from jobs import nudges
+from jobs.api.jobs.submission_fields import SettingsField
 from jobs.api.jobs.submission_request import objects_flattened, submission_read
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.api.parsers import YAML_LIMIT_BYTES, yaml_read
@@ -232,12 +234,23 @@ def _yaml_values(text: str) -> dict[str, Any]:
     if unknown:
         names = ", ".join(unknown)
         raise InvalidInputError.of(yaml=f"No such field: {names}. Use {', '.join(fields)}.")
+    for name in forms.JSON_FIELDS:
+        _json_check(name, values.get(name))
     return _with_code_choice(values)
+
+
+def _json_check(name: str, value: Any) -> None:
+    """Refuse an object that the form cannot show as JSON: YAML has dates and bytes, too."""
+    if isinstance(value, dict):
+        try:
+            SettingsField().run_validation(value)
+        except serializers.ValidationError as error:
+            raise InvalidInputError.of(yaml=f"{name}: {error.detail[0]}") from None
 
 
 def _with_code_choice(values: dict[str, Any]) -> dict[str, Any]:
     name = values.pop("template", None)
-    if name is not None and name not in JOB_TEMPLATES:
+    if name is not None and str(name) not in JOB_TEMPLATES:
         raise InvalidInputError.of(yaml=f"template must be one of {', '.join(JOB_TEMPLATES)}.")
     base = forms.values_shown(forms.blank_values())
     if name is None:

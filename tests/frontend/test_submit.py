@@ -312,6 +312,8 @@ def test_a_field_without_a_value_is_empty(ada: Client, world: World) -> None:
         ("name: &a x\nsettings: *a\n", "aliases"),
         ("name: x\ncolour: red\n", "No such field: colour"),
         ("template: none\n", "template must be one of"),
+        ("template: [digits_cnn]\n", "template must be one of"),
+        ("settings: {day: 2026-03-01}\n", "day is none of them"),
         ("!!python/object/apply:os.getcwd []", "This is no YAML"),
     ],
 )
