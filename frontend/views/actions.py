@@ -11,7 +11,7 @@ from django.shortcuts import redirect
 from django.utils import timezone
 from django.views.decorators.http import require_POST
 
-from frontend.views.changes import actor, person, words
+from frontend.views.changes import actor, person, reason_given, words
 from frontend.views.job import changeable_job_or_404
 from frontend.views.reprioritise import reprioritise_confirm, standing_given
 from jobs import nudges
@@ -92,7 +92,7 @@ def job_priority(request: HttpRequest, job_id: int) -> HttpResponse:
             standing_read(person(request), given),
             timezone.now(),
             actor=actor(request),
-            reason=request.POST.get("reason", ""),
+            reason=reason_given(request),
             is_reason_required=job.owner_id != person(request).pk,
         ),
         f"Job #{{}} has {text} now.",

@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.utils.datastructures import MultiValueDict
 from django.views.decorators.http import require_POST, require_safe
 
-from frontend.views.changes import actor, person
+from frontend.views.changes import actor, person, reason_given
 from jobs import nudges
 from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import AuditAction, AuditEntry, Node
@@ -109,7 +109,7 @@ def cordon(request: HttpRequest, node_id: int) -> HttpResponse:
     except ValueError:
         messages.error(request, "Choose cordon, drain or uncordon.")
         return redirect("nodes")
-    reason = request.POST.get("reason", "")[:200]
+    reason = reason_given(request)[:200]
     try:
         has_changed = node_cordon(node, change, timezone.now(), actor=actor(request), reason=reason)
     except InvalidInputError as error:

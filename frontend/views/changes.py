@@ -22,6 +22,11 @@ def actor(request: HttpRequest) -> str:
     return user_actor(request.user)
 
 
+def reason_given(request: HttpRequest) -> str:
+    """Return the reason of a form, without NULs, which PostgreSQL does not store."""
+    return request.POST.get("reason", "").replace("\0", "")
+
+
 def errors_add(form: Form, error: ControlPlaneError) -> None:
     """Add messages to their fields, or the error itself to the form's head."""
     for name, texts in error.fields.items():

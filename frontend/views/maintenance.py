@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend.views.admin import admin_or_404
-from frontend.views.changes import actor, errors_add
+from frontend.views.changes import actor, errors_add, reason_given
 from jobs import nudges
 from jobs.exceptions import InvalidInputError
 from jobs.models import Node
@@ -105,7 +105,7 @@ def maintenance_cancel(request: HttpRequest, window_id: int) -> HttpResponse:
     """Cancel a window before or during it."""
     admin_or_404(request)
     window = window_or_404(window_id)
-    reason = request.POST.get("reason", "")[:200]
+    reason = reason_given(request)[:200]
     if window_cancel(window, timezone.now(), actor=actor(request), reason=reason):
         nudges.jobs_changed(cluster=True)
         text = f"Maintenance of {window.node.name} is cancelled."

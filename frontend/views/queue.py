@@ -19,7 +19,7 @@ from controlplane.core.values.tiers import TIERS
 from frontend.text.priority_text import priority_text
 from frontend.views.admin import admin_or_404
 from frontend.views.bulk import request_perform, undo_request, undo_shown
-from frontend.views.changes import actor, person, words
+from frontend.views.changes import actor, person, reason_given, words
 from jobs import nudges
 from jobs.api.jobs.action_views import action_preview
 from jobs.exceptions import ControlPlaneError
@@ -70,7 +70,7 @@ def queue(request: HttpRequest) -> HttpResponse:
     context = _page_context(number, given)
     if request.method == "POST":
         context["changes"] = _changes_preview(request, given)
-        context["reason"] = request.POST.get("reason", "")
+        context["reason"] = reason_given(request)
     else:
         context |= undo_shown(request)
     asked = request.GET.get("policy", "")
@@ -149,7 +149,7 @@ def _apply_request(request: HttpRequest, changes: list[dict[str, Any]]) -> dict[
     """Return the request that makes the changes; None if the form does not ask for that."""
     if not changes or request.POST.get("do") != "apply":
         return None
-    reason = request.POST.get("reason", "")
+    reason = reason_given(request)
     if not reason.strip():
         messages.error(request, "Say why: the owners will read it.")
         return None
@@ -186,7 +186,7 @@ def _changes_preview(
 def policy(request: HttpRequest) -> HttpResponse:
     """Switch the policy of the whole cluster, unless it is another than the form shows."""
     admin_or_404(request)
-    name, reason = request.POST.get("policy", ""), request.POST.get("reason", "")[:200]
+    name, reason = request.POST.get("policy", ""), reason_given(request)[:200]
     seen = whole_read(request.POST.get("version", ""))
     try:
         policy_choose(name, timezone.now(), actor=actor(request), reason=reason, seen_version=seen)

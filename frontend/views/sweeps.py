@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from frontend.figures.sweep import sweep_figure
-from frontend.views.changes import person, words
+from frontend.views.changes import person, reason_given, words
 from frontend.views.job_list import Heading
 from frontend.views.pages import figures_response
 from jobs import nudges
@@ -88,7 +88,7 @@ def sweep_figures(request: HttpRequest, sweep_id: int) -> HttpResponse:
 def sweep_act(request: HttpRequest, sweep_id: int) -> HttpResponse:
     """Pause, resume or cancel a sweep, or change how many of its jobs run at once."""
     found, now = sweep_visible_to(request.user, sweep_id), timezone.now()
-    user, reason = person(request), request.POST.get("reason", "")[:500]
+    user, reason = person(request), reason_given(request)[:500]
     changed: list[int] = []
     try:
         match request.POST.get("do"):

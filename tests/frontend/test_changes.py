@@ -52,7 +52,8 @@ def test_an_action_that_comes_too_late_says_why(world: World, ada: Client) -> No
 
 def test_an_admin_changes_a_priority_with_a_reason(world: World, admin: Client) -> None:
     job = world.jobs["pending"]
-    admin.post(f"/jobs/{job.pk}/priority/", {"priority": "400", "reason": "paper deadline"})
+    # PostgreSQL does not store a NUL.
+    admin.post(f"/jobs/{job.pk}/priority/", {"priority": "400", "reason": "paper\0 deadline"})
     assert Job.objects.get(pk=job.pk).priority == 400
     event = job.events.get(kind="reprioritised")
     assert (event.actor, event.data["before"], event.data["after"], event.data["reason"]) == (
