@@ -42,6 +42,8 @@ DEFAULT_PRIORITY = 100
 #: Checkpoints of a job to start from: the newest kept one, or one that the job saves now.
 NEWEST, NOW = "newest", "now"
 CHECKPOINT_CHOICE = re.compile(rf"{NEWEST}|{NOW}|[0-9]{{1,18}}")
+#: Joiners inside a text, which Persian words and families of emoji are written with.
+_JOINER = re.compile(r"(?<=\S)[\u200c\u200d](?=[^\s\u200c\u200d])")
 #: Stop condition of a prediction: one pass over the data.
 ONE_PASS = StopCondition(kind=StopKind.EPOCHS, limit=1)
 
@@ -106,6 +108,14 @@ SUBMISSION_COLUMNS = tuple(
     for field in fields(Submission)
     if field.name not in ("source_job", "forked_from", "checkpoint", "project", "code", "stop")
 )
+
+
+def unprintable(name: str) -> str:
+    """Return the first character of a name that is not printable; empty if all are.
+
+    Joiners are printable between two others that are seen.
+    """
+    return next((one for one in _JOINER.sub("", name) if not one.isprintable()), "")
 
 
 def prediction_values(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from jobs.submission import (
     SECRETS_LIMIT,
     TAG,
     TAGS_LIMIT,
+    unprintable,
 )
 
 SETTINGS_LIMIT_BYTES = 64 * 1024
@@ -74,10 +75,6 @@ class NumberField(serializers.FloatField):
         return number
 
 
-#: Joiners inside a text, which Persian words and families of emoji are written with.
-_JOINER = re.compile(r"(?<=\S)[\u200c\u200d](?=[^\s\u200c\u200d])")
-
-
 class TextField(serializers.CharField):
     """Printable text of 1 to `limit` characters; joiners only between two others that are seen."""
 
@@ -94,7 +91,7 @@ class TextField(serializers.CharField):
         if not isinstance(data, str):
             self.fail("invalid")
         text = super().to_internal_value(data)
-        if wrong := next((one for one in _JOINER.sub("", text) if not one.isprintable()), ""):
+        if wrong := unprintable(text):
             name = unicodedata.name(wrong, "a control character").lower()
             self.fail("unprintable", character=f"U+{ord(wrong):04X} ({name})")
         return text

@@ -15,6 +15,7 @@ from jobs.origins import client_network
 from jobs.services.cluster.tokens import token_digest, token_make
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import user_actor
+from jobs.submission import unprintable
 
 #: `admin` is for admins only: with it a token sees and does what its user may in a session.
 SCOPES = ("jobs:read", "jobs:write", "admin")
@@ -43,7 +44,7 @@ def api_token_create(
         ConflictError: the user has too many tokens.
     """
     fields: dict[str, list[str]] = {}
-    if not isinstance(name, str) or not 1 <= len(name.strip()) <= 60 or not name.isprintable():
+    if not isinstance(name, str) or not 1 <= len(name.strip()) <= 60 or unprintable(name):
         fields["name"] = ["Give 1 to 60 printable characters."]
     if not isinstance(scopes, list | tuple) or not scopes or not {*map(str, scopes)} <= {*SCOPES}:
         fields["scopes"] = [f"Give one or more of {', '.join(SCOPES)}."]

@@ -11,6 +11,7 @@ from django.http import QueryDict
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Job, SavedFilter
 from jobs.selectors.job_filter import JobFilter
+from jobs.submission import unprintable
 
 FILTERS_LIMIT = 30
 NAME_LIMIT = 60
@@ -27,7 +28,7 @@ def filter_save(user: User, name: str, query: str, now: datetime.datetime) -> Sa
         InvalidInputError: name or query are out of bounds, or the user has too many.
     """
     name, query = name.strip(), query.lstrip("?")
-    if not (0 < len(name) <= NAME_LIMIT and name.isprintable()):
+    if not 0 < len(name) <= NAME_LIMIT or unprintable(name):
         raise InvalidInputError.of(name=f"Give 1 to {NAME_LIMIT} printable characters.")
     _query_check(query)
     with transaction.atomic():

@@ -22,7 +22,9 @@ from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ClusterSetting, Event, Job, StepTimeProfile
 from jobs.selectors.desired_state.state import training_spec
 from jobs.selectors.estimates.step_times import profile_key
-from tests.support.builders import CODE, job_make, node_make, submission_values
+from jobs.services.cluster.api_tokens import api_token_create
+from jobs.services.cluster.saved_filters import filter_save
+from tests.support.builders import CODE, at, job_make, node_make, submission_values
 
 Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/"
@@ -361,9 +363,11 @@ def test_a_field_of_an_object_is_given_once(ada_client: APIClient, is_clone: boo
     assert response.json()["errors"] == {"stop_limit": ["Give it here or in stop, not in both."]}
 
 
-def test_names_are_written_with_joiners(ada_client: APIClient) -> None:
+def test_names_are_written_with_joiners(ada: User, ada_client: APIClient) -> None:
     name = "\u0645\u06cc\u200c\u0631\u0648\u062f \U0001f468\u200d\U0001f469\u200d\U0001f467"
     assert ada_client.post(URL, submission_values(name=name)).json()["name"] == name
+    assert filter_save(ada, name, "q=a", at(0)).name == name
+    assert api_token_create(ada, name, at(0))[0].name == name
 
 
 def test_all_wrong_fields_are_named_at_once(ada_client: APIClient) -> None:
