@@ -245,7 +245,8 @@ def _json_check(name: str, value: Any) -> None:
         try:
             SettingsField().run_validation(value)
         except serializers.ValidationError as error:
-            raise InvalidInputError.of(yaml=f"{name}: {error.detail[0]}") from None
+            texts = " ".join(str(text) for text in error.detail)
+            raise InvalidInputError.of(yaml=f"{name}: {texts}") from None
 
 
 def _with_code_choice(values: dict[str, Any]) -> dict[str, Any]:
