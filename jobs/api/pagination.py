@@ -24,6 +24,7 @@ class NewestFirst(CursorPagination):
     page_size = 50
     page_size_query_param = "page_size"
     max_page_size = 200
+    invalid_cursor_message = "The cursor is none of this list in this order; begin without one."
 
     def get_page_size(self, request: Request) -> int | None:
         """Read `page_size` of the query; more than the maximum counts as the maximum.
