@@ -98,8 +98,10 @@ def expected_starts(
         opened = cordon_split(sweeps_split(first)[0]).open
         starts = _bounds(opened, waiting, is_rigid=DEMANDS[policy_name].is_rigid)
         if policy_name in _QUEUES:
-            rows = _QUEUES[policy_name](job for job in opened.jobs if job.id in starts)
-            starts = _in_order(rows, starts)
+            # A job that its project's limit holds back keeps nobody waiting.
+            rows = (job for job in opened.jobs if opened.limit_of(job) is None)
+            ahead = [job for job in _QUEUES[policy_name](rows) if job.id in starts]
+            starts = _in_order(ahead, starts)
         starts = {job_id: one for job_id, one in starts.items() if one.latest_s < math.inf}
     else:
         less, more = (

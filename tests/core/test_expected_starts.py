@@ -20,6 +20,7 @@ from controlplane.core.expected_starts import (
     unknown_starts,
 )
 from controlplane.core.policies import POLICIES
+from controlplane.core.values.projects import ProjectQuota
 from controlplane.core.values.types import Decision, Job, JobId, Snapshot
 from tests.core.snapshots import (
     Speed,
@@ -244,6 +245,11 @@ def test_bounds_are_not_before_those_of_a_job_ahead() -> None:
     snapshot = snapshot_make(accelerators_make("fast slow"), *jobs, held={1: (1,), 2: (2,)})
     found = rounded(forecast(snapshot, "fifo", 0))
     assert found == {3: (333.3, 480.0), 4: (83.3, 480.0)}
+    limited = replace(jobs[2], project=1)
+    snapshot = replace(
+        snapshot, jobs=(*jobs[:2], limited, jobs[3]), projects={1: ProjectQuota(limit=1)}
+    )
+    assert rounded(forecast(snapshot, "fifo", 0)) == {4: (83.3, 120.0)}
 
 
 def test_bounds_begin_at_once_where_a_running_job_has_an_unknown_speed() -> None:
