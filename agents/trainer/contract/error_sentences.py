@@ -263,6 +263,13 @@ def _structures(found: Match, _shapes: DataShapes) -> str:
     )
 
 
+def _text_for_numbers(found: Match, _shapes: DataShapes) -> str:
+    return (
+        f"The text {found['text']!r} stands where a step takes numbers; labels in a dict need the "
+        "names of the model's outputs as keys"
+    )
+
+
 def _types(found: Match, _shapes: DataShapes) -> str:
     return (
         f"Types do not match: {found['operation']} gets {found['first']} and {found['second']}; "
@@ -388,6 +395,7 @@ _FAMILIES: tuple[tuple[re.Pattern[str], Callable[[Match, DataShapes], str]], ...
             r"y_pred: (?P<outputs>.*)",
             _structures,
         ),
+        (r"Expected float\d+, but got (?P<text>\S{1,100}) of type 'str'", _text_for_numbers),
         (
             r"Input '\w+' of '(?P<operation>\w+)' Op has type (?P<second>\w+) that does not match "
             r"type (?P<first>\w+) of argument",

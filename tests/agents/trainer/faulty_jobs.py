@@ -245,6 +245,18 @@ FAULTS = {
         "labels for 1",
         None,
     ),
+    "labels under another name than the output": (
+        """
+        def build(settings):
+            a = keras.Input((4,))
+            model = keras.Model(a, {"p": layers.Dense(1)(a), "q": layers.Dense(1)(a)})
+            model.compile("sgd", {"p": "mse"})
+            return model, (X, {"p": Y, "other": Y}), None
+        """,
+        "The text 'p' stands where a step takes numbers; labels in a dict need the names of the "
+        "model's outputs as keys",
+        None,
+    ),
     "types": (
         """
         class Mine(keras.Model):
