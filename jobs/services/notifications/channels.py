@@ -27,10 +27,12 @@ from jobs.services.lifecycle.notifications import (
     deliveries_queue,
     delivery_make,
 )
+from jobs.submission import unprintable
 
 CHANNELS_LIMIT = 20
 NAME_LIMIT = 60
 ADDRESS_LIMIT = 1000
+_UNPRINTABLE = f"Give 1 to {NAME_LIMIT} printable characters."
 #: Tests of one channel that may wait.
 _TESTS_LIMIT = 3
 _KEY_BYTES = 32
@@ -51,7 +53,11 @@ def channel_create(
         ConflictError: the user has too many channels, or one of this name.
     """
     kind, address = values["kind"], values["address"]
-    found = {"address": _address_errors(kind, address), **_setting_errors(user, values)}
+    found = {
+        "name": _UNPRINTABLE if unprintable(values["name"]) else "",
+        "address": _address_errors(kind, address),
+        **_setting_errors(user, values),
+    }
     if wrong := {name: [text] for name, text in found.items() if text}:
         raise InvalidInputError("The channel is not valid.", fields=wrong)
     key = "whsec_" + base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()

@@ -443,7 +443,9 @@ def test_addresses_and_keys_are_never_shown_again(ada: User, client_of: Clients)
 
 
 WRONG = {
-    "name": [{"name": ""}, {"name": "x" * 61}, {"name": None}, {"name": ["a"]}, {"name": "a\0"}],
+    "name": [
+        {"name": name} for name in ("", "x" * 61, None, ["a"], "a\0", "a\nb", "\u202eb")
+    ],
     "kind": [{"kind": "pigeon"}, {"kind": None}],
     "events": [
         {"events": []}, {"events": ["nothing"]}, {"events": "failed"}, {"events": [1]},
