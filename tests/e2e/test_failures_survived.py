@@ -97,7 +97,8 @@ def test_code_that_fails_ends_its_job_and_a_node_that_kills_is_quarantined(
 
 
 def fails_by_its_own_code(stack: Stack) -> None:
-    settings = {**PACE, "fails_after": 300}
+    # More examples than a validation reads, fewer than the steps do.
+    settings = {**PACE, "fails_after": 2000}
     failing = FatedJob(stack, "failing", NUM_STEPS, settings, max_accelerators=1)
     state = stack.wait_for("the failure", lambda: failed(failing), DEADLINE_S)
     assert state["status_code"] == "user_code"
