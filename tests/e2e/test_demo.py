@@ -159,11 +159,11 @@ def test_demo_trains_follows_the_readme_and_stops_without_a_trace(tmp_path: Path
 
 
 @pytest.mark.nightly  # `make test` moves paced jobs, and kills the supervisor of smaller parts
-def test_demo_moves_jobs_goes_on_elsewhere_and_leaves_nothing_when_killed(tmp_path: Path) -> None:
+def test_demo_shares_out_goes_on_elsewhere_and_leaves_nothing_when_killed(tmp_path: Path) -> None:
     directory = tmp_path / "demo"
     first, second = (arrival.name for arrival in ARRIVALS[:2])
     with running_demo(directory, tmp_path / "first-run.txt") as demo:
-        wait_for("all four", lambda: count(demo, first) == 4, MOVE_DEADLINE_S)
+        wait_for("the first job", lambda: count(demo, first) > 0, MOVE_DEADLINE_S)
         wait_for("the second job", lambda: count(demo, second) > 0, MOVE_DEADLINE_S)
         assert 0 < count(demo, first) < 4
         port = demo.rest.base_url.port
