@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
+from celery.exceptions import SoftTimeLimitExceeded
 from django.db.models import Exists, OuterRef, Q
 
 from controlplane.core.protocol.prediction_parts import (
@@ -73,9 +74,11 @@ def _join(job: Job, now: datetime.datetime) -> None:
     with tempfile.TemporaryFile() as whole:
         try:
             parts_join(parts, num_examples, lambda part: parts[part].file.open("rb"), whole)
+        except SoftTimeLimitExceeded:
+            raise  # tried again after JOIN_LIMIT_S
         except Exception as error:  # of parts that a job wrote
             if is_disk_full(error):
-                raise  # tried again after JOIN_LIMIT_S
+                raise
             if Job.objects.exclude(files_deleted_at=None).filter(id=job.pk).exists():
                 return  # its parts went meanwhile
             text = "predictions of job %s cannot be joined"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from celery.exceptions import SoftTimeLimitExceeded
 from django.core.files.storage import default_storage
 
 from controlplane.core.protocol.prediction_parts import parts_join
@@ -192,6 +193,22 @@ def test_parts_that_cannot_be_joined_stay_and_say_so(content: bytes) -> None:
     assert Event.objects.filter(job=job, kind="predictions_damaged").exists()
     assert job.artifacts.filter(name=name).exists()
     assert predictions_join_next(world.now + timedelta(hours=1)) is None
+
+
+def test_a_join_that_runs_out_of_time_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, job = running()
+    part_store(world, job, 0, 64)
+    finish(world, job)
+
+    def over(*_parts: Any) -> None:
+        raise SoftTimeLimitExceeded
+
+    with monkeypatch.context() as patch:
+        patch.setattr(predictions, "parts_join", over)
+        with pytest.raises(SoftTimeLimitExceeded):
+            predictions_join_next(world.now)
+    assert not Event.objects.filter(job=job, kind="predictions_damaged").exists()
+    assert predictions_join_next(world.now + timedelta(seconds=predictions.JOIN_LIMIT_S + 1))
 
 
 @pytest.mark.parametrize("when", ["before", "in the middle", "at the end"])
