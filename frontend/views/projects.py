@@ -252,7 +252,7 @@ def prices(request: HttpRequest) -> HttpResponse:
 
 def _price_rows(prices: Mapping[str, object]) -> list[tuple[str, object]]:
     """Return every kind that has accelerators or a price, with its price or None."""
-    kinds = {*accelerator_kinds(), *accelerator_prices(), *prices}
+    kinds = {*accelerator_kinds(with_removed=True), *accelerator_prices(), *prices}
     return [(kind, prices.get(kind)) for kind in sorted(kinds)]
 
 

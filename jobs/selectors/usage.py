@@ -116,9 +116,16 @@ def usage_between(
     return Usage(since, until, by, rows, _row("", total, has_idle, prices), settings.CURRENCY)
 
 
-def accelerator_kinds() -> list[str]:
-    """Return the kinds of all accelerators of the cluster, sorted."""
-    return sorted({*Accelerator.objects.order_by().values_list("kind", flat=True).distinct()})
+def accelerator_kinds(*, with_removed: bool = False) -> list[str]:
+    """Return the kinds of all accelerators of the cluster, sorted.
+
+    Args:
+        with_removed: also those of nodes that were removed.
+    """
+    rows = Accelerator.objects.order_by()
+    if not with_removed:
+        rows = rows.filter(node__removed_at=None)
+    return sorted({*rows.values_list("kind", flat=True).distinct()})
 
 
 def accelerator_prices() -> dict[str, float]:

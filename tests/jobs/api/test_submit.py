@@ -19,7 +19,7 @@ from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.nonfinite import Nonfinite
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.job_templates import JOB_TEMPLATES
-from jobs.models import ClusterSetting, Event, Job, StepTimeProfile
+from jobs.models import ClusterSetting, Event, Job, Node, StepTimeProfile
 from jobs.selectors.desired_state.state import training_spec
 from jobs.selectors.estimates.step_times import profile_key
 from jobs.services.cluster.api_tokens import api_token_create
@@ -545,6 +545,9 @@ def test_a_warning_is_in_the_list_and_in_the_job(ada: User, ada_client: APIClien
 @pytest.mark.parametrize("path", [URL, f"{URL}?dry_run=1", "/api/v1/validations/"])
 def test_kinds_that_no_node_has_are_refused(ada_client: Any, path: str) -> None:
     node_make("a-node", num_accelerators=1)
+    removed, _ = node_make("removed", num_accelerators=1)
+    removed.accelerators.update(kind="h100")
+    Node.objects.filter(pk=removed.pk).update(removed_at=at(0))
     answer = ada_client.post(path, submission_values(accepted_kinds=["h100", "h200"]))
     assert answer.json()["errors"]["accepted_kinds"] == [
         "No node has h100 or h200; the cluster has cpu."
