@@ -11,6 +11,7 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
+from django.utils.cache import get_conditional_response
 from django.views.decorators.http import require_safe
 
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus
@@ -75,10 +76,8 @@ def figures_response(request: HttpRequest, figures: dict[str, Any]) -> HttpRespo
     """Return figures as JSON, or 304 if the page has drawn the same ones."""
     body = json.dumps(figures, separators=(",", ":"), allow_nan=False)
     etag = f'"{hashlib.sha256(body.encode()).hexdigest()[:32]}"'
-    if request.headers.get("If-None-Match") == etag:
-        response = HttpResponse(status=304)
-    else:
-        response = HttpResponse(body, content_type="application/json")
+    response = HttpResponse(body, content_type="application/json")
     response.headers["ETag"] = etag
     response.headers["Cache-Control"] = "private, no-cache"
-    return response
+    # A browser sends it back weak, because it has had a compressed answer.
+    return get_conditional_response(request, etag=etag, response=response) or response
