@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.utils import timezone
+from django.utils.http import parse_etags
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
 from rest_framework.parsers import FormParser, MultiPartParser
@@ -181,7 +182,7 @@ class JobDetail(APIView):
         known = request.META.get("HTTP_IF_NONE_MATCH")
         if known:
             row = _version(request, job_id)
-            if known.strip().removeprefix("W/") == etag(*row):
+            if {"*", etag(*row)} & {tag.removeprefix("W/") for tag in parse_etags(known)}:
                 return Response(status=304, headers={"ETag": etag(*row)})
         return _job_response(request, job_id)
 
