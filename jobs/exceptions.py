@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
+from celery.exceptions import SoftTimeLimitExceeded
 from django.conf import settings
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.db import InterfaceError, OperationalError
@@ -198,6 +199,23 @@ def full_disk_refused() -> Iterator[None]:
         if is_disk_full(error):
             raise DiskFullError from None
         raise
+
+
+@contextmanager
+def errors_contained(job_id: int, what: str) -> Iterator[None]:
+    """Log an error over one job, so that a task goes on with the others and tries it again.
+
+    Errors of the connection to the database, and the end of the task's time, are raised.
+
+    Args:
+        what: the rest of a sentence that begins with the job.
+    """
+    try:
+        yield
+    except (OperationalError, InterfaceError, SoftTimeLimitExceeded):
+        raise
+    except Exception:
+        logger.exception("job %d %s", job_id, what, extra={"job": job_id})
 
 
 def passing_error(error: BaseException | None) -> ControlPlaneError | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import datetime
-import logging
 import re
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db import IntegrityError, InterfaceError, OperationalError, transaction
+from django.db import IntegrityError, transaction
 
 from controlplane.core.protocol.wire import (
     PROTOCOL_VERSION,
@@ -18,7 +17,7 @@ from controlplane.core.protocol.wire import (
     HelloRequest,
 )
 from controlplane.core.values.lifecycle import NodeStatus
-from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError
+from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError, errors_contained
 from jobs.models import Accelerator, Allocation, AuditAction, EnrolmentToken, Node
 from jobs.selectors.access import are_users_strangers
 from jobs.selectors.peer_filters import FILTERED, UNFILTERED, unfiltered_nodes
@@ -41,8 +40,6 @@ from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.transitions import job_lock
 from jobs.services.submission.validations import validations_of_node_expire
-
-logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 #: Text that a database stores: no NUL, no lone surrogates.
@@ -266,17 +263,12 @@ def node_trainers_lose(node: Node, now: datetime.datetime) -> set[int]:
     rows = Allocation.objects.filter(accelerator__node=node, released_at=None)
     jobs = set(rows.values_list("job_id", flat=True))
     for job_id in sorted(jobs):
-        try:
-            with transaction.atomic():
-                job = job_lock(job_id)
-                if job is None:
-                    continue
+        what = f"does not recover from the loss of {node.name}"
+        with errors_contained(job_id, what), transaction.atomic():
+            job = job_lock(job_id)
+            if job is not None:
                 gone = list(rows.filter(job_id=job_id).order_by("slot"))
                 rows_release(job, gone, now, lost_code="node_lost")
-        except (OperationalError, InterfaceError):
-            raise
-        except Exception:
-            logger.exception("job %d does not recover from the loss of %s", job_id, node.name)
     return jobs
 
 

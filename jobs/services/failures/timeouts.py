@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import datetime
-import logging
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 
-from celery.exceptions import SoftTimeLimitExceeded
 from django.conf import settings
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import transaction
 
 from controlplane.core.values.lifecycle import (
     ENDED_JOB_STATUSES,
     HOLDING_JOB_STATUSES,
     GenerationPhase,
 )
+from jobs.exceptions import errors_contained
 from jobs.models import Allocation, Generation, Job
 from jobs.services.failures.recovery import job_recover
 from jobs.services.failures.start_failures import start_failure_note
@@ -28,10 +26,9 @@ from jobs.services.lifecycle.transitions import (
     trainers_stop,
 )
 
-logger = logging.getLogger(__name__)
-
 #: Seconds after which the event of a resize is added without its digests.
 _DIGEST_LIMIT_S = 60.0
+_NOT_KEPT = "does not keep its time limits"
 
 
 def generations_expire(now: datetime.datetime) -> set[int]:
@@ -44,7 +41,7 @@ def generations_expire(now: datetime.datetime) -> set[int]:
         limit_s = _limit_s(generation)
         since = generation.switch_ordered_at or generation.requested_at
         if since < now - datetime.timedelta(seconds=limit_s):
-            with _contained(generation.job_id):
+            with errors_contained(generation.job_id, _NOT_KEPT):
                 if _give_up(generation, limit_s, now):
                     changed.add(generation.job_id)
     changed |= stalled_recover(now)
@@ -53,7 +50,8 @@ def generations_expire(now: datetime.datetime) -> set[int]:
     for generation in Generation.objects.filter(
         phase=GenerationPhase.ACTIVE, reported_at=None, switched_at__lt=since
     ):
-        resize_event_write(generation, now, is_last_call=True)
+        with errors_contained(generation.job_id, _NOT_KEPT):
+            resize_event_write(generation, now, is_last_call=True)
     return changed
 
 
@@ -64,22 +62,11 @@ def stalled_recover(now: datetime.datetime, job_ids: Collection[int] | None = No
         rows = rows.filter(job_id__in=job_ids)
     changed: set[int] = set()
     for job_id in sorted(set(rows.values_list("job_id", flat=True))):
-        with _contained(job_id), transaction.atomic():
+        with errors_contained(job_id, _NOT_KEPT), transaction.atomic():
             job = job_lock(job_id)
             if job is not None and job_recover(job, now):
                 changed.add(job_id)
     return changed
-
-
-@contextmanager
-def _contained(job_id: int) -> Iterator[None]:
-    """Log an error over one job, which is tried again: the limits of all others are kept."""
-    try:
-        yield
-    except (OperationalError, InterfaceError, SoftTimeLimitExceeded):
-        raise
-    except Exception:
-        logger.exception("the time limits of job %d cannot be kept", job_id, extra={"job": job_id})
 
 
 def _limit_s(generation: Generation) -> float:
@@ -143,7 +130,8 @@ def _leavers_stop(now: datetime.datetime) -> set[int]:
         if is_past and active is not None and not _is_member(active, row.slot):
             late.add((row.job_id, row.slot))
     for job_id, slot in sorted(late):
-        _stop(job_id, slot, now)
+        with errors_contained(job_id, _NOT_KEPT):
+            _stop(job_id, slot, now)
     return {job_id for job_id, _ in late}
 
 

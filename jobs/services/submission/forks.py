@@ -24,7 +24,13 @@ from django.db.models.functions import RowNumber
 
 from controlplane.core.protocol.wire import StopKind
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
-from jobs.exceptions import ConflictError, DiskFullError, TooLargeError, full_disk_refused
+from jobs.exceptions import (
+    ConflictError,
+    DiskFullError,
+    TooLargeError,
+    errors_contained,
+    full_disk_refused,
+)
 from jobs.models import Artifact, AuditAction, Job, Validation
 from jobs.models.jobs import artifact_path
 from jobs.selectors.access import jobs_visible_to
@@ -75,7 +81,8 @@ def forks_advance(now: datetime.datetime) -> set[int]:
     in_turn = waiting.annotate(turn=turn).order_by("turn", "id")
     changed: set[int] = set()
     for fork_id, parent_id in in_turn.values_list("pk", "forked_from")[:_AT_ONCE]:
-        changed |= _advance(fork_id, parent_id, now)
+        with errors_contained(fork_id, "does not start as a fork"):
+            changed |= _advance(fork_id, parent_id, now)
         if parent_id is not None and not waiting.filter(forked_from=parent_id).exists():
             Job.objects.filter(id=parent_id).update(save_request=0)
     return changed

@@ -11,12 +11,10 @@ made under the job's lock, if the open round is still as it was.
 from __future__ import annotations
 
 import datetime
-import logging
 import math
 from collections.abc import Collection
 
-from celery.exceptions import SoftTimeLimitExceeded
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import transaction
 from django.db.models import Count, F, Q, Sum
 
 from controlplane.core.protocol.tuning import NUM_POINTS, TuningSpec
@@ -28,19 +26,17 @@ from controlplane.core.values.lifecycle import (
     HOLDING_JOB_STATUSES,
     JobStatus,
 )
-from jobs.exceptions import ConflictError, DiskFullError, TooLargeError
+from jobs.exceptions import ConflictError, DiskFullError, TooLargeError, errors_contained
 from jobs.models import Artifact, Job, StepReport, Sweep, Trial, TuningRound
 from jobs.models.resizes import TUNING_ACTOR
 from jobs.selectors.cluster import accelerators_open
 from jobs.selectors.forks import checkpoints_of
 from jobs.services.lifecycle.artifacts import new_files_undone
-from jobs.services.lifecycle.events import event_add, job_fields
+from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.transitions import job_lock
 from jobs.services.scheduling.adoptions import ASK_AGAIN_S, adoption_advance
 from jobs.services.submission.trial_jobs import trial_files_delete, trial_job_make
 from jobs.services.submission.tuning_verdicts import recent_loss, round_end, round_give_up
-
-logger = logging.getLogger(__name__)
 
 #: Time without rounds after one whose trials did not fit into the owner's storage.
 STORAGE_PAUSE = datetime.timedelta(minutes=10)
@@ -56,13 +52,8 @@ def tuning_advance(now: datetime.datetime) -> set[int]:
     has_open = Q(pk__in=TuningRound.objects.filter(ended_at=None).values("job"))
     jobs = Job.objects.filter(can_begin | has_open | ~Q(adoption={})).order_by("id")
     for job in jobs.select_related("owner")[:_AT_ONCE]:
-        try:
+        with errors_contained(job.pk, "does not go on with its tuning"):
             changed |= _advance(job, now)
-        except (OperationalError, InterfaceError, SoftTimeLimitExceeded):
-            raise
-        except Exception:  # the reports of one job must not keep the others from their rounds
-            text = "the tuning of job %s cannot be brought further"
-            logger.exception(text, job.pk, extra=job_fields(job))
     return changed
 
 

@@ -321,6 +321,23 @@ def test_a_request_that_was_lost_is_made_again(
     assert 0 not in after
 
 
+def test_a_fork_at_which_an_error_is_found_holds_up_no_others(
+    world: World, running: Job, ada_client: APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (forked_now(world, ada_client, running) for _ in range(2))
+    save(world, running, running.step + 1)
+    refusal = forks._refusal
+
+    def fail(fork: Job, *values: Any) -> str:
+        assert fork.pk != first.pk, "a fault of its rows"
+        return refusal(fork, *values)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(forks, "_refusal", fail)
+        assert forks_advance(world.now) == {second.pk}
+    assert forks_advance(world.now) == {first.pk}
+
+
 @pytest.mark.parametrize("end", ["deadline", "parent ends", "fork is cancelled", "stop is past"])
 def test_a_wait_in_vain_ends_with_its_reason(
     end: str, world: World, running: Job, ada: User, ada_client: APIClient, settings: Any
