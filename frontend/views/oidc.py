@@ -48,7 +48,7 @@ _BACKEND = "django.contrib.auth.backends.ModelBackend"
 def oidc_start(request: HttpRequest) -> HttpResponse:
     """Send a visitor to the provider, to log in, once `again`, or to `link` the own account."""
     _configured_or_404()
-    next_address = _safe_address(request.GET.get("next", ""))
+    next_address = _safe_address(request, request.GET.get("next", ""))
     links_user = None
     if "link" in request.GET:
         if request.session.get(_LINKS_UNTIL, 0) < time.time() or not request.user.is_authenticated:
@@ -126,8 +126,11 @@ def _configured_or_404() -> None:
         raise Http404("No login by OpenID Connect here.")
 
 
-def _safe_address(address: str) -> str:
-    if address.startswith("/") and url_has_allowed_host_and_scheme(address, allowed_hosts=None):
+def _safe_address(request: HttpRequest, address: str) -> str:
+    """Return an address of this site, else that of the overview; a name alone is none."""
+    hosts = {request.get_host()}
+    is_ours = url_has_allowed_host_and_scheme(address, hosts, require_https=request.is_secure())
+    if is_ours and "/" in address:
         return address
     return resolve_url(settings.LOGIN_REDIRECT_URL)
 
