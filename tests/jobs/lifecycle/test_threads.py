@@ -74,6 +74,15 @@ def at_once(*acts: Callable[[], object]) -> None:
         raise errors[0]
 
 
+def until_waited_for() -> None:
+    """Return when another connection waits for a lock of this one, or after a second."""
+    ends_at = time.monotonic() + 1.0
+    is_waited_for = "SELECT 1 FROM pg_locks WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+    with connection.cursor() as cursor:
+        while time.monotonic() < ends_at and cursor.execute(is_waited_for).fetchone() is None:
+            time.sleep(0.01)
+
+
 @attempts
 def test_two_last_joiners_on_two_nodes(attempt: int) -> None:
     world = World(num_nodes=2, num_accelerators=1)
@@ -142,7 +151,7 @@ def test_a_fork_that_asks_again_and_a_change_of_it_and_its_parent() -> None:
         with transaction.atomic():
             jobs_lock([parent.pk])
             half_done.set()
-            time.sleep(1)
+            until_waited_for()
             jobs_lock([fork.pk])
 
     def advance() -> None:
@@ -163,7 +172,7 @@ def test_a_validation_that_is_assigned_while_its_wait_is_explained() -> None:
         with transaction.atomic():
             assert validation_start(job.validation, at(0))
             is_assigned.set()
-            time.sleep(1)
+            until_waited_for()
 
     def explain() -> None:
         is_assigned.wait(DEADLINE_S)
@@ -190,7 +199,7 @@ def test_who_follows_a_log_misses_nothing_of_two_nodes() -> None:
         with transaction.atomic():
             store(world.nodes[0].node, "one\n")
             is_stored.set()
-            time.sleep(1)
+            until_waited_for()
 
     def store_and_follow() -> None:
         is_stored.wait(DEADLINE_S)
