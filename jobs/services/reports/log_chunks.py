@@ -43,7 +43,7 @@ def log_chunks_store(
     """
     keys = {(chunk.job_id, chunk.slot) for chunk in chunks}
     own = set(_tenures(node, {job_id for job_id, _ in keys}, now).values_list("job_id", "slot"))
-    # Who follows a log asks for later numbers: those of a job are given in the order of commits.
+    # Followers of a log ask for later numbers: those of a job are given in the order of commits.
     job_rows_lock(Job.objects.filter(id__in={job_id for job_id, _ in keys & own}))
     kept: set[int] = set()
     for job_id, slot in sorted(keys & own):

@@ -375,7 +375,7 @@ def test_what_has_just_started_runs_for_a_while(resize_s: float, expected: set[i
 
 
 def test_no_accelerator_is_kept_for_a_job_that_is_not_to_be_measured_soon() -> None:
-    """It had run before, so it would have its turn after half an hour."""
+    """A job that has run before would have its turn after half an hour."""
     running = replace(
         job_make(1, weight=10.0, least=5, most=5),
         performance=Measured(1.0, (1.0,)),
