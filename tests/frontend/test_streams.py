@@ -186,7 +186,12 @@ def test_a_token_that_is_good_no_longer_gets_and_keeps_no_stream(
     async_to_sync(scenario)()
 
 
-def test_metrics_learn_how_many_pages_are_open(world: World, broker: redis.Redis) -> None:
+def test_metrics_learn_how_many_pages_are_open(
+    world: World, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "KEEP_ALIVE_S", 0.2)
+    monkeypatch.setattr(streams, "TELL_S", 0.2)
+
     def number() -> float:
         nudges.client.cache_clear()
         return counters.shares_sum("watchers")
