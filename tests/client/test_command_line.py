@@ -366,3 +366,16 @@ def test_what_a_newer_site_adds_is_left_out(
         monkeypatch.setenv(TOKEN_VARIABLE, "vfp_x")
         ended = shell(command, 1)
     assert (ended.code, "by 2026-03-01" in ended.out) == (ExitCode.FINE, True)
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_jobs_that_are_done_are_told_when_the_site_fails(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "vfp_x")
+    with scripted_site(Answer(200, whole_job(status="cancelled")), problem(500)) as site:
+        monkeypatch.setenv(SERVER_VARIABLE, site.address)
+        ended = shell("cancel", 1, 2, 3)
+    assert (ended.code, ended.out) == (ExitCode.UNREACHABLE, "Job 1: cancelled, , priority \n")
+    assert ("Job 2:" in ended.err, len(site.asked) > 1) == (True, True)
+    assert not any("/3/" in asked.path for asked in site.asked)

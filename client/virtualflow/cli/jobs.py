@@ -377,26 +377,35 @@ def resume(jobs: tuple[int, ...], as_json: bool) -> None:
 def act_on_all(
     jobs: tuple[int, ...], act: Callable[[Client, int], answers.Job], *, as_json: bool
 ) -> None:
-    """Act on each job; what the site refuses for one of them does not keep it from the others."""
+    """Act on each job; what the site refuses for one of them does not keep it from the others.
+
+    Any other error ends it, after the jobs that are done have been printed.
+    """
     done, is_refused = [], False
-    with Client.from_login() as client:
-        for number in dict.fromkeys(jobs):
-            try:
-                done.append(act(client, number))
-            except VirtualFlowError as error:
-                if not error.is_refusal:
-                    raise
-                is_refused = True
-                screen.note(f"Job {number}:")
-                error_show(error)
-    if as_json:
-        screen.print_json(done)
-    else:
-        for job in done:
-            status = "pausing" if job["pause_requested"] else job["status"]
-            click.echo(
-                f"Job {job['id']}: {screen.plain(status)}, {job['tier']}, "
-                f"priority {job['priority']}"
-            )
+    try:
+        with Client.from_login() as client:
+            for number in dict.fromkeys(jobs):
+                try:
+                    done.append(act(client, number))
+                except VirtualFlowError as error:
+                    screen.note(f"Job {number}:")
+                    if not error.is_refusal:
+                        raise
+                    is_refused = True
+                    error_show(error)
+    finally:
+        if done or is_refused:
+            _done_print(done, as_json=as_json)
     if is_refused:
         click.get_current_context().exit(ExitCode.REFUSED)
+
+
+def _done_print(done: list[answers.Job], *, as_json: bool) -> None:
+    if as_json:
+        screen.print_json(done)
+        return
+    for job in done:
+        status = "pausing" if job["pause_requested"] else job["status"]
+        click.echo(
+            f"Job {job['id']}: {screen.plain(status)}, {job['tier']}, priority {job['priority']}"
+        )
