@@ -257,17 +257,21 @@ class TrainerHandle:
         if self._is_unwanted or wanted is None:
             self._close(None)
         elif error is not None:
-            self._fetch = None
-            self._fetch_after = now + self._backoff.next_delay_s(wished_wait_s(error))
-            if is_disk_full(error):
-                self.directory.delete()  # what was fetched so far
-                self._around.make_room()
-            # A refused download may succeed later, such as a checkpoint that was just replaced.
-            self._num_refused += not is_passing(error)
-            if self._num_refused >= FETCH_ATTEMPTS:
-                self._give_up(f"{type(error).__name__}: {error}")
+            self._fetch_again(now, error)
         elif is_accelerator_free(wanted.accelerator_index) and self._can_start(wanted):
-            self._start(wanted)
+            self._start(now, wanted)
+
+    def _fetch_again(self, now: float, error: BaseException) -> None:
+        """Prepare the run directory anew after a pause, at most `FETCH_ATTEMPTS` times in all."""
+        self._fetch = None
+        self._fetch_after = now + self._backoff.next_delay_s(wished_wait_s(error))
+        if is_disk_full(error):
+            self.directory.delete()  # what was fetched so far
+            self._around.make_room()
+        # A refused download may succeed later, such as a checkpoint that was just replaced.
+        self._num_refused += not is_passing(error)
+        if self._num_refused >= FETCH_ATTEMPTS:
+            self._give_up(f"{type(error).__name__}: {error}")
 
     def _step_running(self, now: float, process: OwnedProcess) -> None:
         if process.is_gone(now):
@@ -374,7 +378,7 @@ class TrainerHandle:
         is_waiting = self._around.fork_servers.is_warming(limits)
         return not is_waiting and self.directory.path not in self._around.isolation.leaving
 
-    def _start(self, wanted: WantedTrainer) -> None:
+    def _start(self, now: float, wanted: WantedTrainer) -> None:
         self._write_orders(wanted)
         directory = self.directory
         directory.touch_alive()
@@ -387,7 +391,12 @@ class TrainerHandle:
                 "--run-dir", directory.path, limits, user, wanted.secrets
             )
         except OSError as error:
-            self._give_up(f"the trainer does not start: {error}")
+            if is_disk_full(error):
+                self._around.isolation.leave(directory.path)
+                self._orders = None
+                self._fetch_again(now, error)
+            else:
+                self._give_up(f"the trainer does not start: {error}")
             return
         self._process, self.stage = process, Stage.RUNNING
         with contextlib.suppress(OSError):  # the process is also found by its environment

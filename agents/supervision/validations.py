@@ -140,13 +140,8 @@ class ValidationAttempt:
         plain_file_write(self.path / "orders.json", json.dumps(encode(spec)).encode())
 
     def _start(self, now: float, error: BaseException | None) -> None:
-        is_full = is_disk_full(error)
-        if is_full:
-            self.delete()
-            self._around.make_room()
-        if is_passing(error) or is_full:
-            self._fetch = None
-            self._fetch_after = now + self._backoff.next_delay_s(wished_wait_s(error))
+        if error is not None and (is_passing(error) or is_disk_full(error)):
+            self._fetch_again(now, error)
             return
         if isinstance(error, ValueError):
             self._finish(code="bad_archive", message=str(error), at_fault="code")
@@ -161,9 +156,19 @@ class ValidationAttempt:
             )
         except OSError as failure:
             self._around.isolation.leave(self.path)
-            self._finish(code="internal", message=f"the validation does not start: {failure}")
+            if is_disk_full(failure):
+                self._fetch_again(now, failure)
+            else:
+                self._finish(code="internal", message=f"the validation does not start: {failure}")
             return
         self._deadline = now + self._wanted.timeout_s
+
+    def _fetch_again(self, now: float, error: BaseException) -> None:
+        if is_disk_full(error):
+            self.delete()
+            self._around.make_room()
+        self._fetch = None
+        self._fetch_after = now + self._backoff.next_delay_s(wished_wait_s(error))
 
     def _step_running(self, now: float, process: OwnedProcess) -> None:
         if now >= self._deadline and not process.is_ending and self._is_too_long(now, process):

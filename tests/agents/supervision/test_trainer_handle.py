@@ -17,7 +17,7 @@ import pytest
 
 from agents.supervision import oom_kills, run_directory, trainer_handle
 from agents.supervision.cache import FileCache
-from agents.supervision.run_directory import AGENT_SEQUENCE
+from agents.supervision.run_directory import AGENT_SEQUENCE, RunDirectory
 from agents.supervision.trainer_handle import Stage
 from controlplane.core.protocol.fork import Adoption
 from controlplane.core.protocol.wire import ReportKind, TrainerOrders, TrainerState, decode
@@ -483,19 +483,26 @@ def test_a_full_disk_is_told_once_there_is_nothing_to_spare(
 ) -> None:
     """Of what the agent keeps to save work it makes room at the first error."""
     spared: list[bool] = []
-    prepare = trainer_handle.trainer_prepare
+    prepare, write_secrets = trainer_handle.trainer_prepare, RunDirectory.write_secrets
 
     def cramped(*arguments: Any) -> None:
         if not (spared and is_passing):
             raise OSError(errno.ENOSPC, "No space left on device")
         prepare(*arguments)
 
+    def cramped_start(*arguments: Any) -> None:
+        if len(spared) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_secrets(*arguments)
+
     monkeypatch.setattr(trainer_handle, "trainer_prepare", cramped)
+    monkeypatch.setattr(RunDirectory, "write_secrets", cramped_start)
     monkeypatch.setattr(FileCache, "clear", lambda _cache: spared.append(True))
     driven = drive()
     plane.want(wanted_trainer(plane, 0))
     if is_passing:
         driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+        assert len(spared) == 2
     else:
         driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
         failed = plane.report(1, 0, ReportKind.FAILED)

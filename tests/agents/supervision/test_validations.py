@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from agents.supervision import validations
+from agents.supervision.isolation import Isolation
 from agents.supervision.processes import OwnedProcess
+from agents.trainer.contract.job_user import JobUser
 from controlplane.core.protocol.wire import ValidationReport
 from tests.agents.builders import wanted_validation
 from tests.agents.conftest import DrivenAgent, run_dirs_below, trainers_below
@@ -49,7 +51,7 @@ def test_code_that_finds_no_room_is_built_once_there_is_some(
     plane: ControlPlane, drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A validation waits for room on the node; the code is not refused for it."""
-    fetch, tries = validations.code_fetch, []
+    fetch, enter, tries = validations.code_fetch, Isolation.enter, []
 
     def cramped(*arguments: Any) -> None:
         tries.append(1)
@@ -57,12 +59,18 @@ def test_code_that_finds_no_room_is_built_once_there_is_some(
             raise OSError(errno.EDQUOT, "Disk quota exceeded")
         fetch(*arguments)
 
+    def cramped_start(*arguments: Any) -> JobUser | None:
+        if len(tries) < 4:
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        return enter(*arguments)
+
     monkeypatch.setattr(validations, "code_fetch", cramped)
+    monkeypatch.setattr(Isolation, "enter", cramped_start)
     driven = drive()
     plane.want(validations=[wanted_validation(plane, play="fine")])
     driven.until(lambda: results(plane))
     assert [report.ok for report in results(plane)] == [True]
-    assert len(tries) == 3
+    assert len(tries) == 4
 
 
 def test_a_refusal_carries_what_the_code_printed_and_its_traceback(
