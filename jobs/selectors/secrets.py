@@ -15,6 +15,10 @@ class SecretsError(ValueError):
     """A job's secrets are missing or too large; the message is for its owner."""
 
 
+class UnreadableSecretError(SecretsError):
+    """A secret was encrypted with a key that the site has no more."""
+
+
 def sealed_secrets(
     wanted_names: Iterable[tuple[int, Collection[str]]],
 ) -> dict[tuple[int, str], str]:
@@ -50,7 +54,7 @@ def secret_values(
         try:
             values[name] = unseal(sealed[owner_id, name])
         except UnsealError:
-            raise SecretsError(
+            raise UnreadableSecretError(
                 f"The secret {name} cannot be read since the site's key was changed; store its "
                 "value again."
             ) from None

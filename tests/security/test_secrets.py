@@ -252,6 +252,16 @@ def test_a_running_job_without_its_secret_fails_with_the_reason(
     assert unsendable_end(node, left_out, at(1)) == set()
 
 
+def test_a_trainer_with_its_secrets_goes_on_under_another_key(ada: User, settings: Any) -> None:
+    store(ada)
+    world = World(num_nodes=1)
+    job = running_job(ada, world)
+    world.until(job.generations.filter(phase="active").exists)
+    settings.SECRETS_KEY = "another key" * 5
+    state, left_out = wanted_orders(world.nodes[0].node)
+    assert ([one.secrets for one in state.trainers], left_out) == ([{}], [])
+
+
 def test_a_validation_without_its_secret_fails_with_the_reason(
     ada: User, client_of: Clients
 ) -> None:

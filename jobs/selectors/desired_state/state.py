@@ -27,7 +27,12 @@ from controlplane.core.protocol.wire import (
 )
 from controlplane.core.values.lifecycle import GenerationPhase, ValidationStatus
 from jobs.models import Allocation, Artifact, Generation, Job, Node, Validation
-from jobs.selectors.secrets import SecretsError, sealed_secrets, secret_values
+from jobs.selectors.secrets import (
+    SecretsError,
+    UnreadableSecretError,
+    sealed_secrets,
+    secret_values,
+)
 
 #: Levels of settings that messages can hold; submissions have fewer.
 SENT_DEPTH_LIMIT = 64
@@ -100,7 +105,7 @@ def wanted_orders(node: Node) -> tuple[WantedState, list[Unsendable]]:
     """Return the desired state of `node`, and trainers and validations left out of it.
 
     These have settings nested so deeply that a message with them cannot be encoded, or secrets that
-    are missing.
+    are missing; a key of the site that was lost stops no trainer that has been started.
     """
     return orders_by_node([node.pk])[node.pk]
 
@@ -154,8 +159,11 @@ def _sent(
         try:
             values = secret_values(job.owner_id, job.secrets, sealed)
         except SecretsError as error:
-            unsendable.append(Unsendable(item, "secret_missing", "secrets", str(error)))
-            continue
+            has_started = isinstance(item, WantedTrainer) and item.go
+            if not (has_started and isinstance(error, UnreadableSecretError)):
+                unsendable.append(Unsendable(item, "secret_missing", "secrets", str(error)))
+                continue
+            values = {}  # its process has them
         encrypted = {name: sealed[job.owner_id, name] for name in job.secrets}
         content.append(dataclasses.replace(item, secrets=encrypted))
         sent.append(dataclasses.replace(item, secrets=values))
