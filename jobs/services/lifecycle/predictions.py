@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import errno
 import logging
 import tempfile
 from collections.abc import Mapping
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 #: Seconds after which an unfinished join counts as lost and another process may start again.
 JOIN_LIMIT_S = 900.0
 _DAMAGED = "predictions_damaged"
+#: Errors of a disk or of the network's file system.
+_READ_ERRORS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 
 
 def parts_stored(job: Job) -> dict[PredictionPart, Artifact]:
@@ -68,6 +71,12 @@ def predictions_join_next(now: datetime.datetime) -> int | None:
     return None
 
 
+def _is_of_the_storage(error: Exception) -> bool:
+    """Return whether a read failed that may succeed later; `zipfile` hides some in its own."""
+    causes = (error, error.__context__)
+    return any(isinstance(one, OSError) and one.errno in _READ_ERRORS for one in causes)
+
+
 def _join(job: Job, now: datetime.datetime) -> None:
     parts = parts_stored(job)
     num_examples = examples_safe(parts)
@@ -77,8 +86,8 @@ def _join(job: Job, now: datetime.datetime) -> None:
         except SoftTimeLimitExceeded:
             raise  # tried again after JOIN_LIMIT_S
         except Exception as error:  # of parts that a job wrote
-            if is_disk_full(error):
-                raise
+            if is_disk_full(error) or _is_of_the_storage(error):
+                raise  # likewise
             if Job.objects.exclude(files_deleted_at=None).filter(id=job.pk).exists():
                 return  # its parts went meanwhile
             text = "predictions of job %s cannot be joined"

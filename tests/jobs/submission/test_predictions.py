@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import zipfile
@@ -15,6 +16,7 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 from django.core.files.storage import default_storage
 
+from controlplane.core.protocol import prediction_parts
 from controlplane.core.protocol.prediction_parts import parts_join
 from controlplane.core.protocol.wire import Membership, ReportKind
 from jobs import tasks
@@ -195,17 +197,27 @@ def test_parts_that_cannot_be_joined_stay_and_say_so(content: bytes) -> None:
     assert predictions_join_next(world.now + timedelta(hours=1)) is None
 
 
-def test_a_join_that_runs_out_of_time_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        (predictions, SoftTimeLimitExceeded()),
+        (prediction_parts._SmallReads, OSError(errno.EIO, "Input/output error")),
+    ],
+    ids=["no time", "no read"],
+)
+def test_a_join_that_is_kept_from_its_end_is_tried_again(
+    place: Any, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world, job = running()
     part_store(world, job, 0, 64)
     finish(world, job)
 
-    def over(*_parts: Any) -> None:
-        raise SoftTimeLimitExceeded
+    def failed(*_parts: Any) -> None:
+        raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(predictions, "parts_join", over)
-        with pytest.raises(SoftTimeLimitExceeded):
+        patch.setattr(place, "parts_join" if place is predictions else "read", failed)
+        with pytest.raises((SoftTimeLimitExceeded, OSError, zipfile.BadZipFile)):
             predictions_join_next(world.now)
     assert not Event.objects.filter(job=job, kind="predictions_damaged").exists()
     assert predictions_join_next(world.now + timedelta(seconds=predictions.JOIN_LIMIT_S + 1))
