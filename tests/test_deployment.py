@@ -8,7 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
+from http import HTTPStatus
 from pathlib import Path
+from string import Template
 from typing import Any, cast
 
 import pytest
@@ -160,6 +162,23 @@ def test_bodies_that_the_proxy_keeps_fit_into_its_folder() -> None:
     assert int(whole["large"]) * max(sizes) <= 0.8 * int(folder_mib)
     assert int(whole["sender_of_large"]) < int(whole["large"])
     assert max(sizes) * 2**20 >= settings.CODE_LIMIT_BYTES + settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+
+
+def test_refusals_of_the_proxy_are_problems_for_programs() -> None:
+    text = (ROOT / "proxy/nginx.conf").read_text()
+    (statuses,) = re.findall(r"error_page ([\d ]+) \$refusal;", text)
+    maps = {
+        name: dict(re.findall(r'(default|\d+) "?(.*?)"?;', body))
+        for name, body in re.findall(r"map \$status \$(\w+) \{(.*?)\}", text, re.DOTALL)
+    }
+    (problem,) = re.findall(r"return 200 '(\{.*?)\\n';", text, re.DOTALL)
+    table = (ROOT / "docs/rest-api.md").read_text()
+    for status in statuses.split():
+        values = {name: known.get(status, known["default"]) for name, known in maps.items()}
+        filled = json.loads(Template(problem).substitute(values, status=status))
+        assert {*filled} == {"type", "title", "status", "code", "detail"}
+        assert (filled["title"], filled["status"]) == (HTTPStatus(int(status)).phrase, int(status))
+        assert f"`{filled['code']}`" in table
 
 
 def test_open_pages_and_nodes_behind_one_address_keep_no_request_out() -> None:
