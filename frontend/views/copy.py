@@ -114,7 +114,10 @@ def _curl(site: str, text: str, code: CodeFile | None) -> str:
     if code.job_id is not None:
         address = f"{site}{reverse('api:job-code', args=[code.job_id])}"
         download = f"curl --fail-with-body {key} -o {code.name} {address}\n"
-    part = shlex.quote(f"code=@{code.name}")
+    name = code.name
+    if any(sign in name for sign in ';,"\\'):  # which curl would read as its own
+        name = '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    part = shlex.quote(f"code=@{name}")
     return (
         f"{download}curl --fail-with-body {key} {site}{reverse('api:job-list')} \\\n"
         f"  --form {part} --form 'spec=@-;filename=job.yaml' <<'END'\n{text}END\n"

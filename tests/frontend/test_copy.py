@@ -12,6 +12,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from rest_framework.test import APIClient
 
+from frontend.views import copy
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job
 from jobs.services.submission.rows import SUBMITTED_COLUMNS
@@ -90,3 +91,5 @@ def test_a_job_with_code_of_its_own_comes_again(owner: User) -> None:
     assert after == before
     assert f"--form code=@job-{job}.py" in copied["curl"]
     assert f"code=Path('job-{job}.py')" in copied["python"]
+    odd = copy._curl("https://site.example", "", copy.CodeFile('a;b,"c.zip', None))
+    assert """--form 'code=@"a;b,\\"c.zip"' """ in odd
