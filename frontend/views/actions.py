@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from django.contrib import messages
@@ -105,11 +106,12 @@ def job_describe(request: HttpRequest, job_id: int) -> HttpResponse:
     """Change the tags and the note of a job, each if the form changes it: others may have, too."""
 
     def change(job: Job) -> Job:
-        given = {
-            name: request.POST.get(name, "")
-            for name in ("tags", "note")
-            if request.POST.get(name, "") != request.POST.get(f"seen-{name}")
-        }
+        given = {}
+        for name in ("tags", "note"):
+            text, seen = request.POST.get(name, ""), request.POST.get(f"seen-{name}")
+            # A browser leaves line breaks out of a field of one line.
+            if seen is None or text != re.sub(r"[\r\n]", "", seen):
+                given[name] = text
         changes = checked(DescriptionSerializer, given)
         return job_actions.job_describe(job.pk, timezone.now(), actor=actor(request), **changes)
 

@@ -126,6 +126,11 @@ def test_what_the_form_leaves_alone_may_have_been_changed_by_others(
     ada.post(f"/jobs/{job.pk}/describe/", given)
     job.refresh_from_db()
     assert (job.tags, job.note) == (["theirs"], "mine")
+    job_describe(job.pk, timezone.now(), actor="user:ada", note="two\nlines")
+    given = {"tags": "new", "seen-tags": "theirs", "note": "twolines", "seen-note": "two\r\nlines"}
+    ada.post(f"/jobs/{job.pk}/describe/", given)
+    job.refresh_from_db()
+    assert (job.tags, job.note) == (["new"], "two\nlines")
 
 
 def test_a_node_that_was_set_aside_says_why_and_is_taken_back(world: World, admin: Client) -> None:
