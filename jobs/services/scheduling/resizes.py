@@ -24,7 +24,7 @@ from controlplane.core.values.lifecycle import (
     NodeStatus,
 )
 from controlplane.core.values.types import Resize
-from jobs.models import Accelerator, Allocation, Artifact, Generation, Job, Node
+from jobs.models import Accelerator, Allocation, Artifact, Generation, Job, Node, Sweep
 from jobs.models.resizes import TUNING_ACTOR
 from jobs.selectors.cluster import accelerators_open
 from jobs.selectors.estimates.step_times import (
@@ -173,6 +173,7 @@ def _grow_or_shrink(
     _allocations_write(job, standing, membership, kept, resize.wanted, now)
     Job.objects.filter(id=job.pk).update(next_slot=next_slot)
     if job.status == JobStatus.PENDING:
+        _sweep_check(job)
         status_change(
             job,
             JobStatus.STARTING,
@@ -188,6 +189,18 @@ def _grow_or_shrink(
         )
     if choice is not None:
         _batch_event(job, choice, membership.generation, actor, now)
+
+
+def _sweep_check(job: Job) -> None:
+    """Start no job of a sweep that was paused since the snapshot.
+
+    A pause waits for the lock, and then finds the job starting.
+    """
+    sweep_id = job.sweep_id
+    if sweep_id is not None:
+        sweep = Sweep.objects.select_for_update(no_key=True).get(pk=sweep_id)
+        if sweep.is_paused:
+            raise StaleError("its sweep was paused just now")
 
 
 def _membership_adopt(job: Job, membership: Membership, standing: _OpenRows) -> Membership:

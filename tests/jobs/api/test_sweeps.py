@@ -27,7 +27,11 @@ from jobs.models import (
 )
 from jobs.models.jobs import NUM_COLOURS
 from jobs.selectors.cluster import cluster_snapshot
+from jobs.selectors.expected_starts import decide_timed
+from jobs.services.scheduling.plans import plan_apply
+from jobs.services.submission.sweeps import sweep_pause
 from jobs.services.submission.validations import USER_RUNNING_PER_NODE, validations_start_waiting
+from tests.jobs.world import World
 from tests.support.builders import at, audit_acts, job_make, node_make
 
 pytestmark = pytest.mark.django_db
@@ -258,6 +262,17 @@ def test_running_jobs_of_a_paused_sweep_are_paused(ada: User, client_of: Clients
     assert Job.objects.get().pause_requested
     client.post(f"{URL}{sweep.pk}/resume/")
     assert not Job.objects.get().pause_requested
+
+
+def test_no_job_starts_by_a_decision_from_before_the_pause(ada: User) -> None:
+    world = World(num_nodes=1)
+    sweep = sweep_make(ada, [JobStatus.PENDING])
+    view = cluster_snapshot(world.now)
+    plan, _ = decide_timed(view.snapshot, "fifo")
+    sweep_pause(sweep, ada, world.now)
+    assert len(plan.resizes) == 1
+    assert plan_apply(plan, view.generations, world.now, actor="policy:fifo") == set()
+    assert Job.objects.get().status == JobStatus.PENDING
 
 
 def test_the_limit_is_changed_by_its_owner_and_by_admins_with_a_reason(
