@@ -48,7 +48,7 @@ HORIZON_S, FIRST_S = 86_400.0, 30.0
 _JUST_BEFORE = 1.0 - 1e-6
 
 #: Orders of policies under which a job waits for all that are ahead, whatever their kinds.
-_QUEUES = {"fifo": arrival_order, "priority": urgency_order}
+QUEUES = {"fifo": arrival_order, "priority": urgency_order}
 
 #: A range tells nothing whose latest end is later than this, and than so many times the earliest.
 WIDE_S, WIDE_RATIO = 600.0, 10.0
@@ -97,10 +97,10 @@ def expected_starts(
         waiting = waiting.difference(maintenance_ends(snapshot))
         opened = cordon_split(sweeps_split(first)[0]).open
         starts = _bounds(opened, waiting, is_rigid=DEMANDS[policy_name].is_rigid)
-        if policy_name in _QUEUES:
+        if policy_name in QUEUES:
             # A job that its project's limit holds back keeps nobody waiting.
             rows = (job for job in opened.jobs if opened.limit_of(job) is None)
-            ahead = [job for job in _QUEUES[policy_name](rows) if job.id in starts]
+            ahead = [job for job in QUEUES[policy_name](rows) if job.id in starts]
             starts = _in_order(ahead, starts)
         starts = {job_id: one for job_id, one in starts.items() if one.latest_s < math.inf}
     else:

@@ -15,11 +15,12 @@ from controlplane.core import expected_starts as module
 from controlplane.core.cycle import decide
 from controlplane.core.expected_starts import (
     MOST_DECISIONS,
+    QUEUES,
     ExpectedStart,
     expected_starts,
     unknown_starts,
 )
-from controlplane.core.policies import POLICIES
+from controlplane.core.policies import POLICIES, queueing
 from controlplane.core.values.projects import ProjectQuota
 from controlplane.core.values.types import Decision, Job, JobId, Snapshot
 from tests.core.snapshots import (
@@ -34,6 +35,11 @@ from tests.core.snapshots import (
 FOUR = accelerators_make("gpu gpu gpu gpu")
 
 every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
+
+
+def test_every_order_of_the_queue_is_known() -> None:
+    names = {name for name, one in POLICIES.items() if one.__module__ == queueing.__name__}
+    assert {*QUEUES} == names, "QUEUES of core/expected_starts.py needs those of queueing.py"
 
 
 def forecast(
@@ -341,7 +347,7 @@ def test_all_starts_are_expected_where_all_ends_are_known(
     plan = decide(snapshot, name)
     assert plan.allocation is not None
     never = {job.id for job in jobs if plan.reasons[job.id].startswith("Cannot start")}
-    assume(not never or name not in ("fifo", "priority"))  # there, such a job blocks all others
+    assume(not never or name not in QUEUES)  # there, such a job blocks all others
     waiting = {job.id for job in jobs} - plan.allocation.accelerators.keys() - never
     with mock.patch.object(ExpectedStart, "is_wide", new=False):
         starts = expected_starts(snapshot, plan, name)
@@ -363,7 +369,7 @@ def test_a_job_behind_a_single_one_starts_when_that_ends(
 ) -> None:
     first = running(known(job_make(1, least=4, most=4), 40.0 * seconds))
     second = known(job_make(2, least=count, most=4, at=1.0), 1e5)
-    if name not in ("fifo", "priority", "srtf", "tiresias"):
+    if name not in {*QUEUES, "srtf", "tiresias"}:
         second = replace(second, min_accelerators=4)
     snapshot = snapshot_make(FOUR, first, second, held={1: (1, 2, 3, 4)}, now=1000.0)
     start = forecast(snapshot, name, most_decisions)[2]
