@@ -14,6 +14,7 @@ from virtualflow import Client, VirtualFlowError, answers
 from virtualflow.transport import AWAY_LIMIT_S, PAUSE_LIMIT_S, server_read
 
 from tests.client.scripted_site import Answer, ScriptedSite, problem, scripted_site
+from tests.test_docs import ROOT
 
 TOKEN = "vfp_secret"
 REPLAY = {"id": 1, "status": "waiting", "progress": 0.0, "policy": "fifo", "error": ""}
@@ -144,9 +145,13 @@ def connect(pauses: list[float]) -> Iterator[Callable[..., Client]]:
 Connect = Callable[..., Client]
 
 
-def test_every_method_is_called_by_these_tests() -> None:
-    methods = {name for name, _ in inspect.getmembers(Client, inspect.isfunction)}
-    assert {name for name in methods if not name.startswith("_")} == {*CALLS, "close"}
+def test_every_method_is_called_by_these_tests_and_documented() -> None:
+    functions = {name for name, _ in inspect.getmembers(Client, inspect.isfunction)}
+    methods = {name for name in functions if not name.startswith("_")} - {"close"}
+    assert methods == {*CALLS}, "each needs a call in CALLS"
+    page = (ROOT / "docs/client.md").read_text()
+    missing = {name for name in methods if f"`{name}`" not in page}
+    assert missing == set(), "each needs a row of the table of methods in docs/client.md"
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE)

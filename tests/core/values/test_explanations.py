@@ -296,7 +296,7 @@ SENTENCES = {
 
 
 def test_every_code_has_its_sentence() -> None:
-    assert SENTENCES.keys() == TEXTS.keys()
+    assert SENTENCES.keys() == TEXTS.keys(), "SENTENCES needs each, rendered"
 
 
 @pytest.mark.parametrize("code", SENTENCES)

@@ -16,13 +16,17 @@ from rest_framework.test import APIClient
 
 from jobs.api.addresses import query_parameters
 from jobs.api.bodies import UNKNOWN_LIMIT
+from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.models import Job, Project
 from tests.support.builders import submission_values
+
+#: Fields that a submission by REST has as one object.
+GROUPED = ("stop_", "selection_", "tuning_")
 
 pytestmark = pytest.mark.django_db
 
 
-def test_every_operation_is_on_the_page_about_rest() -> None:
+def test_every_operation_and_field_is_on_the_page_about_rest() -> None:
     page = (Path(__file__).parents[3] / "docs/rest-api.md").read_text()
     missing = [
         f"{method.upper()} {address}"
@@ -34,6 +38,8 @@ def test_every_operation_is_on_the_page_about_rest() -> None:
             page,
         )
     ]
+    fields = [name for name in SubmissionSerializer().fields if not name.startswith(GROUPED)]
+    missing += [name for name in fields if f"`{name}`" not in page]
     assert missing == [], "each needs a row of a table in docs/rest-api.md"
 
 
