@@ -110,10 +110,10 @@ class Contact:
         if not self._is_introduced or self.reply is None:
             self._hello = self._background.start("hello", self._introduction.introduce)
         elif self._outbox.is_due(now, self.heartbeat_s, trainers, validations, wanted_version):
-            parcel = self._outbox.parcel(now, trainers, validations, wanted_version)
-            batch = parcel.batch
+            in_flight = self._outbox.next_batch(now, trainers, validations, wanted_version)
+            batch = in_flight.batch
             call = self._background.start("reports", lambda: self._client.send_reports(batch))
-            self._sending = (parcel, call) if call else None
+            self._sending = (in_flight, call) if call else None
         return stale
 
     def _take_answers(self, now: float) -> Sequence[TrainerState]:
@@ -125,14 +125,14 @@ class Contact:
             else:
                 self._hello_failed(now, error)
         if self._sending is not None and self._sending[1].done():
-            (parcel, call), self._sending = self._sending, None
+            (in_flight, call), self._sending = self._sending, None
             error = call.exception()
             if error is None:
                 self._relax()
                 reply = call.result()
-                self._outbox.accept(parcel, reply.report_every_s)
+                self._outbox.accept(in_flight, reply.report_every_s)
                 return reply.stale
-            self._batch_failed(now, parcel, error)
+            self._batch_failed(now, in_flight, error)
         return ()
 
     def _introduced(self, reply: EnrolReply) -> None:
@@ -177,18 +177,18 @@ class Contact:
             return
         self._not_before = now + self._backoff.next_delay_s()
 
-    def _batch_failed(self, now: float, parcel: InFlightBatch, error: BaseException) -> None:
+    def _batch_failed(self, now: float, in_flight: InFlightBatch, error: BaseException) -> None:
         if isinstance(error, ConflictResponseError):
             log.warning("the lease was lost, saying hello again: %s", error)
             self._is_introduced = False
             self._not_before = now + self._backoff.next_delay_s()
             return
         is_batch_refused = isinstance(error, RequestRefusedError) and error.status in _BATCH_REFUSED
-        if is_batch_refused and self._outbox.refuse(parcel):
-            log.error("a batch of %d was refused: %s", parcel.num_items, error)
+        if is_batch_refused and self._outbox.refuse(in_flight):
+            log.error("a batch of %d was refused: %s", in_flight.num_items, error)
             return
         if isinstance(error, ControlPlaneAwayError) and error.status == _CONTENT_FAILED:
-            self._outbox.doubt(parcel)
+            self._outbox.note_failure(in_flight)
         self._failed(now, error)
 
     def _failed(self, now: float, error: BaseException) -> None:

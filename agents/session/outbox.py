@@ -102,7 +102,7 @@ class Outbox:
             )
         return waited_s >= self.report_every_s and any(map(_next_chunk, trainers))
 
-    def parcel(
+    def next_batch(
         self,
         now: float,
         trainers: Sequence[TrainerHandle],
@@ -114,73 +114,73 @@ class Outbox:
         self._turn += not self._is_narrowing
         start = self._turn % len(trainers) if trainers else 0
         in_turn = [*trainers[start:], *trainers[:start]]
-        parcel = InFlightBatch(self._empty_batch(trainers, wanted_version))
-        self._take_validations(parcel, validations)
-        reports = self._take_reports(parcel, in_turn)
-        self._take_logs(parcel, in_turn)
+        in_flight = InFlightBatch(self._empty_batch(trainers, wanted_version))
+        self._take_validations(in_flight, validations)
+        reports = self._take_reports(in_flight, in_turn)
+        self._take_logs(in_flight, in_turn)
         self._spacing_s = max(
-            SPACING_S, ITEM_SPACING_S * parcel.num_items, BYTE_SPACING_S * parcel.report_bytes
+            SPACING_S, ITEM_SPACING_S * in_flight.num_items, BYTE_SPACING_S * in_flight.report_bytes
         )
-        parcel.batch = dataclasses.replace(
-            parcel.batch,
+        in_flight.batch = dataclasses.replace(
+            in_flight.batch,
             reports=tuple(reports),
-            logs=tuple(chunk for _, chunk in parcel.chunks),
-            validations=tuple(item.report for item in parcel.validations if item.report),
+            logs=tuple(chunk for _, chunk in in_flight.chunks),
+            validations=tuple(item.report for item in in_flight.validations if item.report),
             readings=self._readings.take(),
         )
-        return parcel
+        return in_flight
 
     def is_acknowledged(self, wanted_version: str) -> bool:
         """Return whether a batch made under this desired state has been acknowledged."""
         return self._accepted_version == wanted_version
 
-    def accept(self, parcel: InFlightBatch, report_every_s: float = REPORT_EVERY_S) -> None:
-        """Process the acknowledgement of all of `parcel`, and the pace that came with it."""
+    def accept(self, in_flight: InFlightBatch, report_every_s: float = REPORT_EVERY_S) -> None:
+        """Process the acknowledgement of all of `in_flight`, and the pace that came with it."""
         self.report_every_s = min(max(REPORT_EVERY_S, report_every_s), REPORT_EVERY_MOST_S)
         self._is_narrowing = self._is_alone = self._item_limit == 0
         self._item_limit = min(MAX_ITEMS, self._item_limit * 2 or 1)
         self._num_failures = 0
-        self._accepted_version = parcel.batch.wanted_version
-        self._note(parcel)
+        self._accepted_version = in_flight.batch.wanted_version
+        self._mark_accepted(in_flight)
 
-    def refuse(self, parcel: InFlightBatch) -> bool:
+    def refuse(self, in_flight: InFlightBatch) -> bool:
         """Halve the next batch, or drop a single refused item; returns False if it was empty."""
-        if parcel.num_items == 0:
+        if in_flight.num_items == 0:
             return False
-        self._item_limit = max(1, parcel.num_items // 2)
-        if parcel.num_items == 1:
+        self._item_limit = max(1, in_flight.num_items // 2)
+        if in_flight.num_items == 1:
             self._is_narrowing = False
-            log.error("dropped what the control plane does not take: %r", parcel.batch)
-            self._note(parcel)
+            log.error("dropped what the control plane does not take: %r", in_flight.batch)
+            self._mark_accepted(in_flight)
         return True
 
-    def doubt(self, parcel: InFlightBatch) -> None:
-        """Halve the next batch if the control plane fails over `parcel` repeatedly.
+    def note_failure(self, in_flight: InFlightBatch) -> None:
+        """Halve the next batch if the control plane fails over `in_flight` repeatedly.
 
         A single item is dropped only if a batch without any was accepted just before it: a control
         plane without its database fails over every batch.
         """
         self._num_failures += 1
         self._is_narrowing = True
-        if self._num_failures < FAILURES_LIMIT or parcel.num_items == 0:
+        if self._num_failures < FAILURES_LIMIT or in_flight.num_items == 0:
             return
         self._num_failures = 0
-        if parcel.num_items > 1 or self._is_alone:
-            self.refuse(parcel)
+        if in_flight.num_items > 1 or self._is_alone:
+            self.refuse(in_flight)
         else:
             self._item_limit = 0
 
-    def _note(self, parcel: InFlightBatch) -> None:
-        for report in parcel.batch.reports:
+    def _mark_accepted(self, in_flight: InFlightBatch) -> None:
+        for report in in_flight.batch.reports:
             self._uploads.forget(report)
-        for trainer, count in parcel.counts:
+        for trainer, count in in_flight.counts:
             trainer.queue.accept(count)
-        for trainer, chunk in parcel.chunks:
+        for trainer, chunk in in_flight.chunks:
             trainer.log_tail.accept(chunk)
-        for validation in parcel.validations:
+        for validation in in_flight.validations:
             validation.is_accepted = True
         for trainer in {
-            trainer.key: trainer for trainer, _ in parcel.counts + parcel.chunks
+            trainer.key: trainer for trainer, _ in in_flight.counts + in_flight.chunks
         }.values():
             trainer.directory.write_shipped()
 
@@ -196,46 +196,46 @@ class Outbox:
         )
 
     def _take_reports(
-        self, parcel: InFlightBatch, trainers: Sequence[TrainerHandle]
+        self, in_flight: InFlightBatch, trainers: Sequence[TrainerHandle]
     ) -> list[TrainerReport]:
         reports: list[TrainerReport] = []
         num_trainers = max(1, len(trainers))
-        room = self._item_limit - parcel.num_items
+        room = self._item_limit - in_flight.num_items
         # Equal shares, less a place each for a piece of the log.
         share, share_bytes = max(1, room // num_trainers - 1), MAX_REPORT_BYTES // num_trainers
         for trainer in trainers:
             count = own_bytes = 0
             for queued in self._ready(trainer, min(share, room - len(reports))):
                 own_bytes += queued.size_bytes
-                size_bytes = parcel.report_bytes + queued.size_bytes
+                size_bytes = in_flight.report_bytes + queued.size_bytes
                 if (count and own_bytes > share_bytes) or (
                     reports and size_bytes > MAX_REPORT_BYTES
                 ):
                     break
                 reports.append(trainer.masked(self._with_remarks(queued.report)))
-                parcel.report_bytes = size_bytes
+                in_flight.report_bytes = size_bytes
                 count += 1
             if count:
-                parcel.counts.append((trainer, count))
+                in_flight.counts.append((trainer, count))
         return reports
 
     def _take_validations(
-        self, parcel: InFlightBatch, validations: Sequence[ValidationAttempt]
+        self, in_flight: InFlightBatch, validations: Sequence[ValidationAttempt]
     ) -> None:
         for validation in validations:
-            if parcel.num_items >= self._item_limit:
+            if in_flight.num_items >= self._item_limit:
                 return
             if validation.report and not validation.is_accepted:
-                parcel.validations.append(validation)
+                in_flight.validations.append(validation)
 
-    def _take_logs(self, parcel: InFlightBatch, trainers: Sequence[TrainerHandle]) -> None:
+    def _take_logs(self, in_flight: InFlightBatch, trainers: Sequence[TrainerHandle]) -> None:
         size_bytes = 0
         for trainer in trainers:
-            if parcel.num_items >= self._item_limit or size_bytes >= MAX_LOG_BYTES:
+            if in_flight.num_items >= self._item_limit or size_bytes >= MAX_LOG_BYTES:
                 return
             chunk = _next_chunk(trainer)
             if chunk is not None:
-                parcel.chunks.append((trainer, chunk))
+                in_flight.chunks.append((trainer, chunk))
                 size_bytes += len(chunk.text)
 
     def _ready(self, trainer: TrainerHandle, limit: int) -> Iterator[QueuedReport]:

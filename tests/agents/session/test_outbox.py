@@ -76,7 +76,7 @@ def test_progress_waits_as_long_as_the_control_plane_asked(
         return outbox.is_due(now, 60.0, trainers, (), "w1")
 
     outbox.report_every_s = 60.0
-    outbox.accept(outbox.parcel(100.0, (), (), "w1"), every_s)
+    outbox.accept(outbox.next_batch(100.0, (), (), "w1"), every_s)
     assert not is_due(100.0 + 2 * every_s)
     trainer.say(kind)
     assert not is_due(100.0 + 0.9 * every_s)
@@ -90,11 +90,11 @@ def test_a_node_that_has_much_to_say_leaves_time_to_others(tmp_path: Path) -> No
     trainer, outbox = Reporting(tmp_path), Outbox("boot", NOTHING, NOTHING)
     trainers = [cast(TrainerHandle, trainer)]
     trainer.say(*[ReportKind.STEPS] * MAX_ITEMS)
-    parcel = outbox.parcel(100.0, trainers, (), "w1")
-    assert parcel.num_items == MAX_ITEMS - 1  # and room for a piece of its log
-    outbox.accept(parcel)
+    in_flight = outbox.next_batch(100.0, trainers, (), "w1")
+    assert in_flight.num_items == MAX_ITEMS - 1  # and room for a piece of its log
+    outbox.accept(in_flight)
     trainer.say(ReportKind.SWITCHED)
-    spacing_s = ITEM_SPACING_S * parcel.num_items
+    spacing_s = ITEM_SPACING_S * in_flight.num_items
     assert not outbox.is_due(100.0 + 0.9 * spacing_s, 60.0, trainers, (), "w1")
     assert outbox.is_due(100.0 + spacing_s, 60.0, trainers, (), "w1")
     assert outbox.is_due(100.0 + 0.5 * spacing_s, 0.5 * spacing_s, trainers, (), "w1")
@@ -118,13 +118,13 @@ def test_a_flood_of_reports_holds_up_nothing_else(
         if quiet.queue.is_empty:
             quiet.say(ReportKind.SWITCHED)
         validation = cast(Any, SimpleNamespace(report=ValidationReport(ok=True), is_accepted=False))
-        parcel = outbox.parcel(now, trainers, [validation], "w1")
-        assert parcel.batch.validations
-        assert len(parcel.batch.logs) == len(trainers)
-        num_heard += any(report.slot == 9 for report in parcel.batch.reports)
-        outbox.accept(parcel)
+        in_flight = outbox.next_batch(now, trainers, [validation], "w1")
+        assert in_flight.batch.validations
+        assert len(in_flight.batch.logs) == len(trainers)
+        num_heard += any(report.slot == 9 for report in in_flight.batch.reports)
+        outbox.accept(in_flight)
         spacing_s = 0.99 * max(
-            ITEM_SPACING_S * parcel.num_items, BYTE_SPACING_S * parcel.report_bytes
+            ITEM_SPACING_S * in_flight.num_items, BYTE_SPACING_S * in_flight.report_bytes
         )
         assert not outbox.is_due(now + spacing_s, 60.0, trainers, (), "w1")
         now += 60.0
