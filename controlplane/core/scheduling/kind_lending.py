@@ -29,7 +29,8 @@ REMEMBERED = 4096
 def mix(snapshot: Snapshot, decision: Decision) -> Decision:
     """Add idle accelerators of other accepted kinds to the shares of jobs that mix.
 
-    The most important job comes first. A kind that was never measured for a job's code is tried
+    The most important job comes first. A job that moves to another kind is lent nothing before it
+    has left its old one. A kind that was never measured for a job's code is tried
     with one accelerator, once the job runs and its own kind has been measured.
     """
     if not any(job.allow_mixed_kinds for job in snapshot.jobs):
@@ -54,9 +55,10 @@ def mix(snapshot: Snapshot, decision: Decision) -> Decision:
             for kind, number in rooms.items()
             if kind != own.kind and number > 0 and job.accepts(kind)
         }
-        before = held[job.id]
-        # A job whose own kind changes begins anew: its lent accelerators suited the old kind.
-        lent = {k: n for k, n in before.items() if k != own.kind} if own.kind in before else {}
+        leader_kind = next(iter(held[job.id]), own.kind)
+        if leader_kind != own.kind:
+            continue  # a leader that stays would keep the job in the pool of its old kind
+        lent = {kind: number for kind, number in held[job.id].items() if kind != own.kind}
         extra, note = _extra(_limited(left, job, own), own, offered, lent)
         if job.project is not None and quota is not None and extra:
             projects = {**left.projects, job.project: quota.without(job.user, extra)}

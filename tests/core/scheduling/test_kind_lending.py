@@ -13,7 +13,14 @@ from controlplane.core.policies import POLICIES
 from controlplane.core.scheduling.kind_lending import mix
 from controlplane.core.values.projects import ProjectQuota
 from controlplane.core.values.types import Decision, Share, Snapshot
-from tests.core.snapshots import accelerators_make, after, job_make, linear, snapshot_make
+from tests.core.snapshots import (
+    Speed,
+    accelerators_make,
+    after,
+    job_make,
+    linear,
+    snapshot_make,
+)
 
 KNOWN = {"fast": linear(0.01), "slow": linear(0.03)}
 #: Accelerators 1 and 2 are fast, 3 and 4 slow.
@@ -131,3 +138,15 @@ def test_a_mixed_job_stays_in_the_pool_of_its_leader() -> None:
     snapshot = snapshot_make(accelerators, job, held={1: (1, 2, 3, 4)})
     assert decide(snapshot, "weighted_fair").resizes == ()
     assert decide(snapshot, "fifo").resizes == ()
+
+
+def test_a_mixed_job_that_moves_leaves_its_old_kind_before_it_is_lent_any_of_it() -> None:
+    """A leader that stayed would keep it in the old pool: it would move in every cycle."""
+    job = job_make(1, kinds="fast slow", mixes=KNOWN)
+    job = replace(job, performance=Speed(by_kind={"slow": 0.1}), remaining_examples=1e6)
+    snapshot = snapshot_make(FOUR, job, held={1: (3, 4)})
+    moved = after(snapshot, decide(snapshot, "goodput_fair"))
+    assert moved.held == {1: (1, 2)}
+    plan = decide(moved, "goodput_fair")
+    assert plan.allocation.accelerators == {1: (1, 2, 3, 4)}
+    assert "Moves" not in str(plan.reasons[1])
