@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from controlplane.core.policies.goodput_fair.counts import (
     LEAST_GAIN,
     RESTART_S,
+    Wait,
     lives_s,
     part_left,
 )
@@ -171,19 +172,25 @@ def kinds_choose(
 
 
 def idle_kinds(
-    options: Options, kinds: Counts, given: Counts, is_pinned: NDArray[np.bool_]
+    options: Options,
+    kinds: Counts,
+    given: Counts,
+    causes: Counts,
+    is_pinned: NDArray[np.bool_],
 ) -> Counts:
     """Return the kinds with jobs that get nothing moved to where their minimum is idle. Shape (M,).
 
     Prices do not know who is not stopped, so a kind may have no room for a
-    job that belongs there by its worth. Kinds on which a job waits are left to that one.
+    job that belongs there by its worth. Kinds on which a job waits are left to that one, unless it
+    is of unknown speed and has run before: others are stopped for such a job much later.
     """
     num_kinds = len(options.kinds)
     waiting = np.flatnonzero((kinds >= 0) & (given == 0) & ~is_pinned)
     if num_kinds < 2 or waiting.size == 0:
         return kinds
     idle = options.capacity - np.bincount(kinds[given > 0], given[given > 0], num_kinds)
-    idle[kinds[waiting]] = 0
+    is_soon = (causes != Wait.UNKNOWN) | [job.changed_at is None for job in options.jobs]
+    idle[kinds[waiting[is_soon[waiting]]]] = 0
     found = kinds.copy()
     for row in waiting.tolist():
         least = options.jobs[row].min_accelerators

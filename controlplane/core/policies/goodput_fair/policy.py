@@ -87,7 +87,7 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
         kinds, valuation, given, causes = _draft(
             snapshot, market, standing, now, change_s, is_pinned
         )
-    elsewhere = idle_kinds(options, kinds, given, is_pinned)
+    elsewhere = idle_kinds(options, kinds, given, causes, is_pinned)
     if not np.array_equal(elsewhere, kinds):
         kinds = elsewhere
         given, causes = _counts(snapshot, options, standing, valuation, change_s, kinds)
