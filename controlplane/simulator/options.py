@@ -100,7 +100,7 @@ def cluster_parse(num_nodes: int | None, per_node: int | None, kinds: str | None
         if not part:
             continue
         name, _, number = part.partition(":")
-        if not name or not number.isdecimal() or name in by_kind:
+        if not re.fullmatch("[0-9]{1,9}", number) or name in by_kind:
             raise ValueError(
                 f"--kinds: give kinds with numbers of nodes, as v100:8,k80:8, not {kinds!r}"
             )

@@ -110,6 +110,7 @@ ROW = "nodes:\n - {kind: t4, count: 6, accelerators: 4}\n"
         (ROW + " - {kind: a, count: two, accelerators: 1}",
          "row 2 of 'nodes' in .*cluster.yaml: 'count' must be a number, not 'two'"),
         (ROW + " - {kind: a, count: 1, accelerators: 0}", "'accelerators' must be at least 1"),
+        (ROW + r' - {kind: "a\nb", count: 1, accelerators: 1}', "row 2 .*: a kind needs a name"),
         (ROW + " - {kind: a, count: 1, accelerators: 1, gpus: 1}", "the row has 'gpus'; known are"),
         (ROW + " - {kind: a, count: 99999, accelerators: 99}", "are not between 1 and 100000"),
         (ROW + "kinds: {k80: {speeds: {a: 1}}}", "'kinds' has 'k80'; known are t4"),

@@ -211,6 +211,8 @@ def test_clusters_are_read() -> None:
         (-3, None),
         (10**6, None),
         (2, "a:1,a:1"),
+        (None, "a:" + "9" * 5000),
+        (None, " :3"),
     ):
         with pytest.raises(ValueError, match="--"):
             cluster_parse(nodes, 2, kinds)

@@ -170,7 +170,9 @@ class NodeGroup:
     per_node: int
 
     def __post_init__(self) -> None:
-        if not self.kind or min(self.num_nodes, self.per_node) < 1:
+        if not self.kind.strip() or not self.kind.isprintable():
+            raise ValueError(f"a kind needs a name of printable characters, not {self.kind!r:.40}")
+        if min(self.num_nodes, self.per_node) < 1:
             raise ValueError("nodes, accelerators and kinds must be positive numbers")
 
 
