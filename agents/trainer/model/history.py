@@ -19,7 +19,7 @@ class EpochRow:
     Attributes:
         epoch: number, from 0.
         step: steps done until its end.
-        has_odd_loss: one of its steps had a loss that is not finite.
+        has_odd_loss: one of its steps had a loss that is not finite, or trials ran in it.
         seconds: wall time of its batches, validation included.
         examples_per_s: speed of its training.
     """
@@ -51,7 +51,8 @@ def metrics_nonfinite(history: Sequence[EpochRow]) -> tuple[Nonfinite, ...]:
     """List the metrics of the newest epoch that are not finite, each with its first such epoch.
 
     Training metrics count only if the losses of all its steps were finite: otherwise the loss is
-    the finding, or the loss scale has skipped the step that made the metric non-finite.
+    the finding, or the loss scale has skipped the step that made the metric non-finite. Those of
+    trials that diverge may overflow in sums, which says nothing about the state that is kept.
     """
     if not history:
         return ()

@@ -277,11 +277,12 @@ class TrainingSchedule:
         return self.stop.kind is StopKind.METRIC
 
     def _after_epoch(self, progress: Progress, logs: dict[str, float]) -> Progress:
+        has_trials = progress.tuning is not None and progress.tuning.has_tried
         row = EpochRow(
             progress.epoch,
             progress.step,
             logs,
-            has_odd_loss=progress.losses.odd_epoch == progress.epoch,
+            has_odd_loss=has_trials or progress.losses.odd_epoch == progress.epoch,
             seconds=progress.train_s + progress.activity_s,
             examples_per_s=progress.train_examples_per_s,
         )

@@ -18,6 +18,7 @@ from agents.trainer.model.progress import Activity, Progress
 from agents.trainer.model.schedule import TrainingSchedule
 from controlplane.core.protocol.nonfinite import Nonfinite
 from controlplane.core.protocol.wire import StopCondition, StopKind
+from controlplane.core.tuning.course import TuningCourse
 
 
 def track_of(*losses: float, skipped: frozenset[int] = frozenset()) -> LossTrack:
@@ -106,6 +107,14 @@ def test_an_epoch_knows_whether_one_of_its_own_steps_was_odd() -> None:
             progress = course.after_activity(progress, {"loss": loss})
     assert [row.has_odd_loss for row in progress.history] == [False, True, False]
     assert progress.nonfinite == ()
+
+
+def test_training_metrics_of_an_epoch_with_trials_are_not_judged() -> None:
+    course = TrainingSchedule(1, 1, 1, StopCondition(kind=StopKind.EPOCHS, limit=3))
+    progress = Progress(tuning=TuningCourse(is_due=False, has_tried=True))
+    for _ in (Activity.TRAIN, Activity.VALIDATE):
+        progress = course.after_activity(progress, {"loss": math.inf})
+    assert [found.metric for found in metrics_nonfinite(progress.history)] == ["val_loss"]
 
 
 def test_everything_survives_as_json_that_others_can_read() -> None:
