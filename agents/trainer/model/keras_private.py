@@ -135,7 +135,7 @@ def _loss_collected(entry: Any, collected: list[tuple[Tensor, Tensor]]) -> Any:
             raise NoExampleLossError(
                 f"the loss {entry.name!r} ({type(entry.loss).__name__}) gives the shape "
                 f"{tuple(value.shape)} with reduction='none', and not a value for each example; "
-                "let its call() return one, without a mean over the batch"
+                "let it return one, without a mean over the batch"
             )
         reduce = tf.reduce_sum if entry.loss.reduction == SUM_REDUCTION else tf.reduce_mean
         reduced = reduce(value, axis=list(range(1, value.shape.rank)))
