@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -95,14 +95,9 @@ def example_losses(model: keras.Model, batch: tuple[Any, Any, Any], predictions:
     compiled = model._compile_loss  # noqa: SLF001
     if compiled is None or not compiled.built:
         raise NoExampleLossError("the model is compiled without a loss; give compile(loss=...)")
-    original = compiled._flat_losses  # noqa: SLF001
     collected: list[tuple[Tensor, Tensor]] = []
-    substitutes = [_loss_collected(entry, collected) for entry in original]
-    compiled._flat_losses = substitutes  # noqa: SLF001
-    try:
+    with _losses_replaced(model, lambda entry: _loss_collected(entry, collected)):
         compiled(targets, predictions, sample_weight)
-    finally:
-        compiled._flat_losses = original  # noqa: SLF001
     losses, weighted = zip(*collected, strict=True)
     total = tf.add_n(losses)
     is_unweighted = ~tf.reduce_any(tf.stack(weighted), axis=0)
@@ -342,19 +337,45 @@ def _outer_graphs(graph: Any) -> Iterator[Any]:
         graph = getattr(graph, "outer_graph", None)
 
 
-@contextmanager
-def sums_scaled(model: keras.Model, factor: Tensor) -> Iterator[None]:
+def sums_scaled(model: keras.Model, factor: Tensor) -> AbstractContextManager[None]:
     """Multiply losses with reduction "sum" by `factor` inside the block, and no other term.
 
     A virtual node's loss is weighted by its share of the examples, as required for a mean; for a
     sum, `factor` cancels that weight, while regularisers keep it.
     """
+    return _losses_replaced(model, lambda entry: _loss_scaled(entry, factor))
+
+
+@contextmanager
+def losses_noted(model: keras.Model) -> Iterator[list[Tensor]]:
+    """Yield a list of the values of the compiled losses in the block, before their weights.
+
+    A loss whose weight is 0, which trains nothing, is left out.
+    """
+    values: list[Tensor] = []
+
+    def noted(entry: Any) -> Any:
+        def loss(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
+            value = entry.loss(y_true, y_pred, sample_weight)
+            values.append(value)
+            return value
+
+        is_weightless = isinstance(entry.loss_weights, (int, float)) and not entry.loss_weights
+        return entry if is_weightless else entry._replace(loss=loss)
+
+    with _losses_replaced(model, noted):
+        yield values
+
+
+@contextmanager
+def _losses_replaced(model: keras.Model, replace: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace the entries of the compiled losses inside the block."""
     compiled = model._compile_loss  # noqa: SLF001
     if compiled is None or not compiled.built:
         yield
         return
     original = compiled._flat_losses  # noqa: SLF001
-    compiled._flat_losses = [_loss_scaled(entry, factor) for entry in original]  # noqa: SLF001
+    compiled._flat_losses = [replace(entry) for entry in original]  # noqa: SLF001
     try:
         yield
     finally:

@@ -18,6 +18,7 @@ from agents.trainer.model.keras_private import model_layers
 from agents.trainer.validate.model_checks import loss_reductions
 from agents.trainer.validate.part_runner import (
     ABSOLUTE_TOLERANCE,
+    TOLERANCE,
     Conditions,
     PartRunner,
     length,
@@ -49,10 +50,13 @@ MIXING_LAYERS = (keras.layers.MixUp, keras.layers.CutMix)
 def loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any]) -> list[str]:
     """Compare losses of batches with the engine's weighted means of their parts' losses.
 
+    So are the terms of the loss, in which a difference may be small beside the others. In half
+    precision terms near 0 are nothing but rounding.
+
     Raises:
         JobCodeError: `loss_not_additive`.
     """
-    expected = runner(whole, Conditions(1.0, _zeros(runner))).loss
+    expected = runner(whole, Conditions(1.0, _zeros(runner))).losses[0]
     if not np.isfinite(expected):
         return [f"the loss of the first examples is {expected}; look at the data and the loss"]
     few, *pairs = in_pairs(whole)
@@ -61,11 +65,13 @@ def loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any])
         losses = _losses(runner, batch, slices)
         if not np.isfinite(losses).all():  # which draw overflows is left to chance
             continue
-        expected, combined = losses.mean(axis=0)
-        margin = _margin(losses, runner.model)
-        if abs(expected - combined) > margin:
-            raise _not_additive(runner, expected, combined)
-        largest = max(largest, margin / (abs(combined) + ABSOLUTE_TOLERANCE))
+        margins = []
+        for term in losses.transpose(2, 0, 1):
+            expected, combined = term.mean(axis=0)
+            margins.append(_margin(term, runner.model))
+            if abs(expected - combined) > margins[-1]:
+                raise _not_additive(runner, expected, combined, is_term=len(margins) > 1)
+        largest = max(largest, margins[0] / (abs(losses[:, 1, 0].mean()) + ABSOLUTE_TOLERANCE))
     if not runner.is_random or largest <= LARGE_MARGIN:
         return []
     return [
@@ -131,7 +137,7 @@ def in_pairs(examples: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.ndarra
 
 
 def _losses(runner: PartRunner, batch: Batch, slices: Sequence[Batch]) -> np.ndarray:
-    """Return a batch's loss and the weighted mean of its slices': [draws, 2].
+    """Return a batch's losses and the weighted means of its slices': [draws, 2, n].
 
     Every slice draws random numbers of its own, as virtual nodes do.
     """
@@ -143,10 +149,11 @@ def _losses(runner: PartRunner, batch: Batch, slices: Sequence[Batch]) -> np.nda
             share = length(examples) / size
             seed = draw * (1 + len(slices)) + number
             losses.append(
-                share * runner(examples, Conditions(1.0 / share, zeros, seed, outputs)).loss
+                share * runner(examples, Conditions(1.0 / share, zeros, seed, outputs)).losses
             )
         found.append((losses[0], sum(losses[1:])))
-    return np.array(found)
+    is_half = rounding_tolerance(runner.model) > TOLERANCE
+    return np.array(found)[:, :, : 1 if is_half else None]
 
 
 def _margin(losses: np.ndarray, model: keras.Model) -> float:
@@ -162,13 +169,16 @@ def _zeros(runner: PartRunner) -> list[np.ndarray]:
     return [np.zeros(variable.shape) for variable in runner.metrics]
 
 
-def _not_additive(runner: PartRunner, expected: float, combined: float) -> JobCodeError:
+def _not_additive(
+    runner: PartRunner, expected: float, combined: float, *, is_term: bool
+) -> JobCodeError:
     names = ", ".join(loss_reductions(runner.model)) or "those of add_loss() or compute_loss()"
     return JobCodeError(
         "loss_not_additive",
         "code.build",
-        f"the loss of a batch ({expected:.6g}{', in training' * runner.is_training}) is not the "
-        f"mean over its parts ({combined:.6g}), so virtual nodes would train something else. The "
+        f"{'a term of ' * is_term}the loss of a batch ({expected:.6g}"
+        f"{', in training' * runner.is_training}) is not the mean over its parts "
+        f"({combined:.6g}), so virtual nodes would train something else. The "
         f"losses are {names}. Causes: a loss or a layer that compares examples with each other or "
         "adds them up before it divides (use one that is computed for each example, as "
         "Dice(axis=-1) is), an add_loss() that sums over the batch (use a mean), or random numbers "

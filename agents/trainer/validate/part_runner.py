@@ -14,6 +14,7 @@ from agents.trainer.model.keras_private import (
     TrainingScope,
     batch_of,
     has_masked_mean,
+    losses_noted,
     metrics_update,
     model_call,
     model_loss,
@@ -35,9 +36,14 @@ ABSOLUTE_TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class BatchRun:
-    """Results of running a batch: the loss, new values of metrics and of changed state."""
+    """Results of running a batch: the loss, new values of metrics and of changed state.
 
-    loss: float
+    Attributes:
+        losses: [n], the loss, then its terms: compiled losses before their weights, regularisers
+            and what `add_loss` was given.
+    """
+
+    losses: np.ndarray
     metrics: list[np.ndarray]
     state: list[np.ndarray]
 
@@ -99,7 +105,7 @@ class PartRunner:
         """Run a batch."""
         outputs = conditions.outputs
         outputs = np.ones(length(examples)) if outputs is None else outputs
-        loss, metrics, changed = self._function(
+        losses, metrics, changed = self._function(
             [tf.convert_to_tensor(leaf) for leaf in keras.tree.flatten(examples)],
             tf.constant(conditions.factor, tf.float32),
             [
@@ -110,7 +116,9 @@ class PartRunner:
             tf.constant(outputs, tf.float32),
         )
         return BatchRun(
-            float(loss), [value.numpy() for value in metrics], [value.numpy() for value in changed]
+            losses.numpy().astype("float64"),
+            [value.numpy() for value in metrics],
+            [value.numpy() for value in changed],
         )
 
     def _run(
@@ -136,8 +144,14 @@ class PartRunner:
                 predictions = keras.tree.map_structure(
                     lambda leaf: _scaled(leaf, outputs), predictions
                 )
-            with sums_scaled(self.model, factor):
+            with sums_scaled(self.model, factor), losses_noted(self.model) as terms:
                 loss = model_loss(self.model, batch, predictions, training=self.is_training)
+            # What an inner function of the model has computed is not known outside of it.
+            graph = tf.compat.v1.get_default_graph()
+            terms = [
+                term for term in (*terms, *self.model.losses) if getattr(term, "graph", 0) is graph
+            ]
+            losses = [tf.reduce_sum(term) for term in (loss, *terms)]
             metrics_update(self.model, batch, predictions, loss, count)
             ends = {id(variable): scope.get_current_value(variable) for variable, _ in mapping}
         refuse_untracked_variables(scope.untracked)
@@ -146,7 +160,7 @@ class PartRunner:
         self.is_random = any(ends[id(v)] is not given[id(v)] for v in self._random_states)
         grown = [tf.convert_to_tensor(ends[id(v)]) for v in self.metrics]
         changed = [tf.convert_to_tensor(ends[id(v)]) for v in self.changed]
-        return tf.cast(tf.reduce_sum(loss), tf.float32), grown, changed
+        return tf.stack([tf.cast(term, tf.float32) for term in losses]), grown, changed
 
     def _value(self, variable: Any) -> Tensor:
         """Return a variable's value; of a matrix of zeros, as heads may begin with, small numbers.

@@ -114,6 +114,50 @@ def test_a_loss_of_a_whole_batch_is_refused_though_the_head_begins_with_zeros() 
     assert not np.any(head.kernel)
 
 
+class Balance(keras.layers.Layer):
+    """Adds a small loss on how evenly examples are spread, as routers of experts do."""
+
+    def call(self, inputs: Any) -> Any:
+        shares = ops.mean(ops.softmax(inputs, axis=-1), axis=(0, 1, 2))
+        self.add_loss(0.1 * ops.sum(shares**2))
+        return inputs
+
+
+def _balanced() -> keras.Model:
+    start = keras.initializers.RandomUniform(-3.0, 3.0, seed=1)
+    router = keras.layers.Dense(4, kernel_initializer=start)
+    model = keras.Sequential([keras.Input((12, 12, 1)), router, Balance()])
+    model.compile("sgd", lambda y, p: 9.0 + ops.mean((y - p) ** 2, axis=(1, 2, 3)))
+    return model
+
+
+def _beside_another(weight: float) -> keras.Model:
+    pixels = keras.Input((12, 12, 1))
+    outputs = [keras.layers.Dense(1, activation="sigmoid")(pixels) for _ in range(2)]
+    model = keras.Model(pixels, outputs)
+    model.compile("sgd", ["mse", dice], loss_weights=[1.0, weight])
+    return model
+
+
+SMALL_TERMS = {"add_loss": _balanced, "a small weight": lambda: _beside_another(1e-5)}
+
+
+@pytest.mark.parametrize("name", SMALL_TERMS)
+def test_a_small_term_over_the_whole_batch_is_refused(name: str) -> None:
+    model = SMALL_TERMS[name]()
+    examples = (IMAGES, MASKS if name == "add_loss" else [MASKS, MASKS])
+    model_build(model, examples)
+    with pytest.raises(JobCodeError, match="a term of the loss of a batch") as caught:
+        splitting_check(model, examples)
+    assert caught.value.code == "loss_not_additive"
+
+
+def test_a_loss_over_the_whole_batch_that_counts_for_nothing_is_accepted() -> None:
+    model, examples = _beside_another(0.0), (IMAGES, [MASKS, MASKS])
+    model_build(model, examples)
+    assert splitting_check(model, examples) == []
+
+
 class InTraining(keras.Model):
     """Has a linear layer, and what `change` and `extra` make of its examples in training alone."""
 
