@@ -75,13 +75,13 @@ def jobs_changed(
     message = json.dumps({"jobs": ids, "cluster": cluster or orders})
     transaction.on_commit(lambda: _publish(message, orders=orders))
     if orders or cluster if cycle is None else cycle:
-        transaction.on_commit(_cycle_ask)
+        transaction.on_commit(_cycle_enqueue_now)
 
 
-def stalled_later(job_ids: Iterable[int]) -> None:
-    """Schedule a recovery check of jobs after the grace period of their stalled trainers.
+def recovery_enqueue(job_ids: Iterable[int]) -> None:
+    """Enqueue recovery checks of jobs, due after the grace period of their stalled trainers.
 
-    If the check is lost, the next run of `expire_generations` makes up for it.
+    If one is lost, the next run of `expire_generations` makes up for it.
     """
     for job_id in job_ids if settings.REDIS_URL else ():
         try:
@@ -97,27 +97,27 @@ def stalled_later(job_ids: Iterable[int]) -> None:
             logger.warning("job %s waits for the next sweep: %s", job_id, error, extra=fields)
 
 
-def replay_asked() -> None:
-    """Wake a worker for a new replay; if that is lost, the periodic task starts it."""
+def replay_enqueue() -> None:
+    """Enqueue a start of new replays after commit; if it is lost, the periodic task starts them."""
     if settings.REDIS_URL:
-        transaction.on_commit(_replay_ask)
+        transaction.on_commit(_replay_enqueue_now)
 
 
-def _replay_ask() -> None:
+def _replay_enqueue_now() -> None:
     try:
         current_app.send_task("jobs.tasks.answer_replay", queue=REPLAYS, expires=600, retry=False)
     except (redis.RedisError, OperationalError) as error:
         logger.warning("the replay waits for its beat: %s", error)
 
 
-def deliveries_asked(count: int) -> None:
-    """Have messages delivered after commit; if that is lost, the periodic task does it."""
+def deliveries_enqueue(count: int) -> None:
+    """Enqueue `count` deliveries after commit; if they are lost, the periodic task makes them."""
     if settings.REDIS_URL and count:
-        transaction.on_commit(lambda: deliveries_ask(count))
+        transaction.on_commit(lambda: deliveries_enqueue_now(count))
 
 
-def deliveries_ask(count: int) -> None:
-    """Enqueue attempts to deliver a message, each of the one whose turn it is then."""
+def deliveries_enqueue_now(count: int) -> None:
+    """Enqueue `count` deliveries, each of the message whose turn it is then."""
     try:
         for _ in range(count):
             current_app.send_task(
@@ -130,7 +130,7 @@ def deliveries_ask(count: int) -> None:
         logger.warning("messages wait for their beat: %s", error)
 
 
-def _cycle_ask() -> None:
+def _cycle_enqueue_now() -> None:
     """Enqueue a cycle, unless one is queued already, which will include this change."""
     try:
         if client().set(_CYCLE_ASKED, "1", nx=True, px=2000):
@@ -168,7 +168,7 @@ def queue_lengths() -> dict[str, int]:
     """
     if not settings.REDIS_URL:
         return {}
-    return {queue: client().llen(queue) for queue in ("celery", REPLAYS)}
+    return {queue: client().llen(queue) for queue in ("celery", REPLAYS, NOTIFICATIONS)}
 
 
 @contextmanager

@@ -133,7 +133,7 @@ def answer_replay() -> int | None:
 def send_notifications() -> int:
     """Enqueue attempts for the messages that are due; return their number."""
     num_due = deliveries_to_ask(timezone.now())
-    nudges.deliveries_ask(num_due)
+    nudges.deliveries_enqueue_now(num_due)
     return num_due
 
 

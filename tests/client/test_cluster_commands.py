@@ -110,7 +110,7 @@ def test_simulate(
     def answer() -> None:
         Replay.objects.update(status=status, result=result, error="It is stuck.")
 
-    monkeypatch.setattr("jobs.services.cluster.replays.nudges.replay_asked", answer)
+    monkeypatch.setattr("jobs.services.cluster.replays.nudges.replay_enqueue", answer)
     options = ("--accelerators", "cpu=8", "--resize-cost", "2.5", "--hours", "2")
     ended = logged_in("simulate", "priority", *options)
     replay = Replay.objects.get()
@@ -140,7 +140,7 @@ def test_simulate_scenarios_side_by_side(
             replay.status = ReplayStatus.DONE
             replay.save()
 
-    monkeypatch.setattr("jobs.services.cluster.replays.nudges.replay_asked", answer)
+    monkeypatch.setattr("jobs.services.cluster.replays.nudges.replay_enqueue", answer)
     sia = "sia,cpu=8,resize-cost=30"
     command = ("simulate", "priority", "--scenario", sia, "--scenario", "fifo")
     ended = logged_in(*command)
@@ -156,7 +156,7 @@ def test_simulate_scenarios_side_by_side(
     assert [one["resize_cost_s"] for one in found["scenarios"]] == [None, 30.0, None]
     assert found["rows"][0]["name"] == "mean_jct_s"
     monkeypatch.setattr(
-        "jobs.services.cluster.replays.nudges.replay_asked",
+        "jobs.services.cluster.replays.nudges.replay_enqueue",
         lambda: Replay.objects.filter(result={}).update(
             status=ReplayStatus.FAILED, error="It is stuck."
         ),

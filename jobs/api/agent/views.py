@@ -204,7 +204,7 @@ def reports(request: HttpRequest, node: Node) -> HttpResponse:
     node_heartbeat(node, batch.boot_id, now)
     outcome = batch_take(node, batch, now)
     nudges.jobs_changed(outcome.changed_jobs, orders=outcome.is_order_change)
-    nudges.stalled_later(outcome.stalled_jobs)
+    nudges.recovery_enqueue(outcome.stalled_jobs)
     return JsonResponse(encode(outcome.reply))
 
 

@@ -109,7 +109,7 @@ def replays_ask(
             audit_add(AuditAction.REPLAY_ASKED, name, now=now, policy=row.policy, hours=hours)
         kept = Replay.objects.order_by("-id").values_list("id", flat=True)[:KEPT_LIMIT]
         Replay.objects.exclude(status__in=LIVE_REPLAY_STATUSES).exclude(id__in=list(kept)).delete()
-        nudges.replay_asked()
+        nudges.replay_enqueue()
     return replays
 
 

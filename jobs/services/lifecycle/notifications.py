@@ -116,7 +116,7 @@ def deliveries_queue(deliveries: Sequence[NotificationDelivery]) -> None:
     for channel_id, count in dropped.items():
         rows = NotificationChannel.objects.filter(id=channel_id)
         rows.update(num_dropped=F("num_dropped") + count)
-    nudges.deliveries_asked(len(taken))
+    nudges.deliveries_enqueue(len(taken))
 
 
 def message_body(event: Event, job: Job | None, node: Node | None) -> dict[str, Any]:

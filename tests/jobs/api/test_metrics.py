@@ -181,7 +181,8 @@ def test_processes_share_their_counters(
     found = samples(settings)
     assert found["virtualflow_reports_refused_total", ()] == 5
     assert found["virtualflow_stream_watchers", ()] == 6
-    assert found["virtualflow_task_queue_length", ("celery",)] == 0
+    for queue in ("celery", "notifications", "replays"):
+        assert found["virtualflow_task_queue_length", (queue,)] == 0
     assert found["virtualflow_redis_up", ()] == 1
     tasks.allocate_cluster()
     assert 0 <= samples(settings)["virtualflow_cycle_age_seconds", ()] < 600
