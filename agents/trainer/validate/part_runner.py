@@ -146,7 +146,7 @@ class PartRunner:
                 )
             with sums_scaled(self.model, factor), losses_noted(self.model) as terms:
                 loss = model_loss(self.model, batch, predictions, training=self.is_training)
-            # What an inner function of the model has computed is not known outside of it.
+            # Tensors of a function that the model calls cannot be read in this graph.
             graph = tf.compat.v1.get_default_graph()
             terms = [
                 term for term in (*terms, *self.model.losses) if getattr(term, "graph", 0) is graph
