@@ -71,7 +71,7 @@ def predictions_join_next(now: datetime.datetime) -> int | None:
     return None
 
 
-def _is_of_the_storage(error: Exception) -> bool:
+def _is_read_error(error: Exception) -> bool:
     """Return whether a read failed that may succeed later; `zipfile` hides some in its own."""
     causes = (error, error.__context__)
     return any(isinstance(one, OSError) and one.errno in _READ_ERRORS for one in causes)
@@ -86,7 +86,7 @@ def _join(job: Job, now: datetime.datetime) -> None:
         except SoftTimeLimitExceeded:
             raise  # tried again after JOIN_LIMIT_S
         except Exception as error:  # of parts that a job wrote
-            if is_disk_full(error) or _is_of_the_storage(error):
+            if is_disk_full(error) or _is_read_error(error):
                 raise  # likewise
             if Job.objects.exclude(files_deleted_at=None).filter(id=job.pk).exists():
                 return  # its parts went meanwhile
