@@ -17,6 +17,7 @@ from controlplane.core.protocol.wire import StopKind
 from controlplane.core.scheduling.replacements import replacements
 from controlplane.core.values import types
 from controlplane.core.values.lifecycle import (
+    OPEN_PHASES,
     SCHEDULABLE_JOB_STATUSES,
     GenerationPhase,
     JobStatus,
@@ -280,7 +281,7 @@ def _accelerators_excluded(now: datetime.datetime) -> dict[int, frozenset[int]]:
 def _newest_open(job_ids: Iterable[int]) -> dict[int, Generation]:
     rows = Generation.objects.filter(
         job_id__in=list(job_ids),
-        phase__in=[GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE],
+        phase__in=OPEN_PHASES,
     ).order_by("number")
     return {row.job_id: row for row in rows}  # the newest one per job
 

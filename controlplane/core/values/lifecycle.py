@@ -96,6 +96,12 @@ class GenerationPhase(StrEnum):
     ABORTED = "aborted"  # given up before it was active
 
 
+#: Phases of a resize under way.
+RESIZING_PHASES = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING)
+#: Phases of a generation whose members have trainers.
+OPEN_PHASES = (*RESIZING_PHASES, GenerationPhase.ACTIVE)
+
+
 GENERATION_TRANSITIONS: Mapping[GenerationPhase, frozenset[GenerationPhase]] = {
     GenerationPhase.PREPARING: frozenset({GenerationPhase.SWITCHING, GenerationPhase.ABORTED}),
     GenerationPhase.SWITCHING: frozenset(

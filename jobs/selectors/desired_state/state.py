@@ -25,7 +25,7 @@ from controlplane.core.protocol.wire import (
     WantedValidation,
     encode,
 )
-from controlplane.core.values.lifecycle import GenerationPhase, ValidationStatus
+from controlplane.core.values.lifecycle import OPEN_PHASES, GenerationPhase, ValidationStatus
 from jobs.models import Allocation, Artifact, Generation, Job, Node, Validation
 from jobs.selectors.secrets import (
     SecretsError,
@@ -39,8 +39,6 @@ SENT_DEPTH_LIMIT = 64
 _TOO_DEEP = "Its settings are nested too deeply to be sent to a node; submit it with flatter ones."
 
 Wanted = WantedTrainer | WantedValidation
-
-_OPEN_PHASES = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE)
 
 
 def training_spec(job: Job) -> TrainingSpec:
@@ -189,7 +187,7 @@ def _wanted_validation(validation: Validation) -> WantedValidation:
 
 def _generations(job_ids: set[int]) -> dict[int, dict[str, Generation]]:
     by_job: dict[int, dict[str, Generation]] = {}
-    rows = Generation.objects.filter(job_id__in=job_ids, phase__in=[*_OPEN_PHASES])
+    rows = Generation.objects.filter(job_id__in=job_ids, phase__in=OPEN_PHASES)
     for generation in rows:
         by_job.setdefault(generation.job_id, {})[generation.phase] = generation
     return by_job

@@ -22,6 +22,7 @@ from controlplane.core.membership.recovery import (
 from controlplane.core.protocol.wire import Member, Membership
 from controlplane.core.values.lifecycle import (
     HOLDING_JOB_STATUSES,
+    OPEN_PHASES,
     GenerationPhase,
     JobStatus,
 )
@@ -112,8 +113,7 @@ def job_recover(job: Job, now: datetime.datetime, *, actor: str = SYSTEM) -> boo
 
 def scene_read(job: Job) -> Scene | None:
     """Read the open memberships of a job; None if it has none."""
-    open_phases = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE)
-    by_phase = {row.phase: row for row in job.generations.filter(phase__in=open_phases)}
+    by_phase = {row.phase: row for row in job.generations.filter(phase__in=OPEN_PHASES)}
     if not by_phase:
         return None
     slots = {slot for row in by_phase.values() for slot in row.membership.slots}

@@ -11,6 +11,7 @@ from django.db import transaction
 from controlplane.core.values.lifecycle import (
     ENDED_JOB_STATUSES,
     HOLDING_JOB_STATUSES,
+    RESIZING_PHASES,
     GenerationPhase,
 )
 from jobs.exceptions import errors_contained
@@ -34,9 +35,7 @@ _NOT_KEPT = "does not keep its time limits"
 def generations_expire(now: datetime.datetime) -> set[int]:
     """Abort all generations and trainers past their time limit; return the changed jobs."""
     changed: set[int] = set()
-    under_way = Generation.objects.filter(
-        phase__in=[GenerationPhase.PREPARING, GenerationPhase.SWITCHING]
-    )
+    under_way = Generation.objects.filter(phase__in=RESIZING_PHASES)
     for generation in under_way:
         limit_s = _limit_s(generation)
         since = generation.switch_ordered_at or generation.requested_at

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from controlplane.core.values.lifecycle import GenerationPhase
+from controlplane.core.values.lifecycle import OPEN_PHASES, GenerationPhase
 from jobs.models import Allocation, Job, JobAttempts
 
 Kind = Literal["restarts", "recoveries", "crashes"]
@@ -50,7 +50,5 @@ def is_held_up(job: Job, row: Allocation) -> bool:
     """Return whether a death interrupted training; joiners of a growth die beside the training."""
     if row.joined_at is not None:
         return True
-    open_generations = job.generations.filter(
-        phase__in=(GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE)
-    )
+    open_generations = job.generations.filter(phase__in=OPEN_PHASES)
     return not open_generations.filter(phase=GenerationPhase.ACTIVE).exists()

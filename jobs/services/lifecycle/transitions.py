@@ -17,6 +17,8 @@ from django.db.models import F, QuerySet
 from controlplane.core.values.lifecycle import (
     ENDED_JOB_STATUSES,
     GENERATION_TRANSITIONS,
+    OPEN_PHASES,
+    RESIZING_PHASES,
     GenerationPhase,
     JobStatus,
     is_legal_job_transition,
@@ -31,7 +33,6 @@ from jobs.services.lifecycle.resize_events import resize_event_write
 
 #: Stand-in of `_job_query`.
 _JOB = -1
-_UNDER_WAY = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING)
 
 
 def job_lock(job_id: int) -> Job | None:
@@ -122,7 +123,7 @@ def trainers_stop(job: Job, now: datetime.datetime, slots: list[int] | None = No
 def generations_end(jobs: Sequence[Job], now: datetime.datetime) -> None:
     """Abort generations of locked jobs that never trained, and close the active ones."""
     of_id = {job.pk: job for job in jobs}
-    phases = dict.fromkeys(_UNDER_WAY, GenerationPhase.ABORTED)
+    phases = dict.fromkeys(RESIZING_PHASES, GenerationPhase.ABORTED)
     phases[GenerationPhase.ACTIVE] = GenerationPhase.CLOSED
     assert all(end in GENERATION_TRANSITIONS[phase] for phase, end in phases.items())
     rows = Generation.objects.filter(job__in=of_id)
@@ -301,7 +302,7 @@ def job_settle(job: Job, now: datetime.datetime) -> None:
 
 
 def _preemption_settle(job: Job, now: datetime.datetime) -> None:
-    for generation in job.generations.filter(phase__in=[*_UNDER_WAY, GenerationPhase.ACTIVE]):
+    for generation in job.generations.filter(phase__in=OPEN_PHASES):
         generation_end(generation, GenerationPhase.CLOSED, now)
     status_change(
         job,

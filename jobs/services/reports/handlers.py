@@ -9,7 +9,7 @@ from typing import Any
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.nonfinite import NONFINITE_CODES
 from controlplane.core.protocol.wire import ReportKind, Task, TrainerReport
-from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
+from controlplane.core.values.lifecycle import RESIZING_PHASES, GenerationPhase, JobStatus
 from jobs.models import Allocation, Artifact, Generation, Job
 from jobs.selectors.estimates.memory import out_of_memory_text
 from jobs.selectors.estimates.nonfinite import nonfinite_states, nonfinite_text
@@ -195,7 +195,7 @@ def _finished(context: ReportContext, allocation: Allocation, report: TrainerRep
     # Abort a resize that the last step overtook, even one with the order to switch given: its
     # joiners would wait forever.
     overtaken = job.generations.filter(
-        phase__in=(GenerationPhase.PREPARING, GenerationPhase.SWITCHING),
+        phase__in=RESIZING_PHASES,
         number__gt=report.generation,
     ).first()
     if overtaken is not None:
