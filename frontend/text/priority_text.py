@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from controlplane.core.policies import PRIORITY_USES, SHARING, PriorityUse
 from controlplane.core.values.tiers import Tier
-from jobs.selectors.pages import PriorityRange
+from jobs.selectors.queue import PriorityRange
 
 Ranges = Mapping[Tier, PriorityRange]
 

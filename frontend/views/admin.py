@@ -20,8 +20,10 @@ from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import AuditAction, AuditEntry, Node
 from jobs.models.audit import action_label
 from jobs.query_values import whole_read
-from jobs.selectors import access, pages
-from jobs.selectors.audit_filter import AuditFilter
+from jobs.selectors import access
+from jobs.selectors.audit import AuditFilter, audit_page
+from jobs.selectors.cluster_map import NodeMap, cluster_map, with_use
+from jobs.selectors.nodes import enrolment_tokens, nodes_present
 from jobs.selectors.peer_filters import unfiltered_nodes
 from jobs.services.cluster.agent_tokens import node_token_replace
 from jobs.services.cluster.cordons import Cordon, node_cordon
@@ -174,7 +176,7 @@ def audit(request: HttpRequest) -> HttpResponse:
         MultiValueDict({name: [value] for name, value in filters.items()}),
         queryset=AuditEntry.objects.all(),
     )
-    entries, has_older = pages.audit_page(
+    entries, has_older = audit_page(
         matching.qs if matching.is_valid() else AuditEntry.objects.none(),
         whole_read(given.get("before")),
     )
@@ -190,14 +192,14 @@ def audit(request: HttpRequest) -> HttpResponse:
 
 
 def _nodes_page(request: HttpRequest, **more: Any) -> HttpResponse:
-    maps = {node_map.node: node_map for node_map in pages.cluster_map(request.user)}
-    rows = [maps.get(node, pages.NodeMap(node, [])) for node in pages.nodes(request.user)]
-    rows = pages.with_use(rows, timezone.now())
+    maps = {node_map.node: node_map for node_map in cluster_map(request.user)}
+    rows = [maps.get(node, NodeMap(node, [])) for node in nodes_present(request.user)]
+    rows = with_use(rows, timezone.now())
     context: dict[str, Any] = {"rows": rows, "token_hours": ENROLMENT_TOKEN_HOURS}
     context["lease_s"] = int(settings.LEASE_S)
     context |= {"strangers": access.are_users_strangers(), "unfiltered": unfiltered_nodes(), **more}
     if access.is_admin(request.user):
-        context["unused_tokens"] = pages.enrolment_tokens(timezone.now())
+        context["unused_tokens"] = enrolment_tokens(timezone.now())
     response = render(request, "frontend/nodes.html", context)
     if "new_token" in context:
         response.headers["Cache-Control"] = "no-store"

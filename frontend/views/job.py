@@ -31,14 +31,17 @@ from frontend.views.pages import figures_response
 from jobs.api.downloads import file_response
 from jobs.exceptions import RETRY_S, BusyError
 from jobs.models import Generation, Job
-from jobs.selectors import access, limits, logs, pages, series
+from jobs.selectors import access, limits, logs, series
 from jobs.selectors.best_metrics import best_metric_of
+from jobs.selectors.cluster_map import cluster_map
 from jobs.selectors.code_text import code_text
 from jobs.selectors.comparison import COMPARED_LIMIT
 from jobs.selectors.estimates.memory import advice_text, job_memory_advice
 from jobs.selectors.expected_ends import expected_end_of
 from jobs.selectors.forks import checkpoints_of
+from jobs.selectors.job_rows import events_of, generations_of, members_by_phase
 from jobs.selectors.log_lines import LEVEL_FILTERS
+from jobs.selectors.queue import priority_ranges, queue_place
 from jobs.selectors.readings import idle_held
 from jobs.selectors.reproducibility import kinds_used, reproducibility_of
 from jobs.selectors.retention import files_expire_at
@@ -107,10 +110,10 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
     """Show everything about one job."""
     found = job_or_404(request, job_id)
     read_audit(request.user, found, "page")
-    maps = pages.cluster_map(request.user, job_id=found.pk)
+    maps = cluster_map(request.user, job_id=found.pk)
     figures = job_charts(found, timezone.now()) if "tables" in request.GET else None
     options = ChartOptions.read(request.GET)
-    resizes = _resize_rows(pages.generations_of(found))
+    resizes = _resize_rows(generations_of(found))
     artifacts = list(found.artifacts.all()[:100])
     code = None
     if not is_live_refresh(request):  # code is long, and does not change
@@ -129,7 +132,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "end": expected_end_of(found, timezone.now()),
             "best": best_metric_of(found),
             "duration_s": found.started_at and _seconds(found.started_at, found.ended_at),
-            "place": pages.queue_place(found) if found.status == JobStatus.PENDING else None,
+            "place": queue_place(found) if found.status == JobStatus.PENDING else None,
             "priority_text": "" if found.ended_at else _priority_text(found),
             "maps": maps,
             "idle": idle_held(timezone.now(), job__in=[found.pk]) if maps else [],
@@ -140,7 +143,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             **_accelerators(found),
             "generations": resizes[:RESIZES_LIMIT],
             "has_older_resizes": len(resizes) > RESIZES_LIMIT,
-            "events": pages.events_of(found),
+            "events": events_of(found),
             "artifacts": artifacts,
             "code": code,
             "has_code": found.files_deleted_at is None,
@@ -258,7 +261,7 @@ def _memory_text(job: Job) -> str:
 
 def _accelerators(job: Job) -> dict[str, int | None]:
     """Count the members that train, and those of a change under way; None: there is none."""
-    members = pages.members_by_phase(job)
+    members = members_by_phase(job)
     active = members.get(GenerationPhase.ACTIVE, 0)
     coming = members.get(GenerationPhase.SWITCHING, members.get(GenerationPhase.PREPARING))
     return {"num_active": active, "num_coming": coming if coming != active else None}
@@ -266,7 +269,7 @@ def _accelerators(job: Job) -> dict[str, int | None]:
 
 def _priority_text(job: Job) -> str:
     own = Tier(job.tier), job.priority
-    return priority_text(cluster_setting().policy, pages.priority_ranges(job), own)
+    return priority_text(cluster_setting().policy, priority_ranges(job), own)
 
 
 def _stop_text(job: Job) -> str:

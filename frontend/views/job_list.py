@@ -26,10 +26,11 @@ from jobs.exceptions import ControlPlaneError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, SavedFilter
 from jobs.query_values import whole_read
-from jobs.selectors import access, limits, pages
+from jobs.selectors import access, limits
 from jobs.selectors.comparison import COMPARED_LIMIT
 from jobs.selectors.job_filter import STATUS_GROUPS, JobFilter
 from jobs.selectors.job_order import DEFAULT_ORDER
+from jobs.selectors.job_rows import JobPage, job_page
 from jobs.services.cluster.saved_filters import NAME_LIMIT, filter_delete, filter_save
 from jobs.services.submission.many_jobs import JOBS_LIMIT
 from jobs.submission import PRIORITY_RANGE
@@ -75,7 +76,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
         metric = chosen["metric"][0][0] if chosen["metric"] else ""
         order = chosen["order"] or DEFAULT_ORDER
         parts = access.seen_parts(request.user)
-        page = pages.job_page(matching.qs, order=order, cursor=cursor, metric=metric, parts=parts)
+        page = job_page(matching.qs, order=order, cursor=cursor, metric=metric, parts=parts)
     query = {name: given.getlist(name) for name in given}
     own_limits = limits.limits_of(request.user.pk, is_admin=access.is_admin(request.user))
     projects = list(access.projects_visible_to(request.user)[:_PROJECTS_LIMIT])
@@ -126,7 +127,7 @@ def saved_filter(request: HttpRequest) -> HttpResponse:
     return redirect(f"{reverse('jobs')}?{query}".rstrip("?"))
 
 
-def _row(job: Job, page: pages.JobPage) -> tuple[Job, Any, float | None]:
+def _row(job: Job, page: JobPage) -> tuple[Job, Any, float | None]:
     progress = job_progress(job, page.steps_per_epoch[job.pk])
     return job, progress, page.best_values.get(job.pk)
 

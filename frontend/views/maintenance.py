@@ -20,7 +20,7 @@ from jobs.exceptions import InvalidInputError
 from jobs.models import Node
 from jobs.selectors import access, drains
 from jobs.selectors.maintenance import window_or_404, windows_open
-from jobs.selectors.pages import nodes
+from jobs.selectors.nodes import nodes_present
 from jobs.services.cluster.maintenance import LENGTH_LIMIT, window_cancel, windows_plan
 
 
@@ -54,7 +54,7 @@ class WindowForm(forms.Form):
 @require_http_methods(["GET", "HEAD", "POST"])
 def maintenance(request: HttpRequest) -> HttpResponse:
     """Show the windows to come; with POST plan windows, or show who would move."""
-    rows, is_post = nodes(request.user), request.method == "POST"
+    rows, is_post = nodes_present(request.user), request.method == "POST"
     if is_post:
         admin_or_404(request)
     given = request.POST if is_post else request.GET

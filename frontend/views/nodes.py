@@ -19,7 +19,9 @@ from frontend.figures.readings import MEASURES, ReadingLine, readings_figure
 from frontend.views.pages import figures_response
 from jobs.models import Node
 from jobs.query_values import whole_read
-from jobs.selectors import access, drains, pages
+from jobs.selectors import access, drains
+from jobs.selectors.cluster_map import NodeMap, cluster_map, with_use
+from jobs.selectors.nodes import node_events, node_stays
 from jobs.selectors.peer_filters import unfiltered_nodes
 from jobs.selectors.readings import measures_told, readings_between
 from jobs.services.cluster.cordons import Cordon
@@ -42,14 +44,12 @@ def node(request: HttpRequest, node_id: int) -> HttpResponse:
     found = node_or_404(request.user, node_id)
     now = timezone.now()
     window_s = window_of(request.GET, _DEFAULT_WINDOW_S)
-    maps = pages.with_use(pages.cluster_map(request.user, node_id=found.pk), now)
-    row = maps[0] if maps else pages.NodeMap(found, [])
+    maps = with_use(cluster_map(request.user, node_id=found.pk), now)
+    row = maps[0] if maps else NodeMap(found, [])
     since = now - datetime.timedelta(seconds=window_s)
     told = measures_told(found, since, now, MEASURES)
     names = [name for name in MEASURES if name in _ALWAYS or name in told]
-    events, has_older = pages.node_events(
-        found, request.user, whole_read(request.GET.get("before"))
-    )
+    events, has_older = node_events(found, request.user, whole_read(request.GET.get("before")))
     context: dict[str, Any] = {
         "lease_s": int(settings.LEASE_S),
         "row": row,
@@ -61,7 +61,7 @@ def node(request: HttpRequest, node_id: int) -> HttpResponse:
         "charts": [(name, _TITLES[name]) for name in names],
         "figures": None,
         "tables_query": urlencode({"tables": 1, "window": window_s}),
-        "stays": pages.node_stays(found, request.user),
+        "stays": node_stays(found, request.user),
         "events": events,
         "outcome": drains.drain_outcome(found, request.user, now),
     }

@@ -17,7 +17,9 @@ from django.views.decorators.http import require_safe
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus
 from frontend.charts import WINDOWS, overview_charts, window_of
 from jobs.models import ClusterSetting
-from jobs.selectors import pages
+from jobs.selectors.cluster_map import cluster_map
+from jobs.selectors.nodes import nodes_present
+from jobs.selectors.queue import live_jobs
 
 _TRAINING = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING})
 _WAITING = frozenset({JobStatus.VALIDATING, JobStatus.PENDING})
@@ -29,9 +31,9 @@ _MOST_EXPLAINED = 20
 @require_safe
 def overview(request: HttpRequest) -> HttpResponse:
     """Show the holders of accelerators, the waiting jobs with reasons, and charts of both."""
-    maps = pages.cluster_map(request.user)
-    nodes = pages.nodes(request.user)
-    jobs = pages.live_jobs(request.user)
+    maps = cluster_map(request.user)
+    nodes = nodes_present(request.user)
+    jobs = live_jobs(request.user)
     waiting = [job for job in jobs if job.status in _WAITING]
     training = [job for job in jobs if job.status in _TRAINING]
     window_s = window_of(request.GET)

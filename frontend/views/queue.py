@@ -25,9 +25,9 @@ from jobs.api.jobs.action_views import action_preview
 from jobs.exceptions import ControlPlaneError
 from jobs.models import Job
 from jobs.query_values import whole_read
-from jobs.selectors import pages
 from jobs.selectors.access import jobs_visible_to
 from jobs.selectors.policy_preview import policy_preview
+from jobs.selectors.queue import QUEUE_JOBS_AT_ONCE, QUEUE_ORDER, priority_ranges, queue_page
 from jobs.selectors.queue_places import places_moved
 from jobs.services.scheduling.policy import cluster_setting, policy_choose
 from jobs.services.submission.many_jobs import JOBS_LIMIT
@@ -81,20 +81,20 @@ def queue(request: HttpRequest) -> HttpResponse:
 
 
 def _page_context(number: int, given: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    jobs = pages.queue_page(number)
+    jobs = queue_page(number)
     setting = cluster_setting()
     policy = setting.policy
     return {
-        "rows": [_row(job, given, held) for job, held in jobs[: pages.QUEUE_JOBS_AT_ONCE]],
+        "rows": [_row(job, given, held) for job, held in jobs[:QUEUE_JOBS_AT_ONCE]],
         "page": number,
         "previous_page": number - 1,
-        "next_page": number + 1 if len(jobs) > pages.QUEUE_JOBS_AT_ONCE else None,
+        "next_page": number + 1 if len(jobs) > QUEUE_JOBS_AT_ONCE else None,
         "priorities": PRIORITY_RANGE,
         "tiers": TIERS,
         "policies": [(name, policy_summary(name)) for name in POLICIES],
         "policy": policy,
         "policy_version": setting.version,
-        "priority_text": priority_text(policy, pages.priority_ranges()),
+        "priority_text": priority_text(policy, priority_ranges()),
     }
 
 
@@ -160,7 +160,7 @@ def _changes_preview(
     request: HttpRequest, given: dict[int, dict[str, Any]]
 ) -> dict[str, Any] | None:
     """Compare changes with the jobs as they are now, and decide once as if they were made."""
-    found = jobs_visible_to(request.user).filter(pk__in=given).order_by(*pages.QUEUE_ORDER)
+    found = jobs_visible_to(request.user).filter(pk__in=given).order_by(*QUEUE_ORDER)
     rows = [row for row in (_row(job, given) for job in found) if row.changes]
     ended = [row.job for row in rows if row.job.status in ENDED_JOB_STATUSES]
     rows = [row for row in rows if row.job not in ended]

@@ -21,10 +21,10 @@ from frontend.figures.timeline import Bar, TimelineMark, timeline_figure
 from frontend.views.pages import figures_response
 from jobs.models import Accelerator
 from jobs.query_values import whole_read
-from jobs.selectors import pages
 from jobs.selectors.access import Person
 from jobs.selectors.cluster_timeline import Stay, TimelineEvent, timeline_between
 from jobs.selectors.filter_fields import UtcDateTimeField
+from jobs.selectors.nodes import nodes_present
 
 _DEFAULT_WINDOW_S = 3600
 _NAME_LENGTH = 18
@@ -99,7 +99,7 @@ def timeline(request: HttpRequest) -> HttpResponse:
         {
             "period": period,
             "windows": WINDOWS.items(),
-            "nodes": pages.nodes(request.user),
+            "nodes": nodes_present(request.user),
             "figures": figures,
             "tables_query": f"tables=1&{period.query}",
         },

@@ -10,7 +10,7 @@ from django.db.models import Q, QuerySet
 
 from jobs.exceptions import ConflictError, NotFoundError
 from jobs.models.jobs import LIVE_JOB_STATUSES, Job
-from jobs.selectors.pages import QUEUE_ORDER
+from jobs.selectors.queue import QUEUE_ORDER
 from jobs.submission import PRIORITY_RANGE
 
 #: Most jobs that a move changes.

@@ -17,9 +17,10 @@ from frontend.charts import overview_charts
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Accelerator, Allocation, Generation, Job, Project, ReadingBin
 from jobs.selectors.access import jobs_visible_to, seen_parts
+from jobs.selectors.cluster_map import cluster_map
 from jobs.selectors.cluster_timeline import timeline_between
 from jobs.selectors.job_order import jobs_slice
-from jobs.selectors.pages import QUEUE_JOBS_AT_ONCE, cluster_map, live_jobs
+from jobs.selectors.queue import QUEUE_JOBS_AT_ONCE, live_jobs
 from jobs.selectors.readings import measures_told
 from jobs.selectors.usage import UsageBy, usage_between
 from tests.frontend.world import World, make_job, make_sweep

@@ -11,7 +11,7 @@ from controlplane.core.policies import POLICIES, PRIORITY_USES, PriorityUse
 from controlplane.core.values.tiers import TIERS, Tier
 from frontend.text.priority_text import priority_text
 from jobs.models import ClusterSetting, Job
-from jobs.selectors.pages import PriorityRange, priority_ranges
+from jobs.selectors.queue import PriorityRange, priority_ranges
 from tests.core.snapshots import Speed, accelerators_make, job_make, snapshot_make
 from tests.frontend.world import World
 

@@ -41,9 +41,10 @@ from jobs.api.requests import (
 from jobs.exceptions import NotFoundError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ApiToken, AuditEntry, Node
-from jobs.selectors import pages, series
+from jobs.selectors import series
 from jobs.selectors.access import is_admin, node_for, projects_seen_by
-from jobs.selectors.audit_filter import AuditFilter
+from jobs.selectors.audit import AuditFilter
+from jobs.selectors.nodes import enrolment_tokens
 from jobs.selectors.peer_filters import unfiltered_nodes
 from jobs.selectors.readings import use_now
 from jobs.services.cluster.accounts import password_confirm
@@ -201,7 +202,7 @@ class EnrolmentTokens(APIView):
     )
     def get(self, _request: Request) -> Response:
         """List enrolment tokens that can still be used, newest first."""
-        rows = pages.enrolment_tokens(timezone.now())
+        rows = enrolment_tokens(timezone.now())
         return Response(EnrolmentTokenSerializer(rows, many=True).data)
 
     @extend_schema(request=None, responses={201: OpenApiTypes.OBJECT})

@@ -1,12 +1,16 @@
-"""Filter of the audit log, for REST and the page."""
+"""The audit log: its filter, for REST and the page, and pages of it."""
 
 from __future__ import annotations
 
 import django_filters
+from django.db.models import QuerySet
 
 from jobs.models import AuditAction, AuditEntry
 from jobs.selectors.filter_fields import TimeFilter
 from jobs.selectors.filter_form import FilterForm
+
+#: Rows of a page.
+PAGE_SIZE = 50
 
 
 class AuditFilter(django_filters.FilterSet):
@@ -27,3 +31,13 @@ class AuditFilter(django_filters.FilterSet):
         model = AuditEntry
         form = FilterForm
         fields = ("actor", "action", "object", "address")
+
+
+def audit_page(
+    entries: QuerySet[AuditEntry], before_id: int | None
+) -> tuple[list[AuditEntry], bool]:
+    """Read one page of audit entries, newest first; and whether there are older ones."""
+    if before_id is not None:
+        entries = entries.filter(pk__lt=before_id)
+    rows = list(entries.order_by("-pk")[: PAGE_SIZE + 1])
+    return rows[:PAGE_SIZE], len(rows) > PAGE_SIZE
