@@ -37,7 +37,7 @@ from jobs.selectors.cluster_map import cluster_map
 from jobs.selectors.code_text import code_text
 from jobs.selectors.comparison import COMPARED_LIMIT
 from jobs.selectors.estimates.memory import advice_text, job_memory_advice
-from jobs.selectors.expected_ends import expected_end_of
+from jobs.selectors.forecast import expected_end_of
 from jobs.selectors.forks import checkpoints_of
 from jobs.selectors.job_rows import events_of, generations_of, members_by_phase
 from jobs.selectors.log_lines import LEVEL_FILTERS

@@ -17,7 +17,7 @@ from jobs.models import Accelerator, Allocation, Event, Generation, Job, Node
 from jobs.models.audit import AuditAction
 from jobs.selectors.access import Person, jobs_visible_to
 from jobs.selectors.estimates.resize_history import WAS_RESIZED
-from jobs.selectors.expected_starts import decide_timed, next_cycle
+from jobs.selectors.next_cycle import decide_timed, next_cycle
 
 #: Most jobs of the record of a drain.
 RECORD_LIMIT = 500

@@ -19,8 +19,8 @@ from jobs.selectors.cluster import remaining_work
 from jobs.selectors.estimates.batch_sizes import accelerator_sizes
 from jobs.selectors.estimates.job import known_read
 from jobs.selectors.estimates.step_times import step_times_read
-from jobs.selectors.expected_starts import decide_timed, next_cycle
 from jobs.selectors.limits import share_factors
+from jobs.selectors.next_cycle import decide_timed, next_cycle
 from jobs.submission import Submission
 
 #: Id of the job in question, above every id of the database.

@@ -16,7 +16,7 @@ from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Plan, Snapshot
 from jobs.models import Job
 from jobs.selectors.cluster import cluster_snapshot
-from jobs.selectors.expected_starts import decide_timed, next_cycle
+from jobs.selectors.next_cycle import decide_timed, next_cycle
 
 #: Most jobs whose expected start is told; those that start first.
 STARTS_LIMIT = 20

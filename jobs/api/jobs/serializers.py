@@ -27,8 +27,7 @@ from jobs.selectors.access import Person, is_admin
 from jobs.selectors.best_metrics import best_metric_of
 from jobs.selectors.estimates.noise import noise_scale_of
 from jobs.selectors.estimates.nonfinite import nonfinite_warning
-from jobs.selectors.expected_ends import expected_end_of
-from jobs.selectors.forecast import forecast_of
+from jobs.selectors.forecast import expected_end_of, forecast_of
 from jobs.selectors.forks import LISTED_FORKS, forks_listed
 from jobs.selectors.reproducibility import Reproducibility, kinds_used, reproducibility_of
 from jobs.selectors.retention import files_expire_at

@@ -12,7 +12,7 @@ from controlplane.core.expected_starts import expected_starts, unknown_starts
 from jobs.models import ClusterSetting
 from jobs.models.resizes import BATCH_ACTOR
 from jobs.selectors.cluster import cluster_snapshot
-from jobs.selectors.expected_starts import decide_timed
+from jobs.selectors.next_cycle import decide_timed
 from jobs.selectors.policy_state import policy_state_read
 from jobs.services.lifecycle.events import event_add
 from jobs.services.scheduling.batch_sizes import batch_changes_plan

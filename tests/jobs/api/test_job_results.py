@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import EpochReport, Job, JobForecast
 from jobs.selectors.best_metrics import usual_metric
-from jobs.selectors.expected_ends import expected_end_of
+from jobs.selectors.forecast import expected_end_of
 from jobs.services.lifecycle.search_rows import metric_values_write
 from tests.jobs.world import World
 from tests.support.builders import at, job_make, steps_add

@@ -27,7 +27,7 @@ from jobs.models import (
 )
 from jobs.models.jobs import NUM_COLOURS
 from jobs.selectors.cluster import cluster_snapshot
-from jobs.selectors.expected_starts import decide_timed
+from jobs.selectors.next_cycle import decide_timed
 from jobs.services.scheduling.plans import plan_apply
 from jobs.services.submission.sweeps import sweep_pause
 from jobs.services.submission.validations import USER_RUNNING_PER_NODE, validations_start_waiting

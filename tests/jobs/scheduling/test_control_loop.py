@@ -19,7 +19,7 @@ from jobs.models import (
     JobForecast,
     Node,
 )
-from jobs.selectors.expected_ends import expected_end_of
+from jobs.selectors.forecast import expected_end_of
 from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.cluster.nodes import nodes_expire
 from jobs.services.reports.batches import batch_take

@@ -14,7 +14,7 @@ from controlplane.core.play import TimeRange
 from controlplane.core.values.lifecycle import JobStatus
 from controlplane.core.values.types import Snapshot
 from jobs.models import Job, JobForecast
-from jobs.selectors.expected_starts import decide_timed
+from jobs.selectors.next_cycle import decide_timed
 from jobs.services.scheduling import explanations
 from jobs.services.scheduling.explanations import reasons_save, unreadable_note
 from tests.support.builders import START, job_make, user_make

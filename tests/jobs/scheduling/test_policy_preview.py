@@ -28,7 +28,7 @@ PREVIEW = "/api/v1/jobs/actions/preview/"
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> TimedWorld:
     # On a slow machine, too, there is time for all decisions of the forecast.
-    monkeypatch.setattr("jobs.selectors.expected_starts.FORECAST_S", 600.0)
+    monkeypatch.setattr("jobs.selectors.next_cycle.FORECAST_S", 600.0)
     world = TimedWorld(1, 4, policy="priority")
     monkeypatch.setattr(timezone, "now", lambda: world.now)
     return world
