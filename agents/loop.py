@@ -20,7 +20,7 @@ from agents.session.client import ControlPlaneClient
 from agents.session.contact import EXIT_REMOVED, Contact, Fatal
 from agents.session.outbox import Outbox
 from agents.session.poller import WantedPoller
-from agents.session.registration import Introduction
+from agents.session.registration import Registration
 from agents.session.uploads import Uploads
 from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
@@ -81,16 +81,16 @@ class Agent:
             self._make_room,
             self._watchdog,
         )
-        self._introduction = Introduction(settings, state, self._client, host, accelerators)
+        self._registration = Registration(settings, state, self._client, host, accelerators)
         uploading = Background(settings.max_transfers, self.wake.set)
         self._uploads = Uploads(self._client, uploading, settings)
         self._readings = Readings(AcceleratorReader(accelerators), self.wake.set)
-        self._outbox = Outbox(self._introduction.boot_id, self._uploads, self._readings)
+        self._outbox = Outbox(self._registration.boot_id, self._uploads, self._readings)
         background = Background(1, self.wake.set)
         self._poller = WantedPoller(self._client, settings, self.wake.set)
         self._contact = Contact(
             self._client,
-            self._introduction,
+            self._registration,
             self._outbox,
             background,
             settings,
@@ -225,8 +225,8 @@ class Agent:
 
     def _take_over_node(self, now: float) -> None:
         """After an enrolment, end and delete the trainers of this agent's former node."""
-        if self._introduction.is_new_node:
-            self._introduction.is_new_node = False
+        if self._registration.is_new_node:
+            self._registration.is_new_node = False
             self._poller.newest = None
             self._foreign.extend(self.trainers.values())
             self.trainers.clear()

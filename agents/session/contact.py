@@ -19,7 +19,7 @@ from agents.session.client import (
     wished_wait_s,
 )
 from agents.session.outbox import InFlightBatch, Outbox
-from agents.session.registration import Introduction, RefusedError
+from agents.session.registration import RefusedError, Registration
 from agents.settings import AgentSettings
 from agents.supervision.trainer_handle import TrainerHandle
 from agents.supervision.validations import ValidationAttempt
@@ -61,7 +61,7 @@ class Contact:
     def __init__(
         self,
         client: ControlPlaneClient,
-        introduction: Introduction,
+        registration: Registration,
         outbox: Outbox,
         background: Background,
         settings: AgentSettings,
@@ -72,7 +72,7 @@ class Contact:
         self.heartbeat_s = LEAST_HEARTBEAT_S
         self.fatal: Fatal | None = None
         self._client = client
-        self._introduction = introduction
+        self._registration = registration
         self._outbox = outbox
         self._background = background
         self._settings = settings
@@ -80,7 +80,7 @@ class Contact:
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_cap_s)
         self._hello: Future[EnrolReply] | None = None
         self._sending: tuple[InFlightBatch, Future[BatchReply]] | None = None
-        self._is_introduced = False
+        self._is_registered = False
         self._not_before = 0.0
         self._refused_since: float | None = None
         self._conflict_since: float | None = None
@@ -107,8 +107,8 @@ class Contact:
         # The loop handles a new node identity before the first batch is sent under it.
         if self.fatal or was_saying_hello or not self.is_idle or now < self._not_before:
             return stale
-        if not self._is_introduced or self.reply is None:
-            self._hello = self._background.start("hello", self._introduction.introduce)
+        if not self._is_registered or self.reply is None:
+            self._hello = self._background.start("hello", self._registration.register)
         elif self._outbox.is_due(now, self.heartbeat_s, trainers, validations, wanted_version):
             in_flight = self._outbox.next_batch(now, trainers, validations, wanted_version)
             batch = in_flight.batch
@@ -121,32 +121,32 @@ class Contact:
             hello, self._hello = self._hello, None
             error = hello.exception()
             if error is None:
-                self._introduced(hello.result())
+                self._registered(hello.result())
             else:
                 self._hello_failed(now, error)
         if self._sending is not None and self._sending[1].done():
             (in_flight, call), self._sending = self._sending, None
             error = call.exception()
             if error is None:
-                self._relax()
+                self._answered()
                 reply = call.result()
                 self._outbox.accept(in_flight, reply.report_every_s)
                 return reply.stale
             self._batch_failed(now, in_flight, error)
         return ()
 
-    def _introduced(self, reply: EnrolReply) -> None:
+    def _registered(self, reply: EnrolReply) -> None:
         if self.reply is None:
             log.info("node %d, heartbeat every %g s", reply.node_id, reply.heartbeat_s)
         self.reply = reply
         # A control plane that was away grants one lease before it counts silence again.
         self._backoff.cap_s = min(self._settings.backoff_cap_s, reply.lease_s / TRIES_IN_A_LEASE)
         self.heartbeat_s = min(max(reply.heartbeat_s, LEAST_HEARTBEAT_S), reply.lease_s / 2)
-        self._is_introduced = True
+        self._is_registered = True
         self._conflict_since = None
-        self._relax()
+        self._answered()
 
-    def _relax(self) -> None:
+    def _answered(self) -> None:
         if self._backoff.failures:
             log.info("the control plane answers again")
             self._on_return()
@@ -163,7 +163,7 @@ class Contact:
 
     def _conflict(self, now: float, error: ConflictResponseError) -> None:
         """Handle another live agent: wait for its lease to end, or end if this agent had one."""
-        known = self.reply or self._introduction.stored()
+        known = self.reply or self._registration.stored()
         wait_s = LEASES_TO_WAIT * known.lease_s if known and self.reply is None else 0.0
         if self._conflict_since is None:
             self._conflict_since = now
@@ -180,7 +180,7 @@ class Contact:
     def _batch_failed(self, now: float, in_flight: InFlightBatch, error: BaseException) -> None:
         if isinstance(error, ConflictResponseError):
             log.warning("the lease was lost, saying hello again: %s", error)
-            self._is_introduced = False
+            self._is_registered = False
             self._not_before = now + self._backoff.next_delay_s()
             return
         is_batch_refused = isinstance(error, RequestRefusedError) and error.status in _BATCH_REFUSED

@@ -23,7 +23,7 @@ class RefusedError(Exception):
     """The agent cannot continue; the message states the reason and the fix."""
 
 
-class Introduction:
+class Registration:
     """Describes this node to the control plane, and stores the credentials received.
 
     Attributes:
@@ -55,7 +55,7 @@ class Introduction:
         """
         return self._state.credentials(self._settings.server)
 
-    def introduce(self) -> EnrolReply:
+    def register(self) -> EnrolReply:
         """Send HELLO with the stored token, enrolling first if necessary.
 
         Raises:
