@@ -65,6 +65,7 @@ def test_rounds_that_keep_no_trial_change_nothing(run: Run) -> None:
     assert (beside.steps, beside.is_reached) == (alone.steps, True)
 
 
+@pytest.mark.nightly  # its arithmetic is tried above, the trials in tests/agents
 def test_a_job_with_a_bad_rate_goes_on_with_a_good_trial(run: Run) -> None:
     found = run(1e-6, 0.5, 1.0)
     assert found.is_reached

@@ -153,7 +153,9 @@ def test_a_job_that_ends_with_epochs_reports_no_steps_without_examples() -> None
     assert f"640 examples in {2**40 - 10} steps" in message
 
 
-@pytest.mark.parametrize("num_reports", [3, OVERLAPS_LIMIT, OVERLAPS_LIMIT + 1])
+@pytest.mark.parametrize(
+    "num_reports", [3, pytest.param(OVERLAPS_LIMIT, marks=pytest.mark.nightly), OVERLAPS_LIMIT + 1]
+)
 def test_one_report_fills_few_gaps_between_others(num_reports: int) -> None:
     """A job may leave out every second step for hours, and then report all of them at once."""
     world, job = TimedWorld(1, 2), timed_job(stop_kind="epochs", stop_limit=500)

@@ -51,6 +51,7 @@ from tests.agents.conftest import wait_until
 from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane
 from tests.agents.trainer.local_jobs import PLAIN_JOB, local_job
 from tests.security import intruder
+from tests.support.cases import pairs
 from tests.support.reachable import reachable_command, root_needed
 
 FAKE, REAL = "tests.agents.agent_process", "agents"
@@ -161,8 +162,9 @@ def goes_on(plane: ControlPlane, job_id: int, slot: int) -> None:
     wait_until(lambda: steps(plane, job_id, slot) > before + 3)
 
 
-@pytest.mark.parametrize("way", ["--fork-servers", "--no-fork-servers"])
-@pytest.mark.parametrize("agent", ["container", "unit"])
+@pytest.mark.parametrize(
+    ("agent", "way"), pairs(["container", "unit"], ["--fork-servers", "--no-fork-servers"])
+)
 def test_a_job_reaches_nothing_and_leaves_nothing(
     agents: IsolatedAgents, plane: ControlPlane, way: str, agent: str
 ) -> None:

@@ -181,7 +181,12 @@ def test_the_option_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "seconds"), [("fifo", 0.1), ("goodput_fair", 8.0), ("weighted_fair", 0.1)]
+    ("policy", "seconds"),
+    [
+        ("fifo", 0.1),
+        ("goodput_fair", 8.0),
+        pytest.param("weighted_fair", 0.1, marks=pytest.mark.nightly),
+    ],
 )
 def test_work_lost_faster_than_done_ends_with_the_option(policy: str, seconds: float) -> None:
     """Every start takes 10 s, and no node stays for so long: no step is ever saved."""

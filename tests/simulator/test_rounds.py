@@ -93,7 +93,13 @@ def test_places_obey_a_policy_that_chooses_nodes() -> None:
 
 
 @needs_traces
-@pytest.mark.parametrize(("policy", "published"), [("tiresias", 3469.69375), ("optimus", 5301.875)])
+@pytest.mark.parametrize(
+    ("policy", "published"),
+    [
+        ("tiresias", 3469.69375),
+        pytest.param("optimus", 5301.875, marks=pytest.mark.nightly),
+    ],
+)
 def test_workload_6_as_published(policy: str, published: float) -> None:
     folder = TRACES / "pollux"
     jobs = pollux_workload(folder / "workload-6.csv", profiles_read(folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import resource
 import shutil
 import time
@@ -19,6 +20,7 @@ from controlplane.core.protocol.wire import ReportKind
 from tests.agents.builders import membership, wanted_trainer
 from tests.agents.conftest import DrivenAgent, trainers_below
 from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane
+from tests.support.cases import pairs
 
 Drive = Callable[..., DrivenAgent]
 
@@ -45,14 +47,18 @@ def test_trainers_go_on_while_the_control_plane_is_away_and_nothing_is_lost(
     assert max(len(batch.reports) for batch in plane.batches[before:]) <= MAX_ITEMS
 
 
-@pytest.mark.parametrize("retry_after", ["3600", "9" * 400])
-@pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize("path", ["hello/", "reports/", "wanted/", "jobs/1/code/", "jobs/1/files/"])
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    pairs(
+        ["hello/", "reports/", "wanted/", "jobs/1/code/", "jobs/1/files/"],
+        itertools.product([429, 503], ["3600", "9" * 400]),
+    ),
+)
 def test_no_proxy_makes_an_agent_wait_for_longer_than_it_does_by_itself(
-    plane: ControlPlane, drive: Drive, path: str, status: int, retry_after: str
+    plane: ControlPlane, drive: Drive, path: str, answer: tuple[int, str]
 ) -> None:
     """A wait of an hour would cost the node its lease, and jobs what they train there."""
-    plane.refuse_with[path], plane.retry_after = status, retry_after
+    plane.refuse_with[path], plane.retry_after = answer
     plane.want(wanted_trainer(plane))
     driven = drive()
     if path == "jobs/1/files/":

@@ -18,6 +18,7 @@ from controlplane.core.policies.goodput_fair.counts import NEW_OWED_S, OWED_S
 from controlplane.core.policies.goodput_fair.policy import goodput_fair
 from controlplane.core.values.types import Accelerator, Job, Snapshot
 from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make
+from tests.support.cases import pairs
 
 CYCLE_S, NUM_CYCLES = 5.0, 50
 
@@ -81,12 +82,14 @@ def resizes_over_time(snapshot: Snapshot, power: float, num_errors: int, seed: i
 @pytest.mark.parametrize(
     ("num_errors", "most"), [(1, 3), (17, 8)], ids=["as a whole", "each count"]
 )
-@pytest.mark.parametrize("power", [0.6, 0.9])
-@pytest.mark.parametrize(("sizes", "num_jobs"), [((4,), 3), ((2, 2), 3), ((4, 4, 4, 4), 5)])
+@pytest.mark.parametrize(
+    ("cluster", "power"), pairs([((4,), 3), ((2, 2), 3), ((4, 4, 4, 4), 5)], [0.6, 0.9])
+)
 def test_errors_of_measurements_hardly_move_anybody(
-    sizes: tuple[int, ...], num_jobs: int, power: float, num_errors: int, most: int
+    cluster: tuple[tuple[int, ...], int], power: float, num_errors: int, most: int
 ) -> None:
     """At most so many changes a job in four minutes, however the errors fall."""
+    sizes, num_jobs = cluster
     jobs = [
         replace(job_make(i, most=16), remaining_examples=50_000.0 * i)
         for i in range(1, num_jobs + 1)

@@ -98,7 +98,9 @@ def stream(work: float, weight: float = 1.0) -> Callable[[int, float], Job]:
     return lambda number, now: job_of(number, work, now, weight=weight, most=4)
 
 
-@pytest.mark.parametrize(("weight", "fair_s"), [(1.0, 3600.0), (4.0, 16_000.0)])
+@pytest.mark.parametrize(
+    ("weight", "fair_s"), [(1.0, 3600.0), pytest.param(4.0, 16_000.0, marks=pytest.mark.nightly)]
+)
 def test_job_that_needs_the_whole_cluster_starts_in_its_fair_time(
     weight: float, fair_s: float
 ) -> None:

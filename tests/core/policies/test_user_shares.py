@@ -26,6 +26,7 @@ from tests.core.snapshots import (
     snapshot_make,
     snapshots,
 )
+from tests.support.cases import pairs
 
 #: Policies whose accelerators are in proportion to claims at once.
 PROPORTIONAL = [name for name in sorted(SHARING) if name in ("pollux", "sia", "weighted_fair")]
@@ -126,8 +127,7 @@ def test_decisions_among_users_are_sound_and_come_to_rest(
 
 
 @pytest.mark.parametrize("num_jobs", NUM_JOBS)
-@pytest.mark.parametrize("size", [8, 13, 16])
-@pytest.mark.parametrize("name", PROPORTIONAL)
+@pytest.mark.parametrize(("name", "size"), pairs(PROPORTIONAL, [8, 13, 16]))
 def test_many_jobs_get_no_more_than_one(name: str, size: int, num_jobs: int) -> None:
     """Also where the many jobs came first and the minima of all of them fill the cluster."""
     jobs = [*owned(1, *range(1, num_jobs + 1)), *owned(2, 9, at=1.0)]

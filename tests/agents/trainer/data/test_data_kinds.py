@@ -18,6 +18,7 @@ from agents.trainer.step.prefetch import JobData
 from tests.agents.trainer.data_kinds import KINDS, Batches, Items, Parts, examples_of, num_rows
 from tests.agents.trainer.step import test_functions
 from tests.agents.trainer.step.test_functions import EpochByVirtualNodes
+from tests.support.cases import some
 
 HERE = Path(__file__).parent
 DTYPES = ("float64", "float32", "float16", "int64", "int32", "uint8", "bool")
@@ -225,7 +226,7 @@ CASES: dict[str, tuple[Callable[[], keras.Model], Parts]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", some(CASES, ("plain", "weights for all outputs")))
 def test_every_kind_trains_the_same_bits(case: str) -> None:
     build, parts = CASES[case]
     keras.utils.set_random_seed(4)

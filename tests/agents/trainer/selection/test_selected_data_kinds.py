@@ -29,6 +29,7 @@ from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import ReductionMode, StopCondition, StopKind
 from tests.agents.trainer.data_kinds import KINDS, Parts, num_rows
 from tests.agents.trainer.local_jobs import membership_of, training_spec
+from tests.support.cases import some
 
 NUM, BATCH, DATA_BATCH = 43, 10, 6
 SELECTION = SelectionSpec(
@@ -138,7 +139,17 @@ def expected(rig: Rig) -> str:
     return rig.digest(rig.parts)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+#: Each is like another kind.
+NIGHTLY = (
+    "list of examples",
+    "list with plain numbers",
+    "deque",
+    "object",
+    "PyDataset",
+)
+
+
+@pytest.mark.parametrize("kind", some(KINDS, NIGHTLY))
 def test_a_selecting_job_trains_the_same_bits_on_every_kind_of_data(
     kind: str, rig: Rig, expected: str
 ) -> None:

@@ -253,10 +253,9 @@ def all_variables(model: keras.Model) -> list[Any]:
     return [*model.variables, *model.optimizer.variables]
 
 
-#: Cases that `test_same_as_keras` has not.
+#: Cases that neither `test_same_as_keras` nor tests/conformance has.
 ONLY_HERE = (
     "sample weights",
-    "sgd with momentum",
     "one value for a batch",
     "weights assigned by a layer",
 )

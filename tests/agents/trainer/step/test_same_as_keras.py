@@ -24,6 +24,7 @@ from controlplane.core.protocol.wire import (
     TrainingSpec,
 )
 from tests.agents.trainer.job_texts import SMALL_NETWORK
+from tests.support.cases import some
 
 BATCH_SIZE, EPOCHS = 11, 2
 
@@ -309,7 +310,19 @@ def trained_by_keras(job: LoadedJob) -> list[dict[str, float]]:
     return [{name: values[epoch] for name, values in history.items()} for epoch in range(EPOCHS)]
 
 
-@pytest.mark.parametrize("name", [*JOBS, *IN_ONE_SLICE])
+#: Each of these has a case in tests/conformance, or is like another one here.
+NIGHTLY = (
+    "add_loss and an activity regulariser",
+    "decay, global clipping, averaged weights and a schedule",
+    "weights per time step",
+    "a list of metrics of one's own",
+    "inputs in a named tuple",
+    "a model that build has trained before",
+    "scales of float8, of numbers that are as large in every slice",
+)
+
+
+@pytest.mark.parametrize("name", some([*JOBS, *IN_ONE_SLICE], NIGHTLY))
 def test_virtual_nodes_train_what_fit_trains(name: str, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "job.py").write_text(HEAD + textwrap.dedent((JOBS | IN_ONE_SLICE)[name]))

@@ -9,6 +9,7 @@ import pytest
 from agents.trainer.validate import run
 from agents.trainer.validate.trial_steps import StepFacts
 from tests.agents.trainer.trial_jobs import returning, validated, warnings_of
+from tests.support.cases import some
 
 ACCEPTED = {
     "dropout and batch normalisation": returning(
@@ -194,16 +195,11 @@ TRAINED_TOO = {
     "mixed precision with a loss scale",
     "frozen layers and constraints",
     "a compute_loss of one's own",
+    "class weights, AUC and weighted metrics",
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.nightly if name in TRAINED_TOO else ())
-        for name in ACCEPTED
-    ],
-)
+@pytest.mark.parametrize("name", some(ACCEPTED, TRAINED_TOO))
 def test_what_a_compiled_model_can_say_is_accepted(name: str, tmp_path: Path) -> None:
     report = validated(tmp_path, ACCEPTED[name])
     assert report.ok, f"{report.code}: {report.message}\n{report.traceback}"

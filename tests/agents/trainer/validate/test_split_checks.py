@@ -13,6 +13,7 @@ from keras import ops
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import model_build, model_layers
 from agents.trainer.validate.split_checks import splitting_check
+from tests.support.cases import pairs
 
 Function = Callable[[Any, Any], Any]
 NUM_EXAMPLES = 256
@@ -87,16 +88,14 @@ def model_of(
     return model, examples
 
 
-@pytest.mark.parametrize("last", [(), (Noise,)], ids=["fixed", "random"])
-@pytest.mark.parametrize("loss", OF_A_BATCH)
+@pytest.mark.parametrize(("loss", "last"), pairs(OF_A_BATCH, [(), (Noise,)]))
 def test_a_loss_of_a_whole_batch_is_refused(loss: Function, last: tuple[Any, ...]) -> None:
     with pytest.raises(JobCodeError, match="not the mean over its parts") as caught:
         splitting_check(*model_of(loss, last=tuple(layer() for layer in last)))
     assert caught.value.code == "loss_not_additive"
 
 
-@pytest.mark.parametrize("last", [(), (Noise,)], ids=["fixed", "random"])
-@pytest.mark.parametrize("loss", OF_EACH)
+@pytest.mark.parametrize(("loss", "last"), pairs(OF_EACH, [(), (Noise,)]))
 def test_a_loss_of_each_example_is_accepted(loss: Function, last: tuple[Any, ...]) -> None:
     model, examples = model_of(loss, ["mae"], tuple(layer() for layer in last))
     assert splitting_check(model, examples) == []
@@ -236,8 +235,7 @@ def test_what_mixes_examples_in_training_alone_is_refused(name: str) -> None:
     assert caught.value.code == "loss_not_additive"
 
 
-@pytest.mark.parametrize("layer", WITH_STATE)
-@pytest.mark.parametrize("name", MIXING)
+@pytest.mark.parametrize(("name", "layer"), pairs(MIXING, WITH_STATE))
 def test_what_mixes_examples_beside_state_is_refused(name: str, layer: str) -> None:
     model, examples = trained_only(name, MIXING, WITH_STATE[layer]())
     with pytest.raises(JobCodeError, match=r", in training\) is not the mean") as caught:
@@ -246,8 +244,7 @@ def test_what_mixes_examples_beside_state_is_refused(name: str, layer: str) -> N
     assert all(each.trainable for each in model_layers(model))
 
 
-@pytest.mark.parametrize("layer", WITH_STATE)
-@pytest.mark.parametrize("name", SEPARATE)
+@pytest.mark.parametrize(("name", "layer"), pairs(SEPARATE, WITH_STATE))
 def test_what_changes_each_example_beside_state_is_accepted(name: str, layer: str) -> None:
     assert splitting_check(*trained_only(name, SEPARATE, WITH_STATE[layer]())) == []
 
