@@ -80,7 +80,7 @@ def _sentences(snapshot: Snapshot, allocation: Allocation) -> dict[JobId, str]:
 
 
 def _waiting_text(wanted: tuple[AcceleratorId, ...], blocked: tuple[AcceleratorId, ...]) -> str:
-    return f"{len(blocked)} of these {len(wanted)} are in use until other jobs have left them."
+    return f"Other jobs still have to leave {len(blocked)} of these {len(wanted)}."
 
 
 def _shunned_text(wanted: tuple[AcceleratorId, ...], rest: tuple[AcceleratorId, ...]) -> str:

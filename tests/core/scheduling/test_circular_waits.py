@@ -45,7 +45,7 @@ def test_jobs_shrink_before_any_stops() -> None:
     assert resize.job_id == 1
     assert resize.wanted == (4,)
     assert resize.reason == (
-        "Gets y. 4 of these 4 are in use until other jobs have left them. Gives up 3 of 4 "
+        "Gets y. Other jobs still have to leave 4 of these 4. Gives up 3 of 4 "
         "accelerators first, because jobs that are to swap places would wait for each other."
     )
     second = plan_between(after(swap(), first), SWAPPED)

@@ -146,7 +146,7 @@ def test_what_is_about_to_be_free_for_a_lost_trainer_is_waited_for(name: str) ->
     )
     plan = decide(short, name)
     assert (plan.resizes, plan.waiting) == ((), {1: (4,)})
-    assert "1 of these 4 are in use until other jobs have left them" in plan.reasons[1]
+    assert "Other jobs still have to leave 1 of these 4" in plan.reasons[1]
     freed = dataclasses.replace(short, releasing=frozenset(), carried=plan.carried)
     (resize,) = decide(freed, name).resizes
     assert (resize.job_id, set(resize.wanted)) == (1, {1, 2, 3, 4})
