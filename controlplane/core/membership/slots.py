@@ -110,11 +110,13 @@ def membership_next(
 ) -> tuple[Membership, int]:
     """Build the membership of a new generation; return it with the job's new `next_slot`.
 
-    Trainers that stay keep their slots and their seniority. The leader stays if it can; when it
-    leaves, the most senior trainer succeeds it and every trainer re-initialises.
+    Trainers that stay keep their slots and their seniority, new ones follow in the order of
+    `wanted`. The leader stays if it can; when it leaves, the most senior trainer succeeds it and
+    every trainer re-initialises.
 
     Args:
-        wanted: accelerators of the generation; empty means save and stop.
+        wanted: accelerators of the generation, those of the job's own kind before lent ones; empty
+            means save and stop.
         places: every accelerator of the cluster, `wanted` included.
         step_times: step time of each accelerator, as far as known; virtual nodes are spread evenly
             unless all are known and an uneven split is faster.
@@ -136,7 +138,7 @@ def membership_next(
         slots, missing = _slots_assign(history, wanted, places, cluster_addresses)
         assert not missing, f"no slot declared for accelerators {missing}"
     seniority = {member.slot: rank for rank, member in enumerate(active.members if active else ())}
-    ordered = sorted(wanted, key=lambda a: (seniority.get(slots[a], len(seniority)), slots[a]))
+    ordered = sorted(wanted, key=lambda one: seniority.get(slots[one], len(seniority)))
     if counts is None:
         speeds = [(step_times or {}).get(accelerator) for accelerator in ordered]
         mapping = mapping_for(num_virtual_nodes, speeds, exchange) if ordered else ()

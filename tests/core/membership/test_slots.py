@@ -108,6 +108,14 @@ def test_stop_keeps_a_source_to_write_the_checkpoint() -> None:
     assert (stop.members, stop.leader_slot, stop.source_slot) == ((), None, old.leader_slot)
 
 
+def test_a_job_that_starts_again_is_led_by_its_first_accelerator() -> None:
+    """Slots declared for the others may be lower ones: here that of 20, which is lent."""
+    life = Life()
+    life.resize(20, 10)
+    life.resize()
+    assert life.resize(10, 20).members[0].node_id == 1
+
+
 def test_coming_back_often_makes_a_new_declaration() -> None:
     life = Life()
     first = life.resize(10)
