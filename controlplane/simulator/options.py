@@ -161,8 +161,8 @@ def projects_parse(text: str | None, kinds: Mapping[str, int]) -> list[tuple[flo
         kinds: accelerators of the cluster, by kind.
 
     Raises:
-        ValueError: a project is not written so, a limit is below its guarantee, a kind is unknown
-            or guaranteed beyond what there is, or the shares exceed 1 together.
+        ValueError: a project is not written so, a limit is below its guarantee, a kind is unknown,
+            more is guaranteed than there is, or the shares exceed 1 together.
     """
     try:
         found = [_project_parse(part) for part in text.split(",")] if text else []
@@ -187,6 +187,12 @@ def projects_parse(text: str | None, kinds: Mapping[str, int]) -> list[tuple[flo
                 f"--projects: {kind}: the cluster has {kinds[kind]}, {number} are guaranteed; "
                 "guarantee less of it, or simulate more nodes"
             )
+    total = sum(max(quota.guaranteed, sum(quota.guaranteed_by_kind.values())) for _, quota in found)
+    if total > sum(kinds.values()):
+        raise ValueError(
+            f"--projects: the cluster has {sum(kinds.values())}, {total} are guaranteed; guarantee "
+            "less, or simulate more nodes"
+        )
     return found
 
 

@@ -61,7 +61,7 @@ def test_a_job_that_its_project_never_lets_start_is_refused() -> None:
 
 def test_shares_of_jobs_are_drawn_independently_of_tiers() -> None:
     jobs = workload(*(job(f"job-{number}") for number in range(40)))
-    projects = projects_parse("0.5:8-16,0.3:4", {})
+    projects = projects_parse("0.5:8-16,0.3:4", {"a100": 12})
     drawn = projects_draw(jobs, projects, seed=1)
     assert Counter(row.project for row in drawn.jobs) == {1: 20, 2: 12, None: 8}
     assert drawn.projects == {1: ProjectQuota(8, 16), 2: ProjectQuota(4)}
@@ -101,9 +101,10 @@ def test_quotas_of_kinds_are_read() -> None:
         ("0.5:4:v100=0-0", "v100: no node has this kind; give one of a100, t4"),
         ("0.5:4:a100=9", "a100: the cluster has 8, 9 are guaranteed"),
         ("0.5:4:t4=5,0.5:4:t4=4", "t4: the cluster has 8, 9 are guaranteed"),
+        ("0.5:9,0.5:0:t4=8", "the cluster has 16, 17 are guaranteed"),
     ],
 )
-def test_kinds_that_a_cluster_lacks_are_refused(text: str, words: str) -> None:
+def test_what_a_cluster_lacks_is_refused(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=f"--projects: {words}"):
         projects_parse(text, {"a100": 8, "t4": 8})
 
