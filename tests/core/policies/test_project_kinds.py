@@ -245,6 +245,42 @@ def test_guarantees_of_the_same_accelerators_are_not_given_in_turns(name: str) -
     assert decide(rested(snapshot, name), name).resizes == ()
 
 
+def _decided_kind() -> Snapshot:
+    """Among all jobs, job 2 is given 3 fast ones; its group is to have 3 slow ones besides."""
+    jobs = [
+        job_make(1, most=6, kinds="slow"),
+        replace(job_make(2), project=VISION),
+        replace(job_make(3, most=7, at=9.0), project=VISION),
+    ]
+    cluster = accelerators_make("slow slow slow slow", "fast fast fast")
+    quota = ProjectQuota(guaranteed=2, guaranteed_by_kind={"slow": 3, "fast": 1})
+    snapshot = snapshot_make(cluster, *jobs, held={3: (1, 2, 3), 1: (4,)})
+    return replace(snapshot, projects={VISION: quota})
+
+
+def _idle_kind() -> Snapshot:
+    """Job 1 does not fit on fast ones beside job 2, which could use all of the slow ones."""
+    jobs = [
+        replace(job_make(1, least=3, most=7, kinds="fast"), project=VISION, user=1),
+        replace(job_make(2, most=5), project=VISION, user=1),
+        replace(job_make(3, most=1, kinds="slow", at=9.0), project=VISION),
+        job_make(4, most=3, kinds="slow"),
+    ]
+    cluster = accelerators_make("slow slow slow", "fast " * 6)
+    quota = ProjectQuota(guaranteed=6, limit=8, user_limit=3, limit_by_kind={"fast": 4})
+    snapshot = snapshot_make(cluster, *jobs, held={2: (1, 2), 4: (3,)})
+    return replace(snapshot, projects={VISION: quota})
+
+
+@pytest.mark.parametrize(
+    ("name", "snapshot"),
+    [("tiresias", _decided_kind()), ("optimus", _idle_kind())],
+)
+def test_what_a_group_gets_does_not_follow_what_it_holds(name: str, snapshot: Snapshot) -> None:
+    """The group was given one thing and another in turns."""
+    assert decide(rested(snapshot, name), name).resizes == ()
+
+
 @every_policy
 def test_a_guarantee_starts_on_what_another_group_leaves_idle(name: str) -> None:
     """The job of no project moved to the idle one in each cycle, and the other one waited."""

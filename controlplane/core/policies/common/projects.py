@@ -81,6 +81,7 @@ class _Frame:
         self._reasons: dict[JobId, Reason | str] = {}
         self._wanted: dict[str, int] = {}
         self._wanted_by_kind: dict[str, dict[str, int]] = {}
+        self._counts: dict[str, dict[str, int]] = {}
         self._decided: dict[tuple[str, frozenset[AcceleratorId]], DecidedPart] = {}
 
     def decide(self, groups: Sequence[QuotaGroup]) -> Decision:
@@ -213,11 +214,13 @@ class _Frame:
                 for job in group.jobs
             )
             if is_over or is_short or is_full or group.most(got) < got:
-                counts = (
-                    group.most(max(given[kind], wanted.get(kind, 0)), kind)
+                counts = {
+                    kind: group.most(max(given[kind], wanted.get(kind, 0)), kind)
                     for kind in {*given, *wanted}
-                )
-                found[group.key] = group.most(max(self._wanted[group.key], sum(counts)))
+                }
+                total = sum(counts.values())
+                found[group.key] = group.most(max(self._wanted[group.key], total))
+                self._counts[group.key] = counts
         return found
 
     def _is_kept_waiting(self, job: Job, group: QuotaGroup, given: Counter[str]) -> bool:
@@ -253,7 +256,9 @@ class _Frame:
             counts: Mapping[str, int], groups: Mapping[str, QuotaGroup]
         ) -> dict[str, list[AcceleratorId]]:
             rows = list(groups.values())
-            return accelerators_choose(pools, rows, counts, self._wanted, self._wanted_by_kind)
+            return accelerators_choose(
+                pools, rows, counts, self._wanted, self._wanted_by_kind, self._counts
+            )
 
         def decided(choice: Mapping[str, list[AcceleratorId]]) -> dict[str, DecidedPart]:
             return {key: self._part(whole, by_key[key], row) for key, row in choice.items()}
@@ -273,14 +278,17 @@ class _Frame:
     def _narrowed(self, group: QuotaGroup, part: DecidedPart, budget: int) -> QuotaGroup | None:
         """Limit a group to what it uses of the kinds of which its part leaves some idle.
 
-        None: no job waits that accepts only other kinds and fits in the rest of its budget.
+        None: no job has fewer of another kind than it can use, nor waits for one and fits in the
+        rest of its budget.
         """
         idle = {one.kind for one in part.snapshot.accelerators if one.id not in part.taken}
         others = self._capacity.keys() - idle
         room = budget - part.total
+        shares = part.decision.shares
         if not idle or not any(
-            job.id not in part.decision.shares
-            and job.min_accelerators <= room
+            shares[job.id].kind in others and shares[job.id].total < job.max_accelerators
+            if job.id in shares
+            else job.min_accelerators <= room
             and not any(job.accepts(kind) for kind in idle)
             and any(job.accepts(kind) for kind in others)
             for job in group.jobs
@@ -372,7 +380,7 @@ class _Frame:
             budget = {group.key: part.total + room}
             by_kind = {group.key: self._wanted_by_kind[group.key]}
             pools = Pools(offered, [group], self._need)
-            chosen = accelerators_choose(pools, [group], budget, {}, by_kind)
+            chosen = accelerators_choose(pools, [group], budget, {}, by_kind, {})
             more = self._part(whole, group, chosen[group.key])
             if more.total > part.total:
                 found[group.key] = more

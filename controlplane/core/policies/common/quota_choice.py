@@ -20,6 +20,7 @@ def accelerators_choose(
     budgets: Mapping[str, int],
     guaranteed: Mapping[str, int],
     guaranteed_by_kind: Mapping[str, Mapping[str, int]],
+    decided: Mapping[str, Mapping[str, int]],
 ) -> dict[str, list[AcceleratorId]]:
     """Choose accelerators for groups, which take turns, one accelerator each.
 
@@ -27,18 +28,20 @@ def accelerators_choose(
     limit of it.
 
     A group first takes what its jobs need of what they hold of their own kind, then all that they
-    hold of it. Then it prefers kinds of which there are as many as it may have, of these the kinds
-    that it has chosen, where none of its jobs waits those that they hold, then those of which it
-    holds or finds free as many. Of a kind it prefers those lent to its jobs, where none waits, then
-    free ones, then those of jobs outside of all groups; among like ones, those on its nodes.
+    hold of it. Then it prefers kinds of which it has fewer than the policy gave it among all jobs,
+    then those of which there are as many as it may have, of these the kinds that it has chosen,
+    where none of its jobs waits those that they hold, then those of which it holds or finds free as
+    many. Of a kind it prefers those lent to its jobs, where none waits, then free ones, then those
+    of jobs outside of all groups; among like ones, those on its nodes.
 
     Args:
         pools: those of a snapshot and the same groups.
         budgets: key of a group -> accelerators that it is to have; fewer where there are no more.
         guaranteed: key of a group -> those of them that come before the budgets of others.
         guaranteed_by_kind: key of a group -> kind -> those that come before all others.
+        decided: key of a group -> kind -> those that the policy gave it among all jobs.
     """
-    choice = _Choice(pools, groups, budgets)
+    choice = _Choice(pools, groups, budgets, decided)
     for kind in sorted({kind for row in guaranteed_by_kind.values() for kind in row}):
         choice.extend({key: row.get(kind, 0) for key, row in guaranteed_by_kind.items()}, kind)
     choice.extend(guaranteed)
@@ -50,12 +53,17 @@ class _Choice:
     """Accelerators chosen for groups so far, in turns."""
 
     def __init__(
-        self, pools: Pools, groups: Sequence[QuotaGroup], budgets: Mapping[str, int]
+        self,
+        pools: Pools,
+        groups: Sequence[QuotaGroup],
+        budgets: Mapping[str, int],
+        decided: Mapping[str, Mapping[str, int]],
     ) -> None:
         self.chosen: dict[str, list[AcceleratorId]] = {group.key: [] for group in groups}
         self._pools = pools
         self._groups = {group.key: group for group in groups}
         self._budgets = budgets
+        self._decided = decided
         self._counts: dict[str, Counter[str]] = {group.key: Counter() for group in groups}
         self._gone: set[AcceleratorId] = set()
 
@@ -66,7 +74,9 @@ class _Choice:
             wanted: key of a group -> accelerators; those without an entry choose nothing.
         """
         wishes = {
-            key: self._pools.wishes(group, self._budgets[key], self._counts[key])
+            key: self._pools.wishes(
+                group, self._budgets[key], self._counts[key], self._decided.get(key, {})
+            )
             for key, group in self._groups.items()
             if wanted.get(key)
         }
@@ -136,18 +146,24 @@ class Pools:
         return bool(self._held[key])
 
     def wishes(
-        self, group: QuotaGroup, budget: int, chosen: Mapping[str, int]
+        self,
+        group: QuotaGroup,
+        budget: int,
+        chosen: Mapping[str, int],
+        decided: Mapping[str, int],
     ) -> Iterator[Accelerator]:
         """Yield the accelerators that a group can use, the best first, some of them twice.
 
         Args:
             chosen: kind -> accelerators that the group has already; read at the first one.
+            decided: kind -> accelerators that the policy gave the group among all jobs.
         """
         held = self._held[group.key]
         own = Counter(one.kind for one in held)
         kinds = [kind for kind in self._by_kind if accepts_any(group.jobs, kind)]
         kinds.sort(
             key=lambda kind: (
+                chosen.get(kind, 0) >= decided.get(kind, 0),
                 -min(sum(map(len, self._by_kind[kind])), budget),
                 -chosen.get(kind, 0),
                 0 if self._waits[group.key] else -own[kind],
