@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from controlplane.core.policies.common.kinds import cannot_start
 from controlplane.core.policies.common.rates import (
     full_demand,
-    largest_nodes,
     left_s,
+    node_sizes,
     without_still_models,
 )
 from controlplane.core.scheduling.pools import capacity_by_kind, held_by_kind, held_kind
@@ -56,9 +56,9 @@ def srtf(snapshot: Snapshot) -> Decision:
     """Serve jobs in order of the time that they would still take, each with its full demand."""
     snapshot = without_still_models(snapshot)
     capacity = capacity_by_kind(snapshot)
-    per_node = largest_nodes(snapshot)
+    sizes = node_sizes(snapshot)
     held = held_by_kind(snapshot)
-    claims = [_claim(job, capacity, per_node, held_kind(held[job.id])) for job in snapshot.jobs]
+    claims = [_claim(job, capacity, sizes, held_kind(held[job.id])) for job in snapshot.jobs]
     claims.sort(
         key=lambda c: (
             c.left_s is None and not c.is_on_trial,
@@ -97,18 +97,16 @@ def srtf(snapshot: Snapshot) -> Decision:
 
 
 def _claim(
-    job: Job, capacity: Mapping[str, int], per_node: Mapping[str, int], own: str | None
+    job: Job, capacity: Mapping[str, int], sizes: Mapping[str, tuple[int, ...]], own: str | None
 ) -> _Claim:
-    demands: dict[str, int] = {}
-    seconds: dict[str, float | None] = {}
-    for kind, total in capacity.items():
-        count = full_demand(job, kind, total, per_node[kind]) if job.accepts(kind) else 0
-        if count:
-            demands[kind] = count
-            seconds[kind] = left_s(job, kind, count, -(-count // per_node[kind]))
-    known = [value for value in seconds.values() if value is not None]
-    best_s = min(known, default=None)
-    rank_s = best_s or 0.0
+    demands = _demands(job, capacity, sizes)
+    seconds = _seconds(job, demands, sizes)
+    best_s = _least(seconds)
+    # In a part of the cluster too, jobs are in the order that they have in the whole of it: the
+    # part is what the others leave, which would change with the order.
+    whole = {kind: sum(rooms) for kind, rooms in sizes.items()}
+    ranked = seconds if whole == capacity else _seconds(job, _demands(job, whole, sizes), sizes)
+    rank_s = _least(ranked) or 0.0
     if own is not None:
         rank_s = max(RUNNING_SHARE * rank_s - job.resize_s, 0.0)
 
@@ -123,6 +121,32 @@ def _claim(
         and job.attained_accelerator_s < TRIAL_S * max(demands.values(), default=0)
     )
     return _Claim(job, ordered, seconds, best_s, rank_s, own is not None, on_trial)
+
+
+def _demands(
+    job: Job, capacity: Mapping[str, int], sizes: Mapping[str, tuple[int, ...]]
+) -> dict[str, int]:
+    """Return the full demand of a job on each kind that can satisfy it."""
+    demands = {
+        kind: full_demand(job, kind, total, sizes[kind][0])
+        for kind, total in capacity.items()
+        if job.accepts(kind)
+    }
+    return {kind: count for kind, count in demands.items() if count}
+
+
+def _seconds(
+    job: Job, demands: Mapping[str, int], sizes: Mapping[str, tuple[int, ...]]
+) -> dict[str, float | None]:
+    """Return the predicted remaining time of a job on demands by kind."""
+    return {
+        kind: left_s(job, kind, count, -(-count // sizes[kind][0]))
+        for kind, count in demands.items()
+    }
+
+
+def _least(seconds: Mapping[str, float | None]) -> float | None:
+    return min((value for value in seconds.values() if value is not None), default=None)
 
 
 def _end(claim: _Claim, kind: str) -> Reason:

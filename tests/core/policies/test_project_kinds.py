@@ -272,9 +272,24 @@ def _idle_kind() -> Snapshot:
     return replace(snapshot, projects={VISION: quota})
 
 
+def _order_in_a_part() -> Snapshot:
+    """On what the group leaves, without 4 of the 5 fast ones, job 4 seems shorter than job 3."""
+    speeds = {1: Speed(company=2.0), 2: Speed(company=0.2), 3: Speed(company=0.2), 4: Speed()}
+    jobs = [
+        replace(job_make(1, least=2, most=7, at=9.0), project=VISION),
+        replace(job_make(2, most=7, at=9.0, kinds="fast"), project=VISION),
+        job_make(3, most=4),
+        job_make(4, least=3, most=3, at=9.0),
+    ]
+    jobs = [replace(job, performance=speeds[job.id], remaining_examples=1e4) for job in jobs]
+    cluster = accelerators_make("slow slow slow", "fast " * 5)
+    snapshot = snapshot_make(cluster, *jobs, held={2: (4, 5), 3: (1, 2, 3)})
+    return replace(snapshot, projects={VISION: ProjectQuota(guaranteed=2, limit=4)})
+
+
 @pytest.mark.parametrize(
     ("name", "snapshot"),
-    [("tiresias", _decided_kind()), ("optimus", _idle_kind())],
+    [("tiresias", _decided_kind()), ("optimus", _idle_kind()), ("srtf", _order_in_a_part())],
 )
 def test_what_a_group_gets_does_not_follow_what_it_holds(name: str, snapshot: Snapshot) -> None:
     """The group was given one thing and another in turns."""
