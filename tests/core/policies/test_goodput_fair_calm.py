@@ -397,25 +397,37 @@ def test_no_accelerator_is_kept_for_a_job_that_is_not_to_be_measured_soon() -> N
     assert set(goodput_fair(snapshot).shares) == {1, 3}
 
 
-def test_no_kind_is_left_idle_for_a_job_that_is_not_to_be_measured_soon() -> None:
-    """As above, but the other job has its place on a kind that is full."""
+@pytest.mark.parametrize(("speed", "gain", "remaining"), [(None, 1.0, 1e5), (Speed(), 2.0, 1e8)])
+def test_no_kind_is_left_idle_for_a_job_that_is_not_to_start_soon(
+    speed: Speed | None, gain: float, remaining: float
+) -> None:
+    """As above, but the other job has its place on a kind that is full.
+
+    The large job is not to be measured soon, or waits as others have more to gain.
+    """
     running = [
         replace(
             job_make(job_id, weight=10.0, least=size, most=size, kinds=kind),
-            performance=Speed(),
+            performance=Speed(by_kind={"b": gain}),
             remaining_examples=1e9,
             running_since=-5000.0,
             changed_at=-5000.0,
         )
         for job_id, size, kind in [(1, 4, "a"), (2, 3, "a"), (3, 4, "b")]
     ]
-    unmeasured = replace(
-        job_make(4, weight=5.0, least=9, most=16, kinds="a"), changed_at=-100.0, pending_since=0.0
+    large = replace(
+        job_make(4, weight=5.0, least=9, most=16, kinds="a"),
+        performance=speed,
+        remaining_examples=None if speed is None else 1e9,
+        changed_at=-100.0,
+        pending_since=0.0,
     )
     small = replace(
-        job_make(5, least=4, most=4, at=10.0), performance=Speed(), remaining_examples=1e5
+        job_make(5, least=4, most=4, at=10.0),
+        performance=Speed(by_kind={"b": gain}),
+        remaining_examples=remaining,
     )
     accelerators = accelerators_make("a " * 11, "b " * 4)
     held = {1: (1, 2, 3, 4), 2: (5, 6, 7), 3: (12, 13, 14, 15)}
-    snapshot = snapshot_make(accelerators, *running, unmeasured, small, held=held, now=20.0)
+    snapshot = snapshot_make(accelerators, *running, large, small, held=held, now=20.0)
     assert goodput_fair(snapshot).shares[5].kind == "a"

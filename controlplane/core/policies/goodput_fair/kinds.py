@@ -180,16 +180,17 @@ def idle_kinds(
 ) -> Counts:
     """Return the kinds with jobs that get nothing moved to where their minimum is idle. Shape (M,).
 
-    Prices do not know who is not stopped, so a kind may have no room for a
-    job that belongs there by its worth. Kinds on which a job waits are left to that one, unless it
-    is of unknown speed and has run before: others are stopped for such a job much later.
+    Prices do not know who is not stopped, so a kind may have no room for a job that belongs there
+    by its worth. A kind is left to a job that waits there for others that are not stopped yet, but
+    not to one of unknown speed that has run before: others are stopped for it much later.
     """
     num_kinds = len(options.kinds)
     waiting = np.flatnonzero((kinds >= 0) & (given == 0) & ~is_pinned)
     if num_kinds < 2 or waiting.size == 0:
         return kinds
     idle = options.capacity - np.bincount(kinds[given > 0], given[given > 0], num_kinds)
-    is_soon = (causes != Wait.UNKNOWN) | [job.changed_at is None for job in options.jobs]
+    is_new = np.array([job.changed_at is None for job in options.jobs])
+    is_soon = (causes == Wait.BEGUN) | ((causes == Wait.UNKNOWN) & is_new)
     idle[kinds[waiting[is_soon[waiting]]]] = 0
     found = kinds.copy()
     for row in waiting.tolist():
