@@ -395,12 +395,16 @@ def _loss_scaled(entry: Any, factor: Tensor) -> Any:
 
 
 def plain_optimizers(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
-    """List the optimizers that update variables, inside loss-scale and composite optimizers."""
+    """List the optimizers that update variables, inside loss-scale and composite optimizers.
+
+    An optimizer of the job's own that holds another one may update some itself: both are listed.
+    """
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return plain_optimizers(optimizer.inner_optimizer)
     parts = getattr(optimizer, "optimizers", None)
     if parts is None:
-        return [optimizer]
+        held = [v for v in vars(optimizer).values() if isinstance(v, keras.optimizers.Optimizer)]
+        return [optimizer, *(plain for each in held for plain in plain_optimizers(each))]
     return [plain for part in parts for plain in plain_optimizers(part)]
 
 

@@ -8,6 +8,7 @@ any number of examples, and examples are chosen outside of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,6 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from agents.trainer.contract.error_sentences import reason_line
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import (
     TracedNumber,
@@ -29,6 +31,8 @@ from controlplane.core.protocol.wire import Task, TrainingSpec
 from controlplane.core.tuning.batch_sizes import batch_size_conflict
 from controlplane.core.tuning.selection_beta import selection_beta_conflict
 
+Tensor = Any
+
 #: Optimizers whose `beta_1` is their momentum.
 _ADAM_FAMILY = (
     keras.optimizers.Adam,
@@ -37,6 +41,8 @@ _ADAM_FAMILY = (
     keras.optimizers.Lamb,
     keras.optimizers.Lion,
 )
+#: Tunables that stand in attributes of the optimizers while an update is traced.
+_ATTRIBUTES = (TunableName.MOMENTUM, TunableName.WEIGHT_DECAY)
 
 
 class Tunables:
@@ -106,10 +112,15 @@ class Tunables:
 
     @contextmanager
     def traced(self) -> Iterator[None]:
-        """Let an update that is traced inside the block read the present values."""
+        """Let an update that is traced inside the block read the present values.
+
+        Raises:
+            JobCodeError: the update does not depend on a tunable, or needs it as a Python number.
+        """
         values = tf.unstack(tf.cast(self.variable.value, tf.float32), len(self.names))
+        named = dict(zip(self.names, values, strict=True))
         with ExitStack() as stack:
-            for name, value in zip(self.names, values, strict=True):
+            for name, value in named.items():
                 if name == TunableName.LEARNING_RATE_SCALE:
                     stack.enter_context(learning_rates_scaled(self._optimizer, value))
                 elif name == TunableName.WEIGHT_DECAY:
@@ -121,7 +132,46 @@ class Tunables:
                     stack.enter_context(attributes_set(settings))
                 elif name == TunableName.MOMENTUM:
                     stack.enter_context(attributes_set(self._momenta(value)))
-            yield
+            try:
+                yield
+            except (AttributeError, NotImplementedError, TypeError) as error:
+                if self._attributes and re.search("symbolic|TracedNumber", str(error), re.I):
+                    raise self._needed_as_number(error) from error
+                raise
+        self._refuse_unread(named)
+
+    @property
+    def _attributes(self) -> list[str]:
+        """Return the tunables that are attributes of the optimizers while an update is traced."""
+        return [
+            each for each in self.names if each in (TunableName.MOMENTUM, TunableName.WEIGHT_DECAY)
+        ]
+
+    def _refuse_unread(self, values: Mapping[str, Tensor]) -> None:
+        """Raise if the update that was traced does not depend on one of the tunables."""
+        graph = tf.compat.v1.get_default_graph()
+        read = {id(outer) for outer, _ in graph.captures}
+        for name, value in values.items():
+            if name in self._submitted:
+                continue
+            if name == TunableName.LEARNING_RATE:
+                is_read = any(id(each.learning_rate.value.handle) in read for each in self._plain)
+            else:
+                is_read = _changes_state(value)
+            if not is_read:
+                raise _not_tunable(
+                    f"tuning.space.{name} would have no effect: the update of "
+                    f"{type(self._optimizer).__name__} does not depend on it; leave it out"
+                )
+
+    def _needed_as_number(self, error: Exception) -> JobCodeError:
+        names = " and ".join(self._attributes)
+        owners = ", ".join(type(each).__name__ for each in self._plain)
+        return _not_tunable(
+            f"tuning.space has {names}, which is a tensor in the update, but the code of {owners} "
+            f"needs a Python number there ({reason_line(str(error))}). Leave {names} out, or write "
+            "the update with keras.ops, without if, and or float() on the attribute"
+        )
 
     def _momenta(self, value: Any) -> list[tuple[Any, str, Any]]:
         return [
@@ -165,7 +215,25 @@ def tunables_of(model: keras.Model, spec: TrainingSpec) -> Tunables | None:
         beta = 1.0 if spec.selection is None else spec.selection.beta
         return Tunables(model.optimizer, spec.tuning.names, spec.global_batch_size, beta)
     except ValueError as error:
-        raise JobCodeError("not_tunable", "tuning.space", str(error)) from error
+        raise _not_tunable(str(error)) from error
+
+
+def _not_tunable(message: str) -> JobCodeError:
+    return JobCodeError("not_tunable", "tuning.space", message)
+
+
+def _changes_state(value: Tensor) -> bool:
+    """Return whether an operation that changes a variable depends on a tensor of its graph."""
+    pending, seen = [*value.consumers()], set()
+    while pending:
+        operation = pending.pop()
+        if operation in seen:
+            continue
+        seen.add(operation)
+        if operation.op_def.is_stateful:
+            return True
+        pending += [each for output in operation.outputs for each in output.consumers()]
+    return False
 
 
 def _check_batch_size(spec: TrainingSpec, tuning: TuningSpec) -> None:
