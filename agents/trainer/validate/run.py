@@ -369,11 +369,14 @@ def _save_try(model: keras.Model) -> list[str]:
         try:
             model_save(model, path)
         except Exception as error:
+            text = f"{type(error).__name__}: {str(error).strip()}"
+            reason = " ".join(text.partition("\n\n")[0].split())  # advice comes below
             raise JobCodeError(
                 "not_saveable",
                 "code.build",
-                f"the model cannot be saved as a .keras file ({type(error).__name__}: {error}); "
-                "layers of your own need get_config() with the arguments of __init__",
+                "the model cannot be saved as a .keras file; layers and models of your own need "
+                f"get_config() with the arguments of __init__ ({reason})",
+                text,
             ) from error
         try:
             keras.saving.load_model(path, compile=False)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import keras
+import numpy as np
 import pytest
 
+from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.validate import run
 from agents.trainer.validate.trial_steps import StepFacts
 from tests.agents.trainer.trial_jobs import returning, validated, warnings_of
@@ -539,3 +543,23 @@ def test_an_error_in_a_layer_shows_the_users_line(tmp_path: Path) -> None:
     assert report.code == "user_code"
     assert "inputs @ ops.ones((3, 3))" in report.traceback
     assert "site-packages" not in report.traceback
+
+
+def test_a_model_without_a_configuration_is_refused_in_one_sentence() -> None:
+    """Keras's own text goes on with twenty lines of advice."""
+
+    class Distiller(keras.Model):  # type: ignore[misc]  # no types in Keras
+        def __init__(self, student: keras.Model) -> None:
+            super().__init__()
+            self.student = student
+
+        def call(self, inputs: Any) -> Any:
+            return self.student(inputs)
+
+    model = Distiller(keras.Sequential([keras.layers.Dense(1)]))
+    model.compile("sgd", "mse")
+    model(np.zeros((1, 2)))
+    with pytest.raises(JobCodeError, match=r"^code\.build: the model cannot be saved") as refusal:
+        run._save_try(model)
+    assert refusal.value.message.endswith("Please implement `get_config()`.)")
+    assert "class CustomLayer" in refusal.value.traceback
