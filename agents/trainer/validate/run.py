@@ -309,13 +309,13 @@ def _check_tuning(spec: TrainingSpec, job: LoadedJob) -> list[str]:
         )
     if spec.tuning.parallel:
         return []
-    names = _log_names(job)
+    names = _metric_names(job)
     if spec.tuning.objective not in names:
         hint = "" if job.validation is not None else "; val_ names need validation data"
         raise JobCodeError(
             "unknown_metric",
             "tuning.objective",
-            f"{spec.tuning.objective!r} is not among the job's logs: {', '.join(names)}{hint}",
+            f"{spec.tuning.objective!r} is not among the job's metrics: {', '.join(names)}{hint}",
         )
     return _few_steps_warnings(spec, spec.tuning, len(job.train))
 
@@ -351,9 +351,12 @@ def _data_facts(spec: TrainingSpec, job: LoadedJob) -> dict[str, Any]:
 
 
 def _log_names(job: LoadedJob) -> list[str]:
+    return [*_metric_names(job), "learning_rate"]
+
+
+def _metric_names(job: LoadedJob) -> list[str]:
     names = metric_names(job.model)
-    of_validation = [] if job.validation is None else [f"val_{name}" for name in names]
-    return [*names, *of_validation, "learning_rate"]
+    return [*names, *([] if job.validation is None else [f"val_{name}" for name in names])]
 
 
 def _save_try(model: keras.Model) -> list[str]:

@@ -88,6 +88,7 @@ def test_the_metric_to_stop_at_must_be_in_the_logs(
         ("momentum", "'sgd'", "loss", ("not_tunable", "tuning.space", "compiled with a momentum")),
         ("momentum", "'rmsprop'", "loss", ("not_tunable", "tuning.space", "for RMSprop; leave it")),
         ("weight_decay", "'adam'", "val_loss", ("unknown_metric", "tuning.objective", "need vali")),
+        ("momentum", "'adam'", "learning_rate", ("unknown_metric", "tuning.objective", ": loss")),
     ],
 )
 def test_what_is_tuned_must_be_there(
