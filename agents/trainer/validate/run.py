@@ -29,7 +29,7 @@ from agents.trainer.data.arrays import extreme_examples
 from agents.trainer.data.fingerprint import changing_refuse, data_fingerprint, data_warnings
 from agents.trainer.data.sources import ExampleSource
 from agents.trainer.model.fork import DAMAGED, MISFIT, fork_read
-from agents.trainer.model.keras_private import model_build
+from agents.trainer.model.keras_private import SUM_REDUCTION, compiled_losses, model_build
 from agents.trainer.model.outputs import model_save
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.schedule import TrainingSchedule
@@ -172,6 +172,7 @@ def loaded_job_check(
     findings.facts |= model_facts(job.model)
     findings.warnings += built_model_check(job.model, min(sizes))
     _check_stop(spec, job)
+    _check_sums(spec, job.model)
     findings.warnings += _check_selection(spec, job)
     findings.warnings += _check_tuning(spec, job)
 
@@ -269,6 +270,22 @@ def _check_stop(spec: TrainingSpec, job: LoadedJob) -> None:
             "stop.metric",
             f"{spec.stop.metric!r} is not among the job's logs: {', '.join(names)}{hint}",
         )
+
+
+def _check_sums(spec: TrainingSpec, model: keras.Model) -> None:
+    """Raise if the batch size may change, and with it a loss that is a sum over the batch."""
+    is_tuned = spec.tuning is not None and spec.tuning.batch_size is not None
+    if spec.batch_size_min is None and not is_tuned:
+        return
+    for name, loss in compiled_losses(model):
+        if getattr(loss, "reduction", None) == SUM_REDUCTION:
+            raise JobCodeError(
+                "loss_reduction",
+                "tuning.space" if is_tuned else "batch_size_min",
+                f"the loss {name!r} ({type(loss).__name__}) is a sum over the batch, so losses and "
+                "gradients of batches of several sizes cannot be compared; use "
+                "reduction='sum_over_batch_size', or keep one batch size",
+            )
 
 
 def _check_selection(spec: TrainingSpec, job: LoadedJob) -> list[str]:

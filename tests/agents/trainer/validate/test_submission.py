@@ -81,6 +81,26 @@ def test_the_metric_to_stop_at_must_be_in_the_logs(
 
 @pytest.mark.usefixtures("no_trial_steps")
 @pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({}, None),
+        ({"batch_size_min": 4, "batch_size_max": 18}, "batch_size_min"),
+        (
+            {"tuning": TuningSpec(space={"batch_size": TunableRange(low=9.0, high=18.0)})},
+            "tuning.space",
+        ),
+    ],
+)
+def test_a_loss_that_is_a_sum_needs_one_batch_size(
+    changes: dict[str, Any], field: str | None, tmp_path: Path
+) -> None:
+    model = "compiled(net(), loss=keras.losses.MeanSquaredError(reduction='sum'))"
+    report = validated(tmp_path, returning(model), **changes)
+    assert (report.code, report.field) == ("loss_reduction" if field else None, field)
+
+
+@pytest.mark.usefixtures("no_trial_steps")
+@pytest.mark.parametrize(
     ("name", "optimizer", "objective", "refused"),
     [
         ("momentum", "keras.optimizers.SGD(0.1, momentum=0.9)", "loss", None),
