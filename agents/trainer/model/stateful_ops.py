@@ -31,6 +31,16 @@ HIDDEN_STATE_OPERATIONS = frozenset(
         "StatefulTruncatedNormal",
         "StatefulRandomBinomial",
         "RngReadAndSkip",
+        "NonDeterministicInts",
+        "RandomCrop",
+        "SampleDistortedBoundingBox",
+        "SampleDistortedBoundingBoxV2",
+        "AllCandidateSampler",  # of tf.nn.sampled_softmax_loss, nce_loss and the like
+        "FixedUnigramCandidateSampler",
+        "LearnedUnigramCandidateSampler",
+        "LogUniformCandidateSampler",
+        "ThreadUnsafeUnigramCandidateSampler",
+        "UniformCandidateSampler",
     }
 )
 #: Operations that call back into Python; their effects and order depend on the process.

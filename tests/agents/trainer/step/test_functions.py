@@ -18,6 +18,7 @@ from agents.trainer.model.keras_private import model_build
 from agents.trainer.model.progress import Activity, Progress
 from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.model.state import ModelState
+from agents.trainer.model.stateful_ops import refuse_process_operations
 from agents.trainer.step import microbatches
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.functions import StepFunctions
@@ -383,13 +384,20 @@ def test_python_functions_are_refused_by_name() -> None:
     assert refused.value.code == "python_function"
 
 
-def test_random_numbers_of_a_process_are_refused_by_name() -> None:
-    class Noise(keras.layers.Layer):
-        def call(self, inputs: Any) -> Any:
-            return inputs + tf.random.normal([4])
-
-    model = keras.Sequential([keras.Input((4,)), Noise(), keras.layers.Dense(1)])
-    model.compile(optimizer="sgd", loss="mse")
-    with pytest.raises(JobCodeError, match=r"RandomStandardNormal.*keras\.random") as refused:
-        EpochByVirtualNodes(model, (X, Y), 2)
+@pytest.mark.parametrize(
+    ("draw", "operation"),
+    [
+        (lambda: tf.random.normal([4]), "RandomStandardNormal"),
+        (
+            lambda: tf.random.uniform_candidate_sampler([[1]], 1, 2, True, 9)[0],
+            "UniformCandidateSampler",
+        ),
+    ],
+)
+def test_random_numbers_of_a_process_are_refused_by_name(
+    draw: Callable[[], Any], operation: str
+) -> None:
+    graph = tf.function(draw).get_concrete_function().graph
+    with pytest.raises(JobCodeError, match=rf"{operation}, whose.*keras\.random") as refused:
+        refuse_process_operations(graph)
     assert refused.value.code == "process_random"
