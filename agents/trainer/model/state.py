@@ -313,8 +313,14 @@ def _split(payload: np.ndarray, specs: Sequence[VariableSpec]) -> list[np.ndarra
 
 def _bytes_of(value: Tensor) -> np.ndarray:
     """View a value's memory as uint8 without copying."""
-    array = np.ascontiguousarray(np.asarray(value))
+    array = np.ascontiguousarray(as_array(value))
     return array.reshape(-1).view(np.uint8)
+
+
+def as_array(value: Tensor) -> np.ndarray:
+    """Return a tensor's or array's value; NumPy does not convert a scalar of bfloat16 by itself."""
+    is_scalar = tf.is_tensor(value) and value.shape.rank == 0
+    return np.asarray(value.numpy() if is_scalar else value)
 
 
 def value_from_bytes(payload: np.ndarray, spec: VariableSpec) -> np.ndarray:

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import model_layers
+from agents.trainer.model.state import as_array
 from agents.trainer.validate.part_runner import (
     ABSOLUTE_TOLERANCE,
     Conditions,
@@ -74,7 +75,7 @@ def slice_state(
     apart = zip(*(_state_after(runner, part) for part in parts), strict=True)
     states = zip(runner.changed, _state_after(runner, whole), apart, strict=True)
     for row, (variable, value, values) in enumerate(states):
-        least = _least_difference(runner.model, np.asarray(variable), value)
+        least = _least_difference(runner.model, as_array(variable.value), value)
         if not _is_float(variable) or (drawn and _distance(value, drawn[row]) > least):
             continue
         mean = sum(share * each for share, each in zip(shares, values, strict=True))
@@ -97,7 +98,7 @@ def _common_state_check(
     states = (_state_after(runner, examples) for examples in (first, second))
     for variable, one, other in zip(runner.changed, *states, strict=True):
         if any(variable is weight for weight in runner.trainable):
-            least = _least_difference(runner.model, np.asarray(variable), one)
+            least = _least_difference(runner.model, as_array(variable.value), one)
             if _distance(one, other) > least:
                 raise _weight_assigned(runner.model, variable)
         elif not _is_float(variable) and not np.array_equal(one, other):
@@ -139,7 +140,7 @@ def _averages_check(runner: PartRunner, examples: tuple[Any, ...]) -> None:
     drawn = _state_after(runner, few, seed=1) if runner.is_random else once
     states = zip(runner.changed, once, drawn, reversed_, twice, four, strict=True)
     for variable, value, other, turned, doubled, fourfold in states:
-        least = _least_difference(runner.model, np.asarray(variable), value)
+        least = _least_difference(runner.model, as_array(variable.value), value)
         if not _is_float(variable) or _distance(value, other) > least:
             continue
         if _distance(value, turned) > least:
@@ -158,7 +159,7 @@ def _extremes_check(runner: PartRunner, first: tuple[Any, ...], second: tuple[An
     variables = runner.changed
     if not any(_is_float(variable) and not variable.trainable for variable in variables):
         return
-    before = [np.asarray(variable) for variable in variables]
+    before = [as_array(variable.value) for variable in variables]
     a, b = _state_after(runner, first), _state_after(runner, second)
     try:
         _assign(variables, a)
@@ -187,7 +188,7 @@ def _starts_check(runner: PartRunner, examples: tuple[Any, ...]) -> None:
         if not _is_float(variable):
             continue
         dtype = np.result_type(new.dtype, np.float32)
-        old, new = np.asarray(variable).astype(dtype), new.astype(dtype)
+        old, new = as_array(variable.value).astype(dtype), new.astype(dtype)
         with np.errstate(all="ignore"):
             moved = old + (new - old)
             is_near = _distance(moved, new) <= LOST * _length_of(new)

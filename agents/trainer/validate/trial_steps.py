@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from agents.trainer.model.state import ModelState
+from agents.trainer.model.state import ModelState, as_array
 from agents.trainer.model.stateful_ops import refuse_untracked_writes
 from agents.trainer.model.tunables import tunables_of
 from agents.trainer.selection.state import selection_of
@@ -112,7 +112,7 @@ def steps_try(
     state = ModelState(job.model, selection=selection, tunables=tunables)
     _give_back_freed()
     process_bytes = memory_read("VmRSS")
-    before = [np.array(value) for value in state.capture()]
+    before = [np.array(as_array(value)) for value in state.capture()]
     if process_bytes is not None:
         process_bytes += state.num_bytes  # the copy in `before` is not part of a step
     budget = round(FREE_SHARE * free_bytes()) if budget_bytes is None else budget_bytes

@@ -13,6 +13,7 @@ from agents.trainer.contract.failures import TrainerError
 from agents.trainer.model.keras_private import model_build
 from agents.trainer.model.state import (
     ModelState,
+    as_array,
     checkpoint_read,
     checkpoint_write,
     pack,
@@ -23,13 +24,14 @@ DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "uint8", "bool"]
 
 
 class Store(keras.layers.Layer):
-    """One weight of each dtype, with odd shapes."""
+    """One weight of each dtype, with odd shapes, and a number as NumPy cannot convert it."""
 
     def build(self, input_shape: object) -> None:
         self.kept = [
             self.add_weight(shape=(3, index), dtype=dtype, initializer="ones", trainable=False)
             for index, dtype in enumerate(DTYPES)
         ]
+        self.number = self.add_weight(shape=(), dtype="bfloat16", trainable=False)
 
     def call(self, inputs: object) -> object:
         return inputs
@@ -60,7 +62,7 @@ def scrambled(state: ModelState) -> list[np.ndarray]:
 
 def same_bits(state: ModelState, values: list[np.ndarray]) -> bool:
     return all(
-        np.asarray(variable.value).tobytes() == value.tobytes()
+        as_array(variable.value).tobytes() == value.tobytes()
         for variable, value in zip(state.variables, values, strict=True)
     )
 
@@ -72,7 +74,7 @@ def test_the_state_has_everything_once() -> None:
     for part in ("kernel", "bias", "iteration", "momentum", "velocity", "learning_rate", "total"):
         assert any(part in name for name in names), part
     assert sum("seed_generator_state" in name for name in names) == 2  # dropout's and the global
-    assert state.num_bytes == sum(np.asarray(v.value).nbytes for v in state.variables)
+    assert state.num_bytes == sum(as_array(v.value).nbytes for v in state.variables)
 
 
 def test_packed_bytes_come_back_bit_for_bit() -> None:
