@@ -10,6 +10,7 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.datastructures import MultiValueDict
 from django.views.decorators.http import require_POST, require_safe
@@ -66,7 +67,7 @@ def node_token(request: HttpRequest) -> HttpResponse:
     hours = whole_read(text) or 0
     if not low <= hours <= high:
         messages.error(request, f"Give whole hours from {low} to {high}.")
-        return redirect("nodes")
+        return redirect(f"{reverse('nodes')}?{urlencode({'hours': text[:20]})}")
     row, secret = enrolment_token_create(person(request), timezone.now(), lifetime_s=hours * 3600.0)
     isolation = " --isolation uid" if access.are_users_strangers() else ""
     new_token = {
@@ -195,7 +196,8 @@ def _nodes_page(request: HttpRequest, **more: Any) -> HttpResponse:
     maps = {node_map.node: node_map for node_map in cluster_map(request.user)}
     rows = [maps.get(node, NodeMap(node, [])) for node in nodes_present(request.user)]
     rows = with_use(rows, timezone.now())
-    context: dict[str, Any] = {"rows": rows, "token_hours": ENROLMENT_TOKEN_HOURS}
+    context: dict[str, Any] = {"rows": rows}
+    context["token_hours"] = request.GET.get("hours", ENROLMENT_TOKEN_HOURS)
     context["lease_s"] = int(settings.LEASE_S)
     context |= {"strangers": access.are_users_strangers(), "unfiltered": unfiltered_nodes(), **more}
     if access.is_admin(request.user):

@@ -35,7 +35,8 @@ from jobs.services.cluster.saved_filters import NAME_LIMIT, filter_delete, filte
 from jobs.services.submission.many_jobs import JOBS_LIMIT
 from jobs.submission import PRIORITY_RANGE
 
-_CURSOR = "cursor"
+#: Parameters of the address that are no filters; the name is that of a filter not saved yet.
+_CURSOR, _TYPED_NAME = "cursor", "save_as"
 #: Projects that the filter offers.
 _PROJECTS_LIMIT = 200
 _REPEATED = ("tag", "metric", "setting")
@@ -67,7 +68,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
             if (texts := [text.strip() for text in request.GET.getlist(name) if text.strip()])
         }
     )
-    cursor = given.pop(_CURSOR, [""])[-1]
+    cursor, typed_name = (given.pop(name, [""])[-1] for name in (_CURSOR, _TYPED_NAME))
     matching = JobFilter(given, queryset=access.jobs_visible_to(request.user))
     errors = _errors(matching, given)
     page, metric = None, ""
@@ -95,6 +96,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
         "query": urlencode(query, doseq=True),
         "saved_filters": SavedFilter.objects.filter(owner=person(request)),
         "name_limit": NAME_LIMIT,
+        "typed_name": typed_name,
         **undo_shown(request),
         "ceiling": own_limits.priority_ceiling,
         "tiers": [tier for tier in TIERS if tier.rank >= own_limits.tier_ceiling.rank],
@@ -116,14 +118,17 @@ def jobs(request: HttpRequest) -> HttpResponse:
 def saved_filter(request: HttpRequest) -> HttpResponse:
     """Keep the filter of the list by a name, or delete one that was kept."""
     query, number = request.POST.get("query", ""), whole_read(request.POST.get("delete"))
+    name = request.POST.get("name", "")
     try:
         if number is not None:
             filter_delete(person(request), number)
         else:
-            kept = filter_save(person(request), request.POST.get("name", ""), query, timezone.now())
+            kept = filter_save(person(request), name, query, timezone.now())
             messages.success(request, f"This filter is saved as “{kept.name}”.")
     except ControlPlaneError as error:
         messages.error(request, words(error))
+        if name:
+            query = f"{query}&{urlencode({_TYPED_NAME: name[:200]})}"
     return redirect(f"{reverse('jobs')}?{query}".rstrip("?"))
 
 

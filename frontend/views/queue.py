@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
@@ -77,6 +78,7 @@ def queue(request: HttpRequest) -> HttpResponse:
     if asked in POLICIES and asked != context["policy"]:
         found = policy_preview(asked, timezone.now())
         context["preview"] = {"policy": asked, "moves": found.moves, "starts": found.starts}
+        context["switch_reason"] = request.GET.get("reason", "")
     return render(request, "frontend/queue.html", context)
 
 
@@ -192,7 +194,8 @@ def policy(request: HttpRequest) -> HttpResponse:
         policy_choose(name, timezone.now(), actor=actor(request), reason=reason, seen_version=seen)
     except ControlPlaneError as error:
         messages.error(request, words(error))
-    else:
-        nudges.jobs_changed(cluster=True)
-        messages.success(request, f"The policy is {name} now.")
+        query = urlencode({"policy": name, "reason": reason})
+        return redirect(f"{reverse('queue')}?{query}")
+    nudges.jobs_changed(cluster=True)
+    messages.success(request, f"The policy is {name} now.")
     return redirect("queue")

@@ -224,7 +224,31 @@ def test_a_new_token_of_a_node_is_shown_once(world: World, admin: Client, ada: C
 def test_an_enrolment_token_does_not_live_for_ever(hours: str, admin: Client) -> None:
     response = admin.post("/nodes/tokens/", {"hours": hours}, follow=True)
     assert _said(response) == "Give whole hours from 1 to 168."
+    assert f'max="168" value="{hours}"' in response.content.decode()
     assert not EnrolmentToken.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "form", "kept"),
+    [
+        (
+            "/queue/policy/",
+            {"policy": "weighted_fair", "version": "0", "reason": "it's late"},
+            'name="reason" maxlength="200" value="it&#x27;s late"',
+        ),
+        (
+            "/jobs/filters/",
+            {"query": "status=live", "name": "a\tb"},
+            'name="name" maxlength="60" value="a\tb"',
+        ),
+    ],
+)
+def test_a_refused_form_keeps_what_was_typed(
+    address: str, form: dict[str, str], kept: str, admin: Client
+) -> None:
+    response = admin.post(address, form, follow=True)
+    assert _said(response)
+    assert kept in response.content.decode()
 
 
 def test_an_api_token_is_shown_once_and_revoked(world: World, ada: Client, ben: Client) -> None:
