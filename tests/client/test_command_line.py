@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import ssl
 import time
@@ -369,8 +370,8 @@ def test_what_a_newer_site_adds_is_left_out(
 
 
 @pytest.mark.usefixtures("no_pauses")
-def test_jobs_that_are_done_are_told_when_the_site_fails(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
+def test_what_is_done_is_told_when_the_site_fails(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, "vfp_x")
     with scripted_site(Answer(200, whole_job(status="cancelled")), problem(500)) as site:
@@ -379,3 +380,8 @@ def test_jobs_that_are_done_are_told_when_the_site_fails(
     assert (ended.code, ended.out) == (ExitCode.UNREACHABLE, "Job 1: cancelled, , priority \n")
     assert ("Job 2:" in ended.err, len(site.asked) > 1) == (True, True)
     assert not any("/3/" in asked.path for asked in site.asked)
+    with scripted_site(Answer(200, b"a,b"), problem(500)) as site:
+        monkeypatch.setenv(SERVER_VARIABLE, site.address)
+        ended = shell("download", 1, "a.csv", "b.csv", "c.csv", "--to", tmp_path, "--json")
+    files = [str(tmp_path / "a.csv")]
+    assert (ended.code, json.loads(ended.out)) == (ExitCode.UNREACHABLE, files)

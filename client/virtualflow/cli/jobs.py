@@ -339,13 +339,15 @@ def download(job: int, names: tuple[str, ...], to: Path, force: bool, as_json: b
         there = [name for name, path in new.items() if path.exists() and not force]
         if there:
             raise click.UsageError(f"Already there: {', '.join(there)}. --force replaces them.")
-        paths = []
-        for name, path in new.items():
-            paths.append(str(client.download(job, name, path)))
-            if not as_json:
-                click.echo(screen.plain(paths[-1]))
-    if as_json:
-        screen.print_json(paths)
+        paths: list[str] = []
+        try:
+            for name, path in new.items():
+                paths.append(str(client.download(job, name, path)))
+                if not as_json:
+                    click.echo(screen.plain(paths[-1]))
+        finally:
+            if as_json and (paths or not new):
+                screen.print_json(paths)
 
 
 @click.command()
