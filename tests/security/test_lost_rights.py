@@ -60,7 +60,11 @@ def test_a_waiting_message_about_others_is_not_sent(
 def test_a_former_admin_still_has_the_channel(wide: NotificationChannel, admin: User) -> None:
     client = session_of(demoted(admin))
     path = f"/account/notifications/{wide.pk}/"
-    assert "Only admins hear" in client.post(f"{path}pause/", follow=True).content.decode()
+    client.post(f"{path}pause/")
+    wide.refresh_from_db()
+    assert wide.paused_reason == "paused by its owner"
+    page = client.post(f"{path}pause/", {"do": "resume"}, follow=True).content.decode()
+    assert "Only admins hear" in page
     refused = client.patch(
         f"/api/v1/channels/{wide.pk}/", {"events": ["node_lost"]}, content_type="application/json"
     )

@@ -91,6 +91,8 @@ def channel_create(
 def channel_change(user: User, channel_id: int, values: dict[str, Any]) -> NotificationChannel:
     """Change the events of a channel, or whether it is paused.
 
+    Pausing alone is allowed to owners who may not have such a channel any more.
+
     Args:
         values: some of `events`, `is_cluster_wide` and `is_paused`.
 
@@ -101,7 +103,8 @@ def channel_change(user: User, channel_id: int, values: dict[str, Any]) -> Notif
     with transaction.atomic():
         channel = channel_of(user, channel_id, is_locked=True)
         new = {"events": channel.events, "is_cluster_wide": channel.is_cluster_wide, **values}
-        if wrong := {n: [text] for n, text in _setting_errors(user, new).items() if text}:
+        found = {} if values == {"is_paused": True} else _setting_errors(user, new)
+        if wrong := {name: [text] for name, text in found.items() if text}:
             raise InvalidInputError("The channel is not valid.", fields=wrong)
         channel.events, channel.is_cluster_wide = _in_order(new["events"]), new["is_cluster_wide"]
         if "is_paused" in values:

@@ -525,6 +525,16 @@ def test_channels_are_their_owners_alone(ada: User, admin: User, client_of: Clie
 
 def test_a_token_needs_the_scope_admin_for_a_cluster_wide_channel(admin: User) -> None:
     body = {"name": "a", "address": "https://a.example/", "is_cluster_wide": True}
-    for scopes, status in {("jobs:write",): 400, ("jobs:write", "admin"): 201}.items():
-        client = APIClient(headers={"Authorization": f"Bearer {api_token_make(admin, scopes)}"})
-        assert client.post(URL, body).status_code == status
+    member, boss = (
+        APIClient(headers={"Authorization": f"Bearer {api_token_make(admin, scopes)}"})
+        for scopes in (("jobs:write",), ("jobs:write", "admin"))
+    )
+    made = [client.post(URL, body) for client in (member, boss)]
+    assert [answer.status_code for answer in made] == [400, 201]
+    one = f"{URL}{made[1].json()['id']}/"
+    changes: list[dict[str, Any]] = [
+        {"is_paused": False}, {"is_paused": True, "events": ["failed"]}, {"is_paused": True},
+    ]  # fmt: skip
+    answers = [member.patch(one, change, format="json") for change in changes]
+    assert [answer.status_code for answer in answers] == [400, 400, 200]
+    assert answers[2].json()["paused_reason"] == "paused by its owner"
