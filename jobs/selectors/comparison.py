@@ -82,7 +82,9 @@ class SettingRow:
 
     @property
     def is_equal(self) -> bool:
-        return all(value == self.values[0] for value in self.values)
+        # To a job's code 1, 1.0 and True are not the same.
+        first = repr(self.values[0])
+        return all(repr(value) == first for value in self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +221,9 @@ def _setting_rows(jobs: Sequence[Job]) -> tuple[list[SettingRow], int]:
     left = {True: SETTINGS_LIMIT, False: SETTINGS_LIMIT}
     for name in names:
         row = SettingRow(name, [column.get(name) for column in columns])
-        if left[row.is_equal]:
-            left[row.is_equal] -= 1
+        is_equal = row.is_equal
+        if left[is_equal]:
+            left[is_equal] -= 1
             rows.append(row)
         if not left[False]:
             break

@@ -55,9 +55,11 @@ def get(client: APIClient, jobs: list[Job], **query: Any) -> dict[str, Any]:
 
 
 def test_jobs_stand_side_by_side(ada: User, client_of: Clients) -> None:
-    first = job_make(ada, started_at=at(0), settings={"units": 64, "net": {"depth": 2}}, seed=1,
+    settings = {"units": 64, "net": {"depth": 2}, "scale": 1, "bias": 1}
+    first = job_make(ada, started_at=at(0), settings=settings, seed=1,
                      attained_accelerator_s=7200.0)  # fmt: skip
-    second = job_make(ada, settings={"units": 64, "net": {"depth": 3}}, seed=1)
+    settings = {"units": 64, "net": {"depth": 3}, "scale": 1.0, "bias": True}
+    second = job_make(ada, settings=settings, seed=1)
     node, _ = node_make()
     Allocation.objects.create(
         job=first, accelerator=node.accelerators.get(index=0), slot=0, granted_generation=1,
@@ -70,7 +72,8 @@ def test_jobs_stand_side_by_side(ada: User, client_of: Clients) -> None:
     assert [job["id"] for job in answer["jobs"]] == [second.pk, first.pk]
     # Two hours held before and one since, not only in steps.
     assert answer["jobs"][1]["accelerator_hours"] == pytest.approx(3.0, abs=0.5)
-    assert answer["settings"] == {"settings.net.depth": [3, 2]}
+    differing = {"net.depth": [3, 2], "scale": [1.0, 1], "bias": [True, 1]}
+    assert answer["settings"] == {f"settings.{name}": both for name, both in differing.items()}
     assert answer["metrics"]["val_accuracy"] == {
         "higher_is_better": True, "best": [None, 0.5], "best_epoch": [None, 0],
         "last": [None, 0.25],
