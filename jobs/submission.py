@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -42,6 +43,7 @@ DEFAULT_PRIORITY = 100
 #: Checkpoints of a job to start from: the newest kept one, or one that the job saves now.
 NEWEST, NOW = "newest", "now"
 CHECKPOINT_CHOICE = re.compile(rf"{NEWEST}|{NOW}|[0-9]{{1,18}}")
+_JOINERS = frozenset("\u200c\u200d")
 #: Joiners inside a text, which Persian words and families of emoji are written with.
 _JOINER = re.compile(r"(?<=\S)[\u200c\u200d](?=[^\s\u200c\u200d])")
 #: Stop condition of a prediction: one pass over the data.
@@ -116,6 +118,16 @@ def unprintable(name: str) -> str:
     Joiners are printable between two others that are seen.
     """
     return next((one for one in _JOINER.sub("", name) if not one.isprintable()), "")
+
+
+def name_start(name: str, limit: int) -> str:
+    """Return the start of a name: at most `limit` characters, none without its marks or joiners."""
+    end = limit
+    while 0 < end < len(name) and (
+        unicodedata.category(name[end]).startswith("M") or {name[end - 1], name[end]} & _JOINERS
+    ):
+        end -= 1
+    return name[: end or limit]
 
 
 def prediction_values(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

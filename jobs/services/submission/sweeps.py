@@ -30,7 +30,7 @@ from jobs.services.submission.rows import (
     project_find,
     project_jobs_check,
 )
-from jobs.submission import Submission
+from jobs.submission import Submission, name_start
 from jobs.sweep_space import DEFAULT_MAX_RUNNING, JOBS_LIMIT
 
 _NAME_LIMIT = 100
@@ -57,7 +57,7 @@ class SweepRequest:
         """Return the submission of each job, named after the sweep and numbered from 1."""
         base = self.submission
         digits = len(str(len(self.settings)))
-        name = base.name[: _NAME_LIMIT - digits - 1]
+        name = name_start(base.name, _NAME_LIMIT - digits - 1)
         return [
             dataclasses.replace(
                 base, name=f"{name} {number:0{digits}}", settings={**base.settings, **drawn}

@@ -28,6 +28,7 @@ from jobs.services.lifecycle.transitions import job_end, job_lock
 from jobs.services.submission.forks import fork_place
 from jobs.services.submission.rows import SUBMITTED_COLUMNS
 from jobs.services.submission.validations import job_queue
+from jobs.submission import name_start
 
 #: Trials whose files are deleted in one run of the task.
 DELETED_AT_ONCE = 50
@@ -52,7 +53,7 @@ def trial_job_make(
     ending = f", trial {number}"
     columns = {name: getattr(parent, name) for name in SUBMITTED_COLUMNS}
     columns |= {
-        "name": parent.name[: _NAME_LIMIT - len(ending)] + ending,
+        "name": name_start(parent.name, _NAME_LIMIT - len(ending)) + ending,
         "tier": Tier.IDLE.value,
         "stop_kind": StopKind.STEPS.value,
         "stop_limit": (artifact.step or 0) + num_steps,

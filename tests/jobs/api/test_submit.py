@@ -24,6 +24,7 @@ from jobs.selectors.desired_state.state import training_spec
 from jobs.selectors.estimates.step_times import profile_key
 from jobs.services.cluster.api_tokens import api_token_create
 from jobs.services.cluster.saved_filters import filter_save
+from jobs.submission import name_start
 from tests.support.builders import CODE, at, job_make, node_make, submission_values
 
 Clients = Callable[..., APIClient]
@@ -368,6 +369,20 @@ def test_names_are_written_with_joiners(ada: User, ada_client: APIClient) -> Non
     assert ada_client.post(URL, submission_values(name=name)).json()["name"] == name
     assert filter_save(ada, name, "q=a", at(0)).name == name
     assert api_token_create(ada, name, at(0))[0].name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("abcd", "abc"),
+        ("abe\u0301\u0301", "ab"),
+        ("ab\u200dc", "a"),
+        ("a\U0001f468\u200d\U0001f469", "a"),
+        ("e\u0301\u0301\u0301", "e\u0301\u0301"),
+    ],
+)
+def test_a_name_is_cut_between_characters(name: str, start: str) -> None:
+    assert name_start(name, 3) == start
 
 
 def test_all_wrong_fields_are_named_at_once(ada_client: APIClient) -> None:

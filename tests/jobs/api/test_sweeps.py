@@ -172,12 +172,13 @@ def test_a_repeated_request_makes_no_second_sweep(ada: User, client_of: Clients)
 def test_a_yaml_file_describes_a_sweep(ada: User, client_of: Clients) -> None:
     text = (
         "template: digits_cnn\nsweep:\n  max_running: 1\n  space:\n    hidden_units: [16, 32, 64]\n"
-        "    learning_rate: [1e-4, 1e-2]\n"
+        f"    learning_rate: [1e-4, 1e-2]\nname: {97 * 'x'}e\u0301\n"
     )
     answer = client_of(ada).post(URL, text, content_type="application/yaml")
     assert answer.status_code == 201, answer.json()
     rates = Job.objects.order_by("pk").values_list("settings__learning_rate", flat=True)
     assert list(rates) == [1e-4, 1e-2] * 3
+    assert Job.objects.earliest("pk").name == 97 * "x" + " 1"
 
 
 def test_limits_of_the_project_and_of_storage_count_all_of_them(
