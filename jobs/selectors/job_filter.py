@@ -69,6 +69,10 @@ class TextsFilter(django_filters.Filter):
     field_class = TextsField
 
 
+#: Filters whose parameters may be repeated.
+REPEATABLE = (TextsFilter, django_filters.MultipleChoiceFilter)
+
+
 def metric_read(text: str) -> tuple[str, str, float | None]:
     """Read `val_accuracy>0.9` or `val_accuracy` into a name, a lookup and a bound.
 

@@ -10,7 +10,7 @@ from django.http import QueryDict
 
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Job, SavedFilter
-from jobs.selectors.job_filter import JobFilter
+from jobs.selectors.job_filter import REPEATABLE, JobFilter
 from jobs.submission import unprintable
 
 FILTERS_LIMIT = 30
@@ -53,7 +53,7 @@ def filter_delete(user: User, filter_id: int) -> None:
 
 
 def _query_check(query: str) -> None:
-    if not query or len(query) > QUERY_LIMIT:
+    if len(query) > QUERY_LIMIT or not QueryDict(query):
         raise InvalidInputError.of(query=f"Give a filter of 1 to {QUERY_LIMIT} characters.")
     given = QueryDict(query)
     found = JobFilter(given, queryset=Job.objects.none())
@@ -61,6 +61,9 @@ def _query_check(query: str) -> None:
     if unknown:
         known = ", ".join(sorted(found.base_filters))
         raise InvalidInputError.of(query=f"There is no filter “{unknown[0]}”; use {known}.")
+    repeated = {name for name, texts in given.lists() if len(texts) > 1}
+    if once := sorted(name for name in repeated if not isinstance(found.filters[name], REPEATABLE)):
+        raise InvalidInputError.of(query=f"{once[0]}: give this once.")
     if not found.is_valid():
         texts = (f"{name}: {text}" for name, texts in found.errors.items() for text in texts)
         raise InvalidInputError.of(query=" ".join(texts))

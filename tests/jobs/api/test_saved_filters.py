@@ -44,6 +44,8 @@ def test_a_filter_is_kept_replaced_and_deleted(ada: User, bob: User, client_of: 
         ("a\nb", "q=a", "name"),
         (7, "q=a", "name"),
         ("a", "", "query"),
+        ("a", "&&", "query"),
+        ("a", "q=a&q=b", "query"),
         ("a", "colour=red", "query"),
         ("a", "status=asleep", "query"),
         ("a", "metric=a>b>c", "query"),
