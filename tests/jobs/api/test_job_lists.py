@@ -120,18 +120,16 @@ def test_every_order_pages_there_and_back(
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(
-    "rest",
-    [
+def test_any_cursor_is_answered(ada: User, client_of: Clients, order: str) -> None:
+    client = client_of(ada)
+    for rest in (
         [], [True], [True, None, 1], [False, "\0", 1], [False, "\ud800", 1], [False, 10**400, 1],
         [False, float("nan"), 1], [False, 1, -1], [False, 1.5, 2**63], [False, True, 1], 7,
-    ],
-)  # fmt: skip
-def test_any_cursor_is_answered(ada: User, client_of: Clients, order: str, rest: Any) -> None:
-    text = json.dumps([order, *rest] if isinstance(rest, list) else rest)
-    cursor = base64.urlsafe_b64encode(text.encode()).decode()
-    query = {"order": order, "metric": "loss", "cursor": cursor}
-    assert client_of(ada).get(URL, query).status_code == 404
+    ):  # fmt: skip
+        text = json.dumps([order, *rest] if isinstance(rest, list) else rest)
+        cursor = base64.urlsafe_b64encode(text.encode()).decode()
+        query = {"order": order, "metric": "loss", "cursor": cursor}
+        assert client.get(URL, query).status_code == 404, rest
 
 
 def test_a_cursor_is_of_one_order(ada: User, client_of: Clients) -> None:
