@@ -33,7 +33,12 @@ from jobs.services.submission.job_changes import (
     jobs_reprioritise,
     not_possible,
 )
-from jobs.services.submission.rows import job_from, live_jobs_check, project_jobs_check
+from jobs.services.submission.rows import (
+    job_from,
+    live_jobs_check,
+    project_jobs_check,
+    source_keep,
+)
 from jobs.services.submission.standing import Standing
 from jobs.services.submission.validation_requests import validations_reuse
 from jobs.services.submission.validations import validation_start
@@ -92,7 +97,11 @@ def jobs_store(
     """Insert the rows of jobs with the same code, which is stored, and return their validations.
 
     None of a job that was validated before, or waits for the state that it starts from.
+
+    Raises:
+        InvalidInputError: the files of the source job were deleted since it was found.
     """
+    source_keep(jobs[0].source_job_id)
     Job.objects.bulk_create(jobs)
     search_terms_add(jobs)
     jobs_event_add("submitted", "Submitted", jobs, now=now, actor=user_actor(user), data=data)

@@ -130,6 +130,21 @@ def source_find(user: User, source_job: int | None) -> Artifact | None:
     return model
 
 
+def source_keep(source_job: int | None) -> None:
+    """Keep the files of a source job from being deleted before the commit of the job that uses it.
+
+    Raises:
+        InvalidInputError: they were deleted just now.
+    """
+    if source_job is None:
+        return
+    sources = Job.objects.select_for_update(no_key=True).filter(pk=source_job)
+    if not sources.filter(files_deleted_at=None).exists():
+        raise InvalidInputError.of(
+            source_job=f"The files of job {source_job} were deleted just now; choose another one."
+        )
+
+
 def priority_check(user: User, priority: int) -> None:
     """Enforce the highest priority that a user may give jobs.
 

@@ -13,6 +13,8 @@ from rest_framework.test import APIClient
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Artifact, Job
 from jobs.selectors.desired_state.state import training_spec
+from jobs.services.lifecycle.retention import files_delete
+from jobs.services.submission import job_actions
 from jobs.services.submission.validations import validation_start
 from tests.support.builders import at, job_make, node_make, submission_values, user_make
 
@@ -53,6 +55,20 @@ def test_it_is_one_pass_in_the_order_of_the_data(ada: User, ada_client: APIClien
     assert (job.stop_kind, job.stop_limit, job.shuffle) == ("epochs", 1, False)
     spec = training_spec(job)
     assert (spec.task, spec.model_sha256) == ("predict", "a" * 64)
+
+
+def test_a_model_that_is_deleted_while_it_is_submitted(
+    ada: User, ada_client: APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = trained(ada)
+
+    def meanwhile(_user: User) -> None:
+        files_delete(source.pk, at(1), actor="user:ada")
+
+    monkeypatch.setattr(job_actions, "live_jobs_check", meanwhile)
+    answer = ada_client.post(URL, values(source_job=source.pk))
+    assert (answer.status_code, [*answer.json()["errors"]]) == (400, ["source_job"])
+    assert Job.objects.count() == 1
 
 
 def test_its_own_code_may_bring_the_model(ada_client: APIClient) -> None:
