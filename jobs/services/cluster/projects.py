@@ -210,10 +210,11 @@ def member_set(
     """Give a person a role in a project; return the membership, and whether it is new.
 
     Raises:
-        NotFoundError: no user has this name.
+        NotFoundError: no user has this name, or the project was deleted just now.
         ConflictError: the project has too many members.
     """
-    Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+    if not Project.objects.select_for_update(no_key=True).filter(pk=project.pk).exists():
+        raise NotFoundError("There is no such project.")
     user = User.objects.filter(username=name).first() if name.isprintable() else None
     if user is None:
         raise NotFoundError("There is no user of this name.")

@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from controlplane.core.values.projects import ProjectQuota
-from jobs.exceptions import InvalidInputError
+from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import (
     Accelerator,
     Allocation,
@@ -26,7 +26,7 @@ from jobs.models import (
 )
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.projects import ProjectState, guaranteed_total, project_quotas
-from jobs.services.cluster.projects import project_change, project_delete
+from jobs.services.cluster.projects import member_set, project_change, project_delete
 from jobs.services.submission.rows import job_clone_values, project_jobs_check
 from tests.support.builders import (
     accelerators,
@@ -435,3 +435,6 @@ def test_no_job_comes_into_a_project_that_is_closed_meanwhile(
     with pytest.raises(InvalidInputError) as caught, transaction.atomic():
         project_jobs_check(ada, stale)
     assert "closed or deleted just now" in caught.value.fields["project"][0]
+    if is_deleted:
+        with pytest.raises(NotFoundError):
+            member_set(stale, "ada", ProjectRole.VIEWER, at(2), by=admin)
