@@ -18,7 +18,14 @@ from controlplane.core.protocol.wire import (
 )
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError, errors_contained
-from jobs.models import Accelerator, Allocation, AuditAction, EnrolmentToken, Node
+from jobs.models import (
+    Accelerator,
+    Allocation,
+    AuditAction,
+    ClusterSetting,
+    EnrolmentToken,
+    Node,
+)
 from jobs.selectors.access import are_users_strangers
 from jobs.selectors.peer_filters import FILTERED, UNFILTERED, unfiltered_nodes
 from jobs.services.cluster.agent_tokens import (
@@ -39,6 +46,7 @@ from jobs.services.failures.exits import rows_release
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.transitions import job_lock
+from jobs.services.scheduling.policy import cluster_setting
 from jobs.services.submission.validations import validations_of_node_expire
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
@@ -109,12 +117,12 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
             enrolment_token_use(token, now)
             agent_token_set(former, request.name, agent_token, now)
         return _reply(former, agent_token)
-    _kinds_check(request)
-    taken = ports_taken(request, now)
-    if taken:
-        raise InvalidInputError.of(first_port=taken)
     try:
         with transaction.atomic():
+            _enrolments_lock()
+            _kinds_check(request)
+            if taken := ports_taken(request, now):
+                raise InvalidInputError.of(first_port=taken)
             enrolment_token_use(token, now)
             isolation_check(request.isolation)
             node = Node.objects.create(
@@ -142,6 +150,12 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
             name=f"There is a node {request.name!r} already; choose another name."
         ) from None
     return _reply(node, agent_token)
+
+
+def _enrolments_lock() -> None:
+    """Let no other enrolment in until commit: it may take the same ports, or a kind's threads."""
+    cluster_setting()  # makes the row at the first use of a site
+    ClusterSetting.objects.select_for_update(no_key=True).get(id=1)
 
 
 def node_hello(

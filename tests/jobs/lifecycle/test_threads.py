@@ -15,10 +15,13 @@ from django.db import connection, connections, transaction
 from controlplane.core.protocol.wire import LogChunk, ReportKind, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.api.jobs.submission_request import submission_read
-from jobs.exceptions import ConflictError
+from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import Allocation, Generation, Job, Node, Validation
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.selectors.logs import log_since
+from jobs.services.cluster import nodes
+from jobs.services.cluster.node_shapes import ports_taken
+from jobs.services.cluster.nodes import enrolment_token_create
 from jobs.services.lifecycle.transitions import jobs_lock
 from jobs.services.reports.batches import batch_take
 from jobs.services.reports.log_chunks import log_chunks_store
@@ -33,7 +36,14 @@ from jobs.services.submission.validations import (
     validations_start_waiting,
 )
 from tests.jobs.world import PlayedTrainer, World
-from tests.support.builders import at, job_make, node_make, submission_values, user_make
+from tests.support.builders import (
+    at,
+    enrol_request,
+    job_make,
+    node_make,
+    submission_values,
+    user_make,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DEADLINE_S = 30.0
@@ -212,6 +222,28 @@ def test_who_follows_a_log_misses_nothing_of_two_nodes() -> None:
     text = "".join(part.text for part in seen)
     assert "one" in text
     assert "two" in text
+
+
+@pytest.mark.nightly
+def test_nodes_that_enrol_at_once_share_no_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(*given: Any) -> str:
+        found = ports_taken(*given)
+        until_waited_for()
+        return found
+
+    monkeypatch.setattr(nodes, "ports_taken", taken)
+    tokens = {name: enrolment_token_create(None, at(0))[1] for name in ("node-x", "node-y")}
+    refused: list[str] = []
+
+    def enrol(name: str) -> None:
+        request = enrol_request(tokens[name], name, first_port=20_000, last_port=20_099)
+        try:
+            nodes.node_enrol(request, at(0))
+        except InvalidInputError as error:
+            refused.extend(error.fields)
+
+    at_once(*(lambda name=name: enrol(name) for name in tokens))
+    assert (Node.objects.count(), refused) == (1, ["first_port"])
 
 
 def test_one_key_at_once_makes_one_job() -> None:
