@@ -17,7 +17,13 @@ from controlplane.core.protocol.wire import (
     HelloRequest,
 )
 from controlplane.core.values.lifecycle import NodeStatus
-from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError, errors_contained
+from jobs.exceptions import (
+    ConflictError,
+    GoneError,
+    InvalidInputError,
+    NotFoundError,
+    errors_contained,
+)
 from jobs.models import (
     Accelerator,
     Allocation,
@@ -166,6 +172,7 @@ def node_hello(
     Raises:
         InvalidInputError: a field is out of bounds.
         ConflictError: another agent is alive, its ports are taken, or its shape has changed.
+        GoneError: the node was removed just now.
     """
     _node_check(request)
     host_check(request.host)
@@ -187,9 +194,9 @@ def node_hello(
         node_trainers_lose(node, now)
     with transaction.atomic():
         was_lost = node.status == NodeStatus.LOST
-        Node.objects.filter(id=node.pk).update(
-            **_told(request), last_seen_at=now, status=NodeStatus.ONLINE
-        )
+        rows = Node.objects.filter(id=node.pk, removed_at=None)
+        if not rows.update(**_told(request), last_seen_at=now, status=NodeStatus.ONLINE):
+            raise GoneError("This node was removed; stop everything.", code="node_removed")
         accelerators_write(node, request.accelerators)
         if was_lost:
             event_add("node_back", f"{node.name} is back", now=now, node=node)

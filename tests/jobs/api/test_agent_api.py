@@ -13,13 +13,20 @@ from django.core.files.base import ContentFile
 from django.test import Client
 from django.utils import timezone
 
-from controlplane.core.protocol.wire import HelloRequest, ReportKind, ValidationReport, encode
-from controlplane.core.values.lifecycle import JobStatus
+from controlplane.core.protocol.wire import (
+    HelloRequest,
+    ReportKind,
+    ValidationReport,
+    decode,
+    encode,
+)
+from controlplane.core.values.lifecycle import JobStatus, NodeStatus
+from jobs.exceptions import GoneError
 from jobs.models import Allocation, Artifact, EnrolmentToken, Event, Job, LogChunk, Node
 from jobs.selectors.desired_state.state import orders_by_node, wanted_orders, wanted_state
 from jobs.selectors.forks import ADOPTED_FILE
 from jobs.services.cluster.cordons import Cordon, node_cordon
-from jobs.services.cluster.nodes import enrolment_token_create
+from jobs.services.cluster.nodes import enrolment_token_create, node_hello, node_remove
 from jobs.services.submission.validations import validation_start, validation_take
 from tests.jobs.world import PlayedNode, World
 from tests.support.builders import CODE, accelerators, at, enrol_request, job_make, node_make
@@ -193,6 +200,17 @@ class TestHello:
         assert node.accelerators.filter(is_present=True).count() == 1
         assert post(client, "hello/", hello_body(node)).status_code == 200
         assert node.accelerators.filter(is_present=True).count() == 2
+
+    def test_a_node_that_is_removed_meanwhile_does_not_come_back(
+        self, fresh_node: tuple[Node, Client]
+    ) -> None:
+        node, _ = fresh_node
+        stale = Node.objects.get(pk=node.pk)
+        node_remove(node, timezone.now(), actor="user:root")
+        request = decode(HelloRequest, json.loads(hello_body(node)))
+        with pytest.raises(GoneError):
+            node_hello(stale, request, "", timezone.now())
+        assert Node.objects.get(pk=node.pk).status == NodeStatus.LOST
 
     def test_a_second_live_agent_is_refused_without_harm(
         self, fresh_node: tuple[Node, Client]
