@@ -105,6 +105,7 @@ def test_the_queue_is_reordered_by_keys_and_drag_and_another_admin_sees_it(
     page.get_by_role("button", name="Undo the last action").click()
     expect(page.get_by_label("Priority of job 5")).to_have_value("50")
     assert [*_queue(page)][:6] == before
+    expect(page.locator("#changes-count")).to_have_text("No changes")  # the script has begun
     page.get_by_label("Priority of job 5").fill("650")
     page.get_by_role("button", name="Preview", exact=True).click()
     expect(page.get_by_role("heading", name="Change 1 job?")).to_be_focused()

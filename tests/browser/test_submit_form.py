@@ -7,12 +7,19 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.page_site import FAILING, FITTING, VALIDATION_ANSWER, Site
 from tests.browser.visitor import AUDIT, WAIT_MS, Visitor
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+
+def _cancel(page: Page) -> None:
+    """Take the job of a page out of the queue, which is as it was for the tests of other files."""
+    token = page.locator("[name=csrfmiddlewaretoken]").first.input_value()
+    answer = page.request.post(f"{page.url}cancel/", form={"csrfmiddlewaretoken": token})
+    assert "is cancelled" in answer.text()
 
 
 def test_the_form_helps_checks_and_submits(ada: Visitor, tmp_path: Path) -> None:
@@ -52,6 +59,7 @@ def test_the_form_helps_checks_and_submits(ada: Visitor, tmp_path: Path) -> None
     page.wait_for_url(re.compile(r"/jobs/\d+/$"))
     expect(page.get_by_role("heading", level=1)).to_contain_text("my own")
     expect(page.get_by_role("link", name="mine.py", exact=True)).to_be_visible()
+    _cancel(page)
 
 
 def test_a_late_answer_does_not_interrupt_typing(ada: Visitor) -> None:
@@ -228,6 +236,7 @@ def test_code_is_measured_before_it_is_submitted(ada: Visitor, site: Site, tmp_p
     page.wait_for_url(re.compile(r"/jobs/\d+/$"))
     expect(page.get_by_role("heading", level=1)).to_contain_text("measured first")
     expect(page.locator("#job-head [role=status]")).to_have_text("pending")
+    _cancel(page)
 
 
 def test_a_sweep_is_previewed_submitted_and_sorted(ada: Visitor) -> None:
