@@ -31,7 +31,7 @@ def policy_choose(
     reason: str = "",
     seen_version: int | None = None,
 ) -> ClusterSetting:
-    """Switch the policy, effective from the next cycle.
+    """Switch the policy, effective from the next cycle; one that is in force is left as it is.
 
     Raises:
         InvalidInputError: no policy has this name.
@@ -41,6 +41,8 @@ def policy_choose(
         raise InvalidInputError.of(policy=f"Choose one of {', '.join(POLICIES)}.")
     row = cluster_setting()
     version = row.version if seen_version is None else seen_version
+    if (row.policy, row.version) == (name, version):
+        return row
     changed = ClusterSetting.objects.filter(id=1, version=version).update(
         policy=name, version=F("version") + 1, changed_by=actor, changed_at=now
     )

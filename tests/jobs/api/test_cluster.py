@@ -80,6 +80,8 @@ def test_the_policy_is_switched_by_admins(ada: User, admin: User, client_of: Cli
     assert (response.status_code, response.data["policy"]) == (200, "fifo")
     stale = client.put(url, {"policy": "priority", "version": first["version"]})
     assert (stale.status_code, stale.json()["code"]) == (412, "stale_version")
+    again = client.put(url, {"policy": "fifo"})
+    assert (again.status_code, again.data["version"]) == (200, response.data["version"])
     wrong = client.put(url, {"policy": "astrology"})
     assert (wrong.status_code, set(wrong.json()["errors"])) == (400, {"policy"})
     wrong = client.put(url, {"policy": "fifo", "version": "1"})
