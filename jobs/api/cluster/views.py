@@ -148,6 +148,10 @@ class NodeUncordon(NodeCordon):
 
     change = Cordon.UNCORDON
 
+    @extend_schema(request=ReasonSerializer, responses=NodeSerializer)
+    def post(self, request: Request, node_id: int) -> Response:
+        return super().post(request, node_id)
+
 
 class NodeUnquarantine(APIView):
     """End a node's quarantine before its time is over (admins)."""
