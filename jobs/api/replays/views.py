@@ -113,6 +113,7 @@ class ReplayComparison(APIView):
         prices = dict(text.rpartition("=")[::2] for text in request.query_params.getlist("price"))
         comparison = comparison_of(replay, prices)
         known = {f"{row.pk}:{kind}" for row in comparison.replays for kind in row.accelerators}
-        if unknown := sorted(prices.keys() - known):
-            raise InvalidInputError.of(price=f"No such replay and kind: {', '.join(unknown)}.")
+        if prices.keys() - known:
+            places = ", ".join(f"{place}=PRICE" for place in sorted(known))
+            raise InvalidInputError.of(price=f"Give any of {places}.")
         return Response(ComparisonSerializer(comparison).data)
