@@ -159,8 +159,9 @@ def test_others_jobs_are_refused(world: World, ben: Client) -> None:
 )  # fmt: skip
 def test_a_wrong_form_says_what_is_wrong(form: dict[str, str], world: World, ada: Client) -> None:
     assert ada.post("/jobs/actions/", form).status_code == 302
-    page = ada.get("/jobs/")
-    assert "notice-bad" in page.content.decode()
+    page = ada.get("/jobs/").content.decode()
+    assert "notice-bad" in page
+    assert ("Give a priority, a tier, or both." in page) == (form.get("do") == "reprioritise")
 
 
 def test_an_undo_changes_no_more_jobs_than_an_action(world: World, ada: Client) -> None:

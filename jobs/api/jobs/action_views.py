@@ -132,7 +132,8 @@ class JobsActionSerializer(_StandingSerializer):
         if is_reprioritised and values.get("tier"):
             name = None
         if name is not None and not values.get(name):
-            raise serializers.ValidationError({name: ["This action needs it."]})
+            text = "Give a tag." if name == "tag" else "Give a priority, a tier, or both."
+            raise serializers.ValidationError({name: [text]})
         if "jobs" not in values:
             raise serializers.ValidationError({"jobs": ["Choose at least one job."]})
         return values

@@ -83,7 +83,11 @@ class NewChannelSerializer(BodySerializer):
     """A channel to create."""
 
     name = serializers.CharField(max_length=NAME_LIMIT)
-    kind = serializers.ChoiceField(_KINDS, default=ChannelKind.WEBHOOK.value)
+    kind = serializers.ChoiceField(
+        _KINDS,
+        default=ChannelKind.WEBHOOK.value,
+        error_messages={"invalid_choice": f"Choose one of {', '.join(_KINDS)}."},
+    )
     address = serializers.CharField(max_length=ADDRESS_LIMIT, write_only=True)
     events = EventsField(default=list(DEFAULT_EVENTS))
     is_cluster_wide = FlagField(default=False)
