@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
@@ -93,15 +94,36 @@ def submission_admit(user: User, submission: Submission) -> Artifact | None:
     Raises:
         InvalidInputError: the source job does not exist or has no model, priority or tier are above
             the user's highest, no node has an accepted kind, the secrets cannot be handed to the
-            job, or the project does not take it.
+            job, or the project does not take it; all that apply.
     """
-    priority_check(user, submission.priority)
-    tier_check(user, submission.tier)
-    fork_start(user, submission)
-    kinds_check(submission.accepted_kinds)
-    secrets_check(user, submission.secrets)
-    project_find(user, submission)
-    return source_find(user, submission.source_job)
+    wrong: dict[str, Sequence[str]] = {}
+    source: Artifact | None = None
+    with _noted(wrong):
+        priority_check(user, submission.priority)
+    with _noted(wrong):
+        tier_check(user, submission.tier)
+    with _noted(wrong):
+        fork_start(user, submission)
+    with _noted(wrong):
+        kinds_check(submission.accepted_kinds)
+    with _noted(wrong):
+        secrets_check(user, submission.secrets)
+    with _noted(wrong):
+        project_find(user, submission)
+    with _noted(wrong):
+        source = source_find(user, submission.source_job)
+    if wrong:
+        raise InvalidInputError("The submission is not valid.", fields=wrong)
+    return source
+
+
+@contextmanager
+def _noted(wrong: dict[str, Sequence[str]]) -> Iterator[None]:
+    """Note the fields that a check refuses, so that others are checked, too."""
+    try:
+        yield
+    except InvalidInputError as error:
+        wrong.update(error.fields)
 
 
 def _as_column(value: Any) -> Any:

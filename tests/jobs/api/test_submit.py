@@ -390,6 +390,10 @@ def test_all_wrong_fields_are_named_at_once(ada_client: APIClient) -> None:
     assert set(response.json()["errors"]) == {
         "name", "code", "global_batch_size", "stop_kind", "stop_limit",
     }  # fmt: skip
+    wrong = {"priority": 1000, "tier": "urgent", "forked_from": 9, "secrets": ["S3"],
+             "project": "none"}  # fmt: skip
+    response = ada_client.post(URL, submission_values(**wrong))
+    assert set(response.json()["errors"]) == {*wrong}
 
 
 @pytest.mark.parametrize(
