@@ -16,6 +16,7 @@ from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpResponse, JsonResponse
 from rest_framework import exceptions as rest
+from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 
 PROBLEM_TYPE = "application/problem+json"
@@ -263,7 +264,7 @@ def problem_response(error: ControlPlaneError) -> HttpResponse:
     return JsonResponse(body, status=error.status, content_type=PROBLEM_TYPE)
 
 
-def problem_handler(error: Exception, _context: Mapping[str, Any]) -> Response | None:
+def problem_handler(error: Exception, context: Mapping[str, Any]) -> Response | None:
     """Render an expected error of a REST view; None turns an unexpected one into a 500."""
     headers: dict[str, str] = {}
     if isinstance(error, ControlPlaneError):
@@ -287,6 +288,7 @@ def problem_handler(error: Exception, _context: Mapping[str, Any]) -> Response |
         headers["Retry-After"] = str(RETRY_S)
     else:
         return None
+    context["request"].accepted_renderer = JSONRenderer()  # that of the OpenAPI view writes YAML
     return Response(body, status=body["status"], headers=headers, content_type=PROBLEM_TYPE)
 
 

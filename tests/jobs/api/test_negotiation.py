@@ -58,3 +58,4 @@ def test_downloads_are_answered_to_clients_that_accept_their_type_alone(ada: Use
         answer = client.get(f"/api/v1/{path}", headers={"Accept": accepted})
         answer.getvalue()  # to its end, which gives its file back
         assert answer.status_code == status, path
+    assert Client().get("/api/v1/schema/").json()["code"] == "not_authenticated"  # not as YAML
