@@ -169,6 +169,7 @@ def test_a_sweep(site: Site, logged_in: Shell, code: Path, tmp_path: Path) -> No
                                 "global_batch_size=8", "--set", "stop.kind=steps", "--set",
                                 "stop.limit=5", "--json").out)  # fmt: skip
     assert (made["num_jobs"], made["num_draws"], made["seed"]) == (1, 1, 3)
-    assert logged_in("sweep", code, "--over", "units=8").code == ExitCode.USAGE
+    for without_values in ((code, "--over", "units=8"), (code,), ("--template", "digits_cnn")):
+        assert logged_in("sweep", *without_values).code == ExitCode.USAGE
     ended = logged_in("sweep", "--template", "digits_cnn", "--over", "units=[]")
     assert (ended.code, "sweep.space" in ended.err) == (ExitCode.REFUSED, True)

@@ -77,6 +77,8 @@ def sweep(
     elif plan:
         raise click.UsageError("--draws, --seed and --at-once go with --over; or write them into "
                                "the spec.")  # fmt: skip
+    elif file is None and "sweep" not in {name.partition(".")[0] for name in fields}:
+        raise click.UsageError("Give --over SETTING=VALUES, or a spec with a sweep.")
     with Client.from_login() as client:
         if dry_run:
             preview = client.preview_sweep(file, code=code, **fields)
