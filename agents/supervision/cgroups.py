@@ -48,28 +48,33 @@ class Cgroups:
                     return cls(root)
         return None
 
-    def make(self, name: str, memory_bytes: int, num_processes: int) -> Path:
+    def make(self, run_dir: Path, memory_bytes: int, num_processes: int) -> Path:
         """Make the group of a run directory, with limits.
 
         Raises:
             OSError: the kernel refuses.
         """
-        group = self._root / name
+        group = self._group(run_dir)
         group.mkdir(exist_ok=True)
         (group / "memory.max").write_text(str(memory_bytes))
         (group / "pids.max").write_text(str(num_processes))
         (group / "cpu.weight").write_text(str(JOB_WEIGHT))
         return group
 
-    def kill(self, name: str) -> None:
+    def kill(self, run_dir: Path) -> None:
         """Kill all processes of a group at once; it may be gone already."""
         with contextlib.suppress(OSError):
-            (self._root / name / "cgroup.kill").write_text("1")
+            (self._group(run_dir) / "cgroup.kill").write_text("1")
 
-    def remove(self, name: str) -> bool:
+    def remove(self, run_dir: Path) -> bool:
         """Remove a group without processes; return False while there are some."""
+        group = self._group(run_dir)
         with contextlib.suppress(FileNotFoundError):
-            if (self._root / name / "cgroup.procs").read_text().split():
+            if (group / "cgroup.procs").read_text().split():
                 return False
-            (self._root / name).rmdir()
+            group.rmdir()
         return True
+
+    def _group(self, run_dir: Path) -> Path:
+        # A trainer and a validation, of different users, may have the same numbers.
+        return self._root / f"{run_dir.parent.name}-{run_dir.name}"

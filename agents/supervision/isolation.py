@@ -152,7 +152,7 @@ class Isolation:
         self._wall_up(uid)
         cgroup = ""
         if self._cgroups is not None:
-            cgroup = str(self._cgroups.make(run_dir.name, self._memory_bytes, NUM_PROCESSES))
+            cgroup = str(self._cgroups.make(run_dir, self._memory_bytes, NUM_PROCESSES))
         (run_dir / SCRATCH_FOLDER).mkdir(mode=0o700, exist_ok=True)
         _give(run_dir, uid)
         return JobUser(uid, NUM_PROCESSES, NUM_FILES, cgroup)
@@ -214,8 +214,8 @@ class Isolation:
         if uid is None:
             return True
         if self._cgroups is not None:
-            self._cgroups.kill(run_dir.name)
-            if not self._cgroups.remove(run_dir.name):
+            self._cgroups.kill(run_dir)
+            if not self._cgroups.remove(run_dir):
                 return False
         if list(self._users.values()).count(uid) == 1:
             if uid not in self._leftovers:

@@ -33,19 +33,21 @@ def test_jobs_have_groups_with_limits_and_the_agent_one_of_its_own(mount: Path) 
     root = mount / "slice" / "agent"
     assert (root / "agent" / "cgroup.procs").read_text() == "13"  # one write a process
     assert (root / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
-    group = groups.make("7-0", 2**30, 100)
-    assert group == root / "7-0"
+    trainer, validation = mount / "trainers" / "7-1", mount / "validations" / "7-1"
+    group = groups.make(trainer, 2**30, 100)
+    assert group.parent == root
+    assert groups.make(validation, 2**30, 100) != group
     limits = {path.name: path.read_text() for path in group.iterdir()}
     assert limits == {"memory.max": "1073741824", "pids.max": "100", "cpu.weight": "100"}
     (group / "cgroup.procs").write_text("99\n")
-    groups.kill("7-0")
+    groups.kill(trainer)
     assert (group / "cgroup.kill").read_text() == "1"
-    assert not groups.remove("7-0")
+    assert not groups.remove(trainer)
     (group / "cgroup.procs").write_text("")
-    assert groups.remove("7-0")
+    assert groups.remove(trainer)
     assert not group.exists()
-    groups.kill("7-0")
-    assert groups.remove("7-0")
+    groups.kill(trainer)
+    assert groups.remove(trainer)
 
 
 @pytest.mark.parametrize("lack", ["controller", "version", "right"])
