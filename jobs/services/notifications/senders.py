@@ -25,6 +25,9 @@ CONNECT_LIMIT_S, READ_LIMIT_S = 5.0, 10.0
 _SUBJECT_LIMIT = 150
 _ANSWER_LIMIT = 300
 _GONE = 410
+#: Services read tags, mentions of people and links with another text in a message. Job code writes
+#: parts of it, and a service that is sent no valid markup refuses it.
+_NO_MARKUP = str.maketrans({"<": "\u2039", ">": "\u203a", "@": "@\u200b", "]": "]\u200b"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ def _email_send(address: str, delivery: NotificationDelivery) -> Sent:
 
 
 def _chat_send(address: str, delivery: NotificationDelivery) -> Sent:
-    title, text = message_text(delivery.body)
+    title, text = (part.translate(_NO_MARKUP) for part in message_text(delivery.body))
     service = _chat_services().instantiate(address, suppress_exceptions=True)
     if service is None:
         text = "The service does not accept this address; compare it with the documentation."

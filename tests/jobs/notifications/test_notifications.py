@@ -406,10 +406,11 @@ def test_a_chat_message_reaches_the_service(ada: User, hook: Receiver, settings:
     settings.CHAT_SERVICES = ["json"]  # a service with a host of its own, as an admin may allow
     channel_make(ada, f"json://127.0.0.1:{hook.port}/x", kind="chat")
     job = job_make(ada, name="mnist")
-    event_add("finished", "Done", now=at(0), job=job)
+    event_add("finished", "Done <b> [a](b) @all", now=at(0), job=job)
     assert delivery_attempt(deliveries_due(at(0))[0], at(0))
     ((_, body),) = hook.received
-    assert json.loads(body)["title"] == f"Job {job.pk} (mnist): Done"
+    title = f"Job {job.pk} (mnist): Done \u2039b\u203a [a]\u200b(b) @\u200ball"
+    assert json.loads(body)["title"] == title
     assert NotificationDelivery.objects.get().answer == "accepted by the service"
 
 
