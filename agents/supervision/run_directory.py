@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import re
 import time
 from collections.abc import Mapping
@@ -19,7 +20,6 @@ import psutil
 
 from agents.state_directory import read_json, write_atomically
 from agents.supervision.deletion import folder_delete
-from agents.trainer.contract.full_disk import is_disk_full
 from agents.trainer.contract.plain_files import (
     plain_file_read,
     plain_file_size,
@@ -27,6 +27,8 @@ from agents.trainer.contract.plain_files import (
     plain_file_write,
 )
 from controlplane.core.protocol.wire import ReportKind, TrainerOrders, TrainerReport, decode, encode
+
+log = logging.getLogger("agents")
 
 #: Sequence numbers of reports that the agent writes itself start here.
 AGENT_SEQUENCE = 1_000_000_000
@@ -71,7 +73,7 @@ class RunDirectory:
         self.pulse = self.path / "pulse"
         self._alive = self.path / "alive"
         self.shipped = self._read_shipped()
-        #: Own reports for which there was no room. The next agent finds out anew what they say.
+        #: Own reports that could not be written. The next agent finds out anew what they say.
         self.unwritten: list[TrainerReport] = []
         self._num_own = 0
 
@@ -168,7 +170,7 @@ class RunDirectory:
     def add_own_report(self, generation: int, kind: ReportKind, data: Mapping[str, Any]) -> None:
         """Append a report written by the agent, with the next sequence number.
 
-        While the disk is full it is kept in `unwritten`.
+        While the disk takes nothing it is kept in `unwritten`.
         """
         try:
             lines = plain_file_read(self.own_reports, _OWN_LIMIT_BYTES).decode().splitlines()
@@ -191,8 +193,7 @@ class RunDirectory:
                 folder_delete(self.own_reports)
             write_atomically(self.own_reports, "".join(f"{line}\n" for line in lines))
         except OSError as error:
-            if not is_disk_full(error):
-                raise
+            log.warning("a report of %s is in memory only: %s", self.path.name, error)
             self.unwritten.append(report)
         else:
             self.unwritten = []

@@ -511,7 +511,7 @@ def test_a_full_disk_is_told_once_there_is_nothing_to_spare(
     assert spared
 
 
-def test_an_exit_is_told_while_the_disk_stays_full(
+def test_an_exit_is_told_though_nothing_can_be_written(
     plane: ControlPlane, drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody else gets the accelerator before that."""
@@ -519,10 +519,10 @@ def test_an_exit_is_told_while_the_disk_stays_full(
     plane.want(wanted_trainer(plane))
     driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
 
-    def full(*_arguments: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def read_only(*_arguments: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(run_directory, "write_atomically", full)
+    monkeypatch.setattr(run_directory, "write_atomically", read_only)
     plane.want()
     driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
     driven.until(lambda: (1, 0) not in driven.agent.trainers)
