@@ -238,6 +238,8 @@ class ValidationAttempt:
             message=message,
             traceback=traceback,
         )
+        if code == "internal":
+            log.error("validation %s fails on this node: %s", self.path.name, message)
         self.report = self._masked(report)
         self.is_accepted = self._is_unwanted  # an unwanted result is not sent
 

@@ -31,7 +31,7 @@ _TEXT_LIMIT = 20_000
 
 
 def validation_start(validation: Validation, now: datetime.datetime) -> bool:
-    """Assign a waiting validation to the least busy online node.
+    """Assign a waiting validation to the least busy online node, preferably not its last one.
 
     Two callers may assign at once; the conditional update lets one of them through.
 
@@ -47,7 +47,8 @@ def validation_start(validation: Validation, now: datetime.datetime) -> bool:
         return False
     held = _held_nodes(owner_id)
     own = [node for node in nodes if node.pk in held]
-    node = (own if len(own) >= _most_nodes(len(nodes)) else nodes)[0]
+    nodes = own if len(own) >= _most_nodes(len(nodes)) else nodes
+    node = next((node for node in nodes if node.pk != validation.node_id), nodes[0])
     waiting = Validation.objects.filter(id=validation.pk, status=ValidationStatus.WAITING)
     return _assign(waiting, node, now, attempt=F("attempt") + 1)
 
@@ -226,13 +227,24 @@ def _num_free(owner_ids: Collection[int], num_nodes: int) -> dict[int, int]:
 def validation_take(
     node: Node, report: ValidationReport, now: datetime.datetime
 ) -> Validation | None:
-    """Take a validation's result; return None if it is not awaited from this node."""
+    """Take a validation's result; return None if it is not awaited from this node.
+
+    A node that cannot build, such as with a broken disk, is fast and so the least busy one: what it
+    refuses is built elsewhere.
+    """
     awaited = Validation.objects.filter(
         id=report.validation_id,
         status=ValidationStatus.RUNNING,
         node=node,
         attempt=report.attempt,
     )
+    is_nodes_fault = report.code == "internal" and report.field is None
+    validation = awaited.first() if is_nodes_fault and not report.ok else None
+    if validation is not None and validation.attempt < settings.VALIDATION_ATTEMPTS_LIMIT:
+        if not _put_back(awaited):
+            return None
+        validation_start(validation, now)
+        return validation
     with transaction.atomic():
         return _settle(awaited, report, now)
 
@@ -339,14 +351,8 @@ def _expire_one(validation: Validation, now: datetime.datetime) -> bool:
     # Without a job its user is waiting and can ask again.
     attempts = 1 if validation.job_id is None else settings.VALIDATION_ATTEMPTS_LIMIT
     if validation.attempt < attempts:
-        with transaction.atomic():
-            # The job is locked first, as by everything that changes jobs.
-            Job.objects.filter(validation__in=awaited, status=JobStatus.VALIDATING).update(
-                version=F("version") + 1, **WAITS_FOR_NODE
-            )
-            if not awaited.update(status=ValidationStatus.WAITING, deadline_at=None, node=None):
-                transaction.set_rollback(True)
-                return False
+        if not _put_back(awaited):
+            return False
         validation_start(validation, now)
         return True
     text = f"No node said in time whether it builds, {validation.attempt} times."
@@ -355,6 +361,18 @@ def _expire_one(validation: Validation, now: datetime.datetime) -> bool:
     report = ValidationReport(ok=False, code="validation_lost", message=text)
     with transaction.atomic():
         return _settle(awaited, report, now) is not None
+
+
+def _put_back(awaited: QuerySet[Validation]) -> bool:
+    """Let a validation wait for another node, unless it has left `awaited`."""
+    with transaction.atomic():
+        # The job is locked first, as by everything that changes jobs.
+        Job.objects.filter(validation__in=awaited, status=JobStatus.VALIDATING).update(
+            version=F("version") + 1, **WAITS_FOR_NODE
+        )
+        is_put_back = awaited.update(status=ValidationStatus.WAITING, deadline_at=None)
+        transaction.set_rollback(not is_put_back)
+    return bool(is_put_back)
 
 
 def _jobs_of(validations: Iterable[Validation]) -> set[int]:

@@ -434,6 +434,19 @@ class TestValidations:
         job.refresh_from_db()
         assert (job.validation.node, job.validation.attempt) == (other, 2)
 
+    def test_what_a_broken_node_refuses_is_built_elsewhere(self, settings: Any) -> None:
+        broken, _ = node_make()
+        other, _ = node_make()
+        job = self.waiting()
+        refusal = {"ok": False, "code": "internal", "message": "Read-only file system"}
+        for node, attempt in ((broken, 1), (other, 2), (broken, 3)):
+            job.validation.refresh_from_db()
+            assert (job.validation.node, job.validation.attempt) == (node, attempt)
+            report = self.report(job, **refusal)
+            assert validation_take(node, report, at(attempt))
+        job.refresh_from_db()
+        assert (job.status, job.status_code) == ("invalid", "internal")
+
     def test_in_the_end_it_is_given_up(self, settings: Any) -> None:
         node_make()
         job = self.waiting()
