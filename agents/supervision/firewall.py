@@ -13,8 +13,10 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
+from agents.session.background import Background
 from agents.settings import AgentSettings, Network
 
 log = logging.getLogger("agents")
@@ -26,6 +28,9 @@ Peer = tuple[Address, int | None]
 #: A trainer's own port, and an address from which it may be reached.
 Caller = tuple[int, Address]
 _LIMIT_S = 10.0
+#: Longest wait for the address of a name, which a resolver may seek for half a minute, and names
+#: that are sought at a time.
+LOOKUP_S, LOOKUPS_LIMIT = 1.0, 64
 
 
 class FirewallError(OSError):
@@ -49,6 +54,8 @@ class Firewall:
         self._networks = networks
         self._known: dict[int, tuple[frozenset[Peer], frozenset[Caller]]] = {}
         self._names: dict[str, frozenset[Address]] = {}
+        self._background = Background(LOOKUPS_LIMIT, lambda: None)
+        self._lookups: dict[str, Future[frozenset[Address]]] = {}  # that take long
 
     @classmethod
     def find(cls, settings: AgentSettings) -> Firewall | None:
@@ -79,10 +86,10 @@ class Firewall:
         _nft(self._rules({self._uids[-1]: (peers, frozenset({(1, old), (1, new)}))}), "--check")
 
     def peers_at(self, addresses: Iterable[str], *, has_gpus: bool) -> frozenset[Peer]:
-        """Return the peers at addresses "host:port"; may take seconds where a host is a name.
+        """Return the peers at addresses "host:port"; may take `LOOKUP_S` for each name of a host.
 
         Raises:
-            FirewallError: a name has no address.
+            FirewallError: a name has no address, or none yet.
         """
         peers: set[Peer] = set()
         for text in addresses:
@@ -94,10 +101,10 @@ class Firewall:
         return frozenset(peers)
 
     def callers_at(self, port: int, hosts: Iterable[str]) -> frozenset[Caller]:
-        """Return the callers of a port at hosts; may take seconds where a host is a name.
+        """Return the callers of a port at hosts; may take `LOOKUP_S` for each name of a host.
 
         Raises:
-            FirewallError: a name has no address.
+            FirewallError: a name has no address, or none yet.
         """
         return frozenset((port, address) for host in hosts for address in self._addresses(host))
 
@@ -128,20 +135,28 @@ class Firewall:
                 log.warning("the %s stays: %s", self._table, error)
 
     def _addresses(self, host: str) -> frozenset[Address]:
-        """Return the addresses of a host, all that its name has had so far."""
+        """Return the addresses of a host, all that its name has had so far.
+
+        The agent's loop waits here, so a name server that does not answer is waited for once only;
+        the answer that comes later is that of a later call.
+        """
         try:
             return frozenset({ip_address(host)})
         except ValueError:
             pass  # a name
-        try:
-            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except OSError as error:
-            if host not in self._names:
-                raise FirewallError(f"no address is known of {host}: {error}") from error
-            found = []
-        texts = (str(address[0]).partition("%")[0] for *_, address in found)
-        known = self._names.get(host, frozenset())
-        self._names[host] = known.union(map(ip_address, texts))
+        error: object = "the name server has not answered yet"
+        lookup = self._lookups.pop(host, None)
+        if lookup is None:
+            lookup = self._background.start(host, lambda: _resolved(host))
+            wait([lookup] if lookup else [], LOOKUP_S)
+        if lookup is not None and not lookup.done():
+            self._lookups[host] = lookup
+        elif lookup is not None:
+            error = lookup.exception()
+            known = self._names.get(host, frozenset())
+            self._names[host] = known if error else known | lookup.result()
+        if not self._names.get(host):
+            raise FirewallError(f"no address is known of {host}: {error}")
         return self._names[host]
 
     def _rules(self, known: Mapping[int, tuple[frozenset[Peer], frozenset[Caller]]]) -> str:
@@ -187,6 +202,11 @@ class Firewall:
     def _port(self, port: int | None) -> str:
         others = f"!= {self._ports[0]}-{self._ports[1]}"
         return f"meta l4proto {{ tcp, udp }} th dport {others if port is None else port}"
+
+
+def _resolved(name: str) -> frozenset[Address]:
+    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    return frozenset(ip_address(str(address[0]).partition("%")[0]) for *_, address in found)
 
 
 def _version(address: Address | Network) -> str:

@@ -129,6 +129,7 @@ class TrainerHandle:
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_cap_s)
         self._is_unwanted = False
         self._is_deaf = False
+        self._is_walled_off = False
         self._pulse = Pulse(directory.pulse, settings.pulse_limit_s, settings.boot_pulse_limit_s)
         self._kill_reason: str | None = None
         self._acknowledged_at: float | None = None
@@ -239,7 +240,8 @@ class TrainerHandle:
             self._log.info("adopted the trainer of job %d, slot %d", *self.key)
             try:
                 self._around.isolation.reach(self.directory.path, self._orders)
-            except OSError as error:
+            except OSError as error:  # retried with the desired state
+                self._is_walled_off = True
                 self._log.warning("job %d, slot %d may reach no new peers: %s", *self.key, error)
         return True
 
@@ -425,8 +427,9 @@ class TrainerHandle:
             adopted_path=str(self.directory.adopted(self._adopted)) if has_adopted else None,
             report_every_s=self.report_every_s,
         )
-        if orders != self._orders:
+        if orders != self._orders or self._is_walled_off:
             self._around.isolation.reach(self.directory.path, orders)
+            self._is_walled_off = False
             self.directory.write_orders(orders)
             self._orders = orders
             news = orders.membership.generation, orders.go

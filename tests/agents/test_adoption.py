@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from agents.supervision.isolation import Isolation
 from controlplane.core.protocol.wire import EnrolReply, ReportKind
 from tests.agents.builders import membership, wanted_trainer
 from tests.agents.conftest import AgentProcess, DrivenAgent, trainers_below, wait_until
@@ -138,15 +139,24 @@ def test_a_trainer_that_died_while_no_agent_ran_is_reported_with_all_it_wrote(
 
 
 def test_a_trainer_is_found_though_its_process_was_never_noted(
-    plane: ControlPlane, drive: Drive, state_dir: Path
+    plane: ControlPlane, drive: Drive, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its peers are reached again as soon as their names have addresses."""
     trainer = left_behind(plane, drive, state_dir)
     (state_dir / "trainers" / "1-0.agent" / "process.json").unlink()
+    tries: list[bool] = []
 
+    def reach(*_arguments: object) -> None:
+        tries.append(True)
+        if len(tries) == 1:
+            raise OSError("no address is known of node-7")
+
+    monkeypatch.setattr(Isolation, "reach", reach)
     before = len(plane.batches)
     second = drive()
     second.until(lambda: len(plane.batches) > before + 1)
     assert [state.pid for state in plane.owned()] == [trainer.pid]
+    second.until(lambda: len(tries) > 1)
 
 
 def test_a_trainer_that_an_older_agent_has_noted_is_adopted(

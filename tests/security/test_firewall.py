@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
+from concurrent.futures import wait
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 
@@ -64,3 +68,30 @@ def test_rules_that_are_not_set_are_tried_again(monkeypatch: pytest.MonkeyPatch)
     assert len(calls) == 3
     wall.forget(JOB + 2)
     assert calls[3].endswith("delete table inet virtualflow_200000\n")
+
+
+def test_a_name_server_that_is_away_keeps_the_loop_waiting_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = threading.Event()
+    asked: list[str] = []
+
+    def slow(name: str, *_args: object, **_options: object) -> list[Any]:
+        asked.append(name)
+        answers.wait(10)
+        return [(0, 0, 0, "", ("10.0.0.7", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    monkeypatch.setattr(firewall, "LOOKUP_S", 0.001)
+    wall = Firewall(UIDS, PORTS, [])
+    for _ in range(3):
+        with pytest.raises(FirewallError, match=r"node-7: .*not answered yet"):
+            wall.callers_at(21_001, ["node-7"])
+    assert asked == ["node-7"]
+    answers.set()
+    wait(wall._lookups.values())
+    expected = frozenset({(21_001, ip_address("10.0.0.7"))})
+    assert wall.callers_at(21_001, ["node-7"]) == expected
+    answers.clear()
+    assert wall.callers_at(21_001, ["node-7"]) == expected
+    answers.set()
