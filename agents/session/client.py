@@ -30,6 +30,8 @@ MAX_CODE_BYTES = 256 * 1024 * 1024
 MAX_UPLOAD_BYTES = 4 * 1024 * 1024 * 1024
 MAX_FILE_BYTES = 64 * 1024 * 1024 * 1024
 CHUNK_BYTES = 1024 * 1024
+#: Least speed at which the control plane stores a file that it has received; it answers after that.
+STORED_BYTES_A_SECOND = 8 * 1024 * 1024
 _RETRIED_STATUSES = frozenset({408, 425, 429})
 _MESSAGE_CHARACTERS = 500
 
@@ -175,7 +177,8 @@ class ControlPlaneClient:
             OSError: the file cannot be read, is no regular file, or is too large.
         """
         with plain_file_open(path, below) as file:
-            if os.fstat(file.fileno()).st_size > MAX_UPLOAD_BYTES:
+            size_bytes = os.fstat(file.fileno()).st_size
+            if size_bytes > MAX_UPLOAD_BYTES:
                 raise OSError(f"{path.name} is larger than {MAX_UPLOAD_BYTES} bytes")
             headers = {
                 "X-Sha256": hashlib.file_digest(file, "sha256").hexdigest(),
@@ -183,12 +186,14 @@ class ControlPlaneClient:
                 "Content-Type": "application/octet-stream",
             }
             file.seek(0)
+            stored_s = self._timeout_s + size_bytes / STORED_BYTES_A_SECOND
             self._exchange(
                 "PUT",
                 f"jobs/{job_id}/files/{name}/",
                 params={"slot": str(slot), "generation": str(generation)},
                 headers=headers,
                 content=_chunks(file),
+                timeout=httpx.Timeout(self._timeout_s, read=stored_s),
             )
 
     def _post(self, path: str, body: Any) -> Any:

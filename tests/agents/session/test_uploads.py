@@ -10,8 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import httpx
 import pytest
 
+from agents.session import client as clients
 from agents.session.uploads import CHECKPOINT, Uploads
 from agents.settings import AgentSettings
 from agents.supervision.trainer_handle import TrainerHandle
@@ -97,3 +99,21 @@ def test_a_folder_that_cannot_be_looked_into_holds_no_report_back(
         while transfers.open:
             transfers.end_one()
     assert uploads.is_over(report)
+
+
+def test_a_large_file_may_take_long_to_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer comes after that; one that is not waited for would never do."""
+    limits: dict[str, float] = {}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        limits.update(request.extensions["timeout"])
+        return httpx.Response(204)
+
+    client = clients.ControlPlaneClient("http://127.0.0.1:9", 15.0)
+    client._http = httpx.Client(base_url="http://a", transport=httpx.MockTransport(answer))
+    (tmp_path / "model.keras").write_bytes(b"x" * 100)
+    monkeypatch.setattr(clients, "STORED_BYTES_A_SECOND", 10)
+    client.upload(1, 0, 1, "model.keras", tmp_path / "model.keras", tmp_path)
+    assert (limits["connect"], limits["write"], limits["read"]) == (15.0, 15.0, 25.0)
