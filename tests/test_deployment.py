@@ -81,6 +81,8 @@ def test_every_service_is_hardened(config: dict[str, Any]) -> None:
         assert service["read_only"] is True, name
         assert {"pids_limit", "mem_limit", "cpus"} <= set(service), name
         assert not {"privileged", "devices"} & set(service), name
+        if name in NODES:  # two jobs and a validation
+            assert service["pids_limit"] > 3 * 4096
         rights = {f"CAP_{right}" for right in service.get("cap_add", ())}
         assert rights == (AGENT_RIGHTS if name.startswith("node-") else set()), name
 

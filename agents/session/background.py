@@ -22,7 +22,7 @@ class Background:
         self._wake = wake
 
     def start(self, name: str, call: Callable[[], Result]) -> Future[Result] | None:
-        """Start `call`; None if `limit` calls are running (retry later)."""
+        """Start `call`; None if `limit` calls are running, or no thread can be (retry later)."""
         if not self._slots.acquire(blocking=False):
             return None
         future: Future[Result] = Future()
@@ -38,5 +38,9 @@ class Background:
                 future.set_result(result)
             self._wake()
 
-        threading.Thread(target=run, name=name, daemon=True).start()
+        try:
+            threading.Thread(target=run, name=name, daemon=True).start()
+        except RuntimeError:  # jobs have all threads that this machine or container may have
+            self._slots.release()
+            return None
         return future

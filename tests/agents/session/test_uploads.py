@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -14,6 +15,7 @@ import httpx
 import pytest
 
 from agents.session import client as clients
+from agents.session.background import Background
 from agents.session.uploads import CHECKPOINT, Uploads
 from agents.settings import AgentSettings
 from agents.supervision.trainer_handle import TrainerHandle
@@ -117,3 +119,18 @@ def test_a_large_file_may_take_long_to_be_stored(
     monkeypatch.setattr(clients, "STORED_BYTES_A_SECOND", 10)
     client.upload(1, 0, 1, "model.keras", tmp_path / "model.keras", tmp_path)
     assert (limits["connect"], limits["write"], limits["read"]) == (15.0, 15.0, 25.0)
+
+
+def test_a_machine_without_threads_left_costs_no_later_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    background = Background(1, lambda: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        assert background.start("heartbeat", lambda: 1) is None
+    call = background.start("heartbeat", lambda: 1)
+    assert call is not None
+    assert call.result(10) == 1
