@@ -21,6 +21,8 @@ from controlplane.core.protocol.wire import WantedState
 log = logging.getLogger("agents")
 
 LEAST_WAIT_S = 0.2
+#: Failures in a row after which the log tells of them.
+TOLD_FAILURES = 5
 
 
 class WantedPoller:
@@ -84,7 +86,9 @@ class WantedPoller:
             return 0.0
         except (ControlPlaneAwayError, RequestRefusedError) as error:
             delay_s = self._backoff.next_delay_s(wished_wait_s(error))
-            log.debug("no wanted state, asking again in %.1f s: %s", delay_s, error)
+            # Heartbeats may be taken all the while: then the node looks well and starts nothing.
+            level = logging.WARNING if self._backoff.failures == TOLD_FAILURES else logging.DEBUG
+            log.log(level, "no wanted state, asking again in %.1f s: %s", delay_s, error)
             return delay_s
         self._backoff.reset()
         if newest is not None and newest.version != version:
