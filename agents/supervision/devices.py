@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ import pynvml
 from agents.settings import AgentSettings
 from agents.trainer.contract.environment import heap_environment
 from controlplane.core.protocol.wire import AcceleratorInfo
+
+log = logging.getLogger("agents")
 
 #: Words of a product name that do not distinguish kinds.
 _VENDOR_WORDS = re.compile(r"\b(nvidia|tesla|graphics device)\b")
@@ -94,15 +97,22 @@ def _gpus_found(wanted: str, nvml: Any) -> tuple[AcceleratorInfo, ...]:
         if wanted == "all":
             return ()
         raise ValueError(f"--gpus {wanted}: NVML does not start: {error}") from error
+    described = []
     try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        described = [_gpu_described(place, handle, nvml) for place, handle in enumerate(handles)]
+        for place in range(nvml.nvmlDeviceGetCount()):
+            try:
+                described.append(_gpu_described(place, nvml))
+            except nvml.NVMLError as error:  # such as "GPU is lost": the others keep their indices
+                log.warning("GPU %d of this machine is left out: %s", place, error)
+    except nvml.NVMLError as error:
+        raise ValueError(f"NVML does not list the GPUs: {error}") from error
     finally:
         nvml.nvmlShutdown()
     return _chosen(wanted, described)
 
 
-def _gpu_described(place: int, handle: Any, nvml: Any) -> AcceleratorInfo:
+def _gpu_described(place: int, nvml: Any) -> AcceleratorInfo:
+    handle = nvml.nvmlDeviceGetHandleByIndex(place)
     name = _text(nvml.nvmlDeviceGetName(handle))
     return AcceleratorInfo(
         index=place,

@@ -70,26 +70,28 @@ class AcceleratorReader:
         return tuple(found)
 
     def _gpus(self) -> list[AcceleratorReading]:
-        nvml = self._nvml
+        nvml, handles = self._nvml, {}
+        error = None
         try:
             if not self._is_open:
                 nvml.nvmlInit()
                 self._is_open = True
-            handles = {
-                item.index: nvml.nvmlDeviceGetHandleByUUID(item.uuid)
-                for item in self._accelerators
-                if item.uuid
-            }
-        except nvml.NVMLError as error:
+        except nvml.NVMLError as failed:
+            error = failed
+        for item in self._accelerators if self._is_open else ():
+            try:
+                if item.uuid:
+                    handles[item.index] = nvml.nvmlDeviceGetHandleByUUID(item.uuid)
+            except nvml.NVMLError as failed:  # of one GPU, or of the driver
+                error = failed
+        if error and not self._is_told:
+            log.warning("the GPUs cannot be read, or not all: %s", error)
+            self._is_told = True
+        if not handles and self._is_open:
             # A driver that was updated or reset is opened again at the next reading.
-            if self._is_open:
-                with contextlib.suppress(nvml.NVMLError):
-                    nvml.nvmlShutdown()
+            with contextlib.suppress(nvml.NVMLError):
+                nvml.nvmlShutdown()
             self._is_open = False
-            if not self._is_told:
-                log.warning("the GPUs cannot be read: %s", error)
-                self._is_told = True
-            return []
         return [self._gpu(index, handle) for index, handle in handles.items()]
 
     def _gpu(self, index: int, handle: Any) -> AcceleratorReading:

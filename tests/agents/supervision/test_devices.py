@@ -37,10 +37,14 @@ def fake_nvml(gpus: list[Gpu], *, has_driver: bool = True) -> SimpleNamespace:
     def shut_down() -> None:
         nvml.opened -= 1
 
+    def lost(index: int) -> None:
+        if not gpus[index][1]:
+            raise NvmlError("GPU is lost")
+
     nvml.nvmlInit = start
     nvml.nvmlShutdown = shut_down
     nvml.nvmlDeviceGetCount = lambda: len(gpus)
-    nvml.nvmlDeviceGetHandleByIndex = lambda index: gpus[index]
+    nvml.nvmlDeviceGetHandleByIndex = lambda index: lost(index) or gpus[index]
     nvml.nvmlDeviceGetName = lambda gpu: gpu[0]
     nvml.nvmlDeviceGetMemoryInfo = lambda gpu: SimpleNamespace(total=gpu[1])
     nvml.nvmlDeviceGetUUID = lambda gpu: gpu[2]
@@ -64,6 +68,10 @@ def test_gpus_come_from_nvml_and_emulated_ones_after_them(tmp_path: Path) -> Non
     ]
     assert found[1].memory_bytes == 141 * GIBIBYTE
     assert not nvml.opened
+    # One that fell off the bus leaves the others theirs.
+    alone = settings(tmp_path, gpus="all", emulated=0)
+    rest = accelerators_found(alone, fake_nvml([("T4", 0, ""), MIXED[1]]))
+    assert rest == (found[1],)
 
 
 def test_a_choice_of_gpus_keeps_their_indices(tmp_path: Path) -> None:

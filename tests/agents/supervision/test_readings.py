@@ -44,7 +44,7 @@ class FakeNvml(SimpleNamespace):
     NVML_TEMPERATURE_GPU = 0
 
     def __init__(self, *silent: str) -> None:
-        super().__init__(silent=silent, is_down=False, num_open=0)
+        super().__init__(silent=silent, is_down=False, num_open=0, lost="")
 
     def nvmlInit(self) -> None:  # noqa: N802
         self._up()
@@ -55,6 +55,8 @@ class FakeNvml(SimpleNamespace):
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:  # noqa: N802
         self._up()
+        if uuid == self.lost:
+            raise NvmlError("GPU is lost")
         return int(uuid.removeprefix("GPU-"))
 
     def nvmlDeviceGetUtilizationRates(self, _handle: int) -> Any:  # noqa: N802
@@ -117,6 +119,8 @@ def test_a_driver_that_goes_is_no_error_and_is_opened_again() -> None:
     assert reader.read({}) == () == reader.read({})
     nvml.is_down = False
     assert len(reader.read({})) == 2
+    nvml.lost = "GPU-0"
+    assert [reading.index for reading in reader.read({})] == [1]
     assert nvml.num_open == 1
 
 
