@@ -8,6 +8,9 @@ from pathlib import Path
 PROC_CGROUP = Path("/proc/self/cgroup")
 MOUNTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 CONTROLLERS = ("memory", "pids", "cpu")
+#: Group of the agent itself. Where systemd starts it there (DelegateSubgroup=), it can be started
+#: again while jobs have groups beside: the kernel lets no process into the group above then.
+OWN_GROUP = "virtualflow-agent"
 #: Shares of processor time when it is short: the agent's heartbeats come before jobs, which are
 #: equal.
 AGENT_WEIGHT, JOB_WEIGHT = 1000, 100
@@ -23,7 +26,7 @@ class Cgroups:
             OSError: the part is not delegated to this process.
         """
         self._root = root
-        own = root / "agent"
+        own = root / OWN_GROUP
         own.mkdir(exist_ok=True)
         # A group whose children have controllers must have no processes of its own.
         for pid in (root / "cgroup.procs").read_text().split():
@@ -42,7 +45,7 @@ class Cgroups:
         except (OSError, StopIteration):
             return None
         for mount in mounts:
-            root = mount / place.strip("/")
+            root = mount / place.removesuffix(f"/{OWN_GROUP}").strip("/")
             with contextlib.suppress(OSError):
                 if {*CONTROLLERS} <= {*(root / "cgroup.controllers").read_text().split()}:
                     return cls(root)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.supervision.cgroups import Cgroups
+from agents.supervision.cgroups import OWN_GROUP, Cgroups
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_jobs_have_groups_with_limits_and_the_agent_one_of_its_own(mount: Path) 
     groups = found(mount)
     assert groups is not None
     root = mount / "slice" / "agent"
-    assert (root / "agent" / "cgroup.procs").read_text() == "13"  # one write a process
+    assert (root / OWN_GROUP / "cgroup.procs").read_text() == "13"  # one write a process
     assert (root / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
     trainer, validation = mount / "trainers" / "7-1", mount / "validations" / "7-1"
     group = groups.make(trainer, 2**30, 100)
@@ -48,6 +48,11 @@ def test_jobs_have_groups_with_limits_and_the_agent_one_of_its_own(mount: Path) 
     assert not group.exists()
     groups.kill(trainer)
     assert groups.remove(trainer)
+    # The next agent is started in the group of the one before.
+    (mount.parent / "own").write_text(f"0::/slice/agent/{OWN_GROUP}\n")
+    again = found(mount)
+    assert again is not None
+    assert again.make(trainer, 2**30, 100) == group
 
 
 @pytest.mark.parametrize("lack", ["controller", "version", "right"])
@@ -58,5 +63,5 @@ def test_without_a_delegated_part_there_are_none(mount: Path, lack: str) -> None
     elif lack == "version":
         (mount.parent / "own").write_text("4:memory:/slice/agent\n")
     else:
-        (root / "agent").write_text("")  # no folder can be made
+        (root / OWN_GROUP).write_text("")  # no folder can be made
     assert found(mount) is None
