@@ -33,6 +33,9 @@ CHUNK_BYTES = 1024 * 1024
 #: Least speed at which the control plane stores a file that it has received; it answers after that.
 STORED_BYTES_A_SECOND = 8 * 1024 * 1024
 _RETRIED_STATUSES = frozenset({408, 425, 429})
+#: Statuses that cost trainers or reports, if they are the control plane's own word: a proxy on the
+#: way knows nothing of these, and does not say it in the form of a problem.
+_JUDGEMENTS, _PROBLEM_TYPE = frozenset({400, 401, 403, 409, 410, 422}), "application/problem+json"
 _MESSAGE_CHARACTERS = 500
 
 
@@ -269,7 +272,9 @@ def _raise_for_status(response: httpx.Response, body: bytes) -> None:
         return
     text = body[: _MESSAGE_CHARACTERS * 4].decode(errors="replace")[:_MESSAGE_CHARACTERS]
     message = f"{response.request.method} {response.request.url.path} answered {status}: {text}"
-    if status >= 500 or status in _RETRIED_STATUSES:
+    is_sites = response.headers.get("Content-Type", "").startswith(_PROBLEM_TYPE)
+    is_of_proxy = status in _JUDGEMENTS and not is_sites
+    if status >= 500 or status in _RETRIED_STATUSES or is_of_proxy:
         wish = response.headers.get("Retry-After", "")
         raise ControlPlaneAwayError(message, float(wish) if wish.isdecimal() else 0.0, status)
     kinds = {401: NotAuthorisedError, 403: NotAuthorisedError, 409: ConflictResponseError}

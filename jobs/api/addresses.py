@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from django.conf import settings
-from django.core.exceptions import TooManyFieldsSent, TooManyFilesSent
+from django.core.exceptions import DisallowedHost, TooManyFieldsSent, TooManyFilesSent
 from django.http import Http404, HttpRequest, HttpResponse
 from django.middleware.common import CommonMiddleware
 from django.urls import is_valid_path
@@ -121,10 +121,19 @@ def _sentence(name: str, known: Mapping[str, bool]) -> str:
     return f"No such query parameter; there are {', '.join(sorted(known))}.{hint}"
 
 
+class MisdirectedError(ControlPlaneError):
+    """The site is called by a name that is not its own. Agents drop what is refused with 400."""
+
+    status = HTTPStatus.MISDIRECTED_REQUEST
+    code = "unknown_host"
+
+
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Return a problem for what Django refuses of a request to the API, a page for any other."""
     if not request.path.startswith("/api/"):
         return defaults.bad_request(request, exception)
+    if isinstance(exception, DisallowedHost):
+        return problem_response(MisdirectedError("VIRTUALFLOW_HOSTS has no such name of the site."))
     limit = _COUNT_LIMITS.get(type(exception))
     if limit is None:
         return problem_response(ControlPlaneError("The request is malformed."))

@@ -273,6 +273,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         if retry_after:
             self.send_header("Retry-After", retry_after)
+        if status >= 400:
+            self.send_header("Content-Type", "application/problem+json")
         if status not in (204, 304):
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
