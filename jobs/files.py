@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,3 +40,25 @@ def stored_with_row(file: FieldFile) -> Iterator[None]:
             if not rows.filter(pk=file.instance.pk, **{file.field.name: file.name}).exists():
                 file.delete(save=False)
         raise
+
+
+def file_share(source: FieldFile, own: FieldFile, name: str) -> None:
+    """Give `own` a second name of a stored file, which is never written again, or else a copy.
+
+    Args:
+        name: as of `FieldFile.save`.
+
+    Raises:
+        OSError: the file is gone, or there is no room.
+    """
+    storage = source.storage
+    if isinstance(storage, FileSystemStorage):
+        new = storage.get_available_name(own.field.generate_filename(own.instance, name))
+        target = Path(storage.path(new))
+        with suppress(OSError):  # another file system, or no hard links
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.link(storage.path(source.name or ""), target)
+            own.name = new
+            return
+    with source.open("rb") as file:
+        own.save(name, file, save=False)

@@ -10,14 +10,10 @@ deadline. Everything here may run twice.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import os
-from pathlib import Path
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.core.files.storage import FileSystemStorage
 from django.db import transaction
 from django.db.models import Window
 from django.db.models.functions import RowNumber
@@ -31,8 +27,8 @@ from jobs.exceptions import (
     errors_contained,
     full_disk_refused,
 )
+from jobs.files import file_share
 from jobs.models import Artifact, AuditAction, Job, Validation
-from jobs.models.jobs import artifact_path
 from jobs.selectors.access import jobs_visible_to
 from jobs.selectors.forks import CHECKPOINT, checkpoints_of, stop_reached
 from jobs.services.lifecycle.audit import audit_add
@@ -171,7 +167,7 @@ def state_copy(job: Job, artifact: Artifact, name: str, now: datetime.datetime) 
     )
     try:
         with full_disk_refused():
-            _file_share(artifact, own)
+            file_share(artifact.file, own.file, own.name)
     except OSError:
         raise _gone(artifact.job) from None
     try:
@@ -209,21 +205,6 @@ def _state_give(job: Job, artifact: Artifact, now: datetime.datetime) -> None:
     name = f"Job {job.pk}" if is_own else f"Another user's job {job.pk}"
     text = f"{name} starts from its state of step {step:,}"
     event_add("forked", text, now=now, job=parent, actor=user_actor(job.owner), data={"step": step})
-
-
-def _file_share(artifact: Artifact, own: Artifact) -> None:
-    """Give `own` a second name of the stored file, which is never written again, or a copy."""
-    storage = artifact.file.storage
-    if isinstance(storage, FileSystemStorage):
-        name = storage.get_available_name(artifact_path(own, own.name))
-        target = Path(storage.path(name))
-        with contextlib.suppress(OSError):  # another file system, or no hard links
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.link(storage.path(artifact.file.name or ""), target)
-            own.file.name = name
-            return
-    with artifact.file.open("rb") as file:
-        own.file.save(own.name, file, save=False)
 
 
 def _gone(parent: Job) -> ConflictError:

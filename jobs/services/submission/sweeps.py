@@ -15,6 +15,7 @@ from django.db import IntegrityError, transaction
 
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.exceptions import ConflictError, InvalidInputError, TooLargeError
+from jobs.files import file_share
 from jobs.models import AuditAction, Job, Sweep
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.services.lifecycle.artifacts import new_files_undone
@@ -105,7 +106,10 @@ def sweep_submit(
             for job, submission in zip(jobs, submissions, strict=True):
                 job.sweep = sweep
                 job.status_reason = "Waits for its turn to have its code built on a node."
-                job.code.save(submission.code_name, ContentFile(submission.code), save=False)
+                if job is jobs[0]:
+                    job.code.save(submission.code_name, ContentFile(submission.code), save=False)
+                else:
+                    file_share(jobs[0].code, job.code, submission.code_name)
             job_actions.jobs_store(jobs, user, now, {"sweep": sweep.pk})
             if idempotency_key:
                 job_actions.submission_note(jobs[0], idempotency_key, digest)

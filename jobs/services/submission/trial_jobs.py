@@ -10,12 +10,11 @@ import contextlib
 import datetime
 from collections.abc import Mapping
 
-from django.core.files.base import ContentFile
-
 from controlplane.core.protocol.wire import StopKind
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from controlplane.core.values.tiers import Tier
 from jobs.exceptions import ConflictError, full_disk_refused
+from jobs.files import file_share
 from jobs.models import Artifact, Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.selectors.forks import fork_fields
@@ -72,8 +71,8 @@ def trial_job_make(
     for name, value in fork_fields(job, parent, artifact).items():
         setattr(job, name, value)
     job.fork["values"] = dict(values)
-    with parent.code.open("rb") as file, full_disk_refused():
-        job.code.save(parent.code_name, ContentFile(file.read()), save=False)
+    with full_disk_refused():
+        file_share(parent.code, job.code, parent.code_name)
     with new_files_undone([job]):
         job.save(force_insert=True)
         search_terms_write(job)

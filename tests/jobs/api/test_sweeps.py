@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,6 +77,8 @@ def test_a_grid_is_submitted_as_jobs(ada: User, client_of: Clients) -> None:
     others = {name for job in jobs for name in job.settings} - {*GRID}
     assert others, "the template's other settings stay"
     assert len({job.code.name for job in jobs}) == 6
+    # One file under six names: a large archive is not written six times.
+    assert {Path(job.code.path).stat().st_nlink for job in jobs} == {6}
     listed = client.get(f"/api/v1/jobs/?sweep={found['id']}").json()["results"]
     assert {row["sweep"] for row in listed} == {found["id"]}
     assert len(listed) == 6

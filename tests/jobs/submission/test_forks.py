@@ -105,7 +105,7 @@ def test_the_parents_deletion_leaves_the_fork_its_state(
         raise OSError("no hard links here")
 
     if not can_link:
-        monkeypatch.setattr("jobs.services.submission.forks.os.link", refuse)
+        monkeypatch.setattr("jobs.files.os.link", refuse)
     job = Job.objects.get(id=fork(ada_client, parent).data["id"])
     own = job.artifacts.get().file
     assert Path(own.path).samefile(source) == can_link
@@ -211,7 +211,7 @@ def test_a_full_disk_is_told(
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(forks, "_file_share", fail)
+    monkeypatch.setattr(forks, "file_share", fail)
     answer = fork(ada_client, parent_make(ada))
     assert (answer.status_code, answer.json()["code"]) == (507, "disk_full")
 
