@@ -28,6 +28,8 @@ RATIO_LIMIT = 100
 RATIO_FREE_BYTES = 8 * 1024**2
 NAME_LENGTH_LIMIT = 200
 DEPTH_LIMIT = 12
+#: Of file systems, for one file or folder.
+_NAME_LIMIT_BYTES = 255
 CHUNK_BYTES = 1024**2
 
 #: The entry file of an archive with several Python files at its top.
@@ -212,13 +214,15 @@ def _check_entry(info: zipfile.ZipInfo) -> None:
         # zipfile cuts names at a NUL and keeps the original of the table
         or "\0" in info.orig_filename
         or len(name) > NAME_LENGTH_LIMIT
+        or any(len(part.encode()) > _NAME_LIMIT_BYTES for part in parts)
         or len(parts) > DEPTH_LIMIT
     )
     if is_unsafe:
         raise CodeArchiveError(
             "zip_name",
             f"the zip entry {name!r:.80} has a name that is not accepted; use relative names "
-            f"without '..', at most {DEPTH_LIMIT} folders deep",
+            f"without '..', at most {DEPTH_LIMIT} folders deep, of {NAME_LENGTH_LIMIT} characters "
+            f"and {_NAME_LIMIT_BYTES} bytes a name",
         )
     kind = stat.S_IFMT(info.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):

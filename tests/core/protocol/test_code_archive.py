@@ -104,6 +104,7 @@ def test_the_refusal_of_a_zip_has_the_fix(entries: dict[str, bytes], fix: str) -
         "new\nline.py",
         "/".join(["deep"] * 12) + "/evil.py",
         "n" * 201,
+        "ü" * 128,  # more bytes than a file system takes
     ],
 )
 def test_names_that_could_leave_the_target_are_refused(name: str, tmp_path: Path) -> None:
