@@ -123,6 +123,8 @@ def _noted(wrong: dict[str, Sequence[str]]) -> Iterator[None]:
     try:
         yield
     except InvalidInputError as error:
+        if not error.fields:
+            raise
         wrong.update(error.fields)
 
 
