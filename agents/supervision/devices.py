@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import psutil
@@ -97,18 +97,19 @@ def _gpus_found(wanted: str, nvml: Any) -> tuple[AcceleratorInfo, ...]:
         if wanted == "all":
             return ()
         raise ValueError(f"--gpus {wanted}: NVML does not start: {error}") from error
-    described = []
+    described, lost = [], set()
     try:
         for place in range(nvml.nvmlDeviceGetCount()):
             try:
                 described.append(_gpu_described(place, nvml))
             except nvml.NVMLError as error:  # such as "GPU is lost": the others keep their indices
                 log.warning("GPU %d of this machine is left out: %s", place, error)
+                lost.add(str(place))
     except nvml.NVMLError as error:
         raise ValueError(f"NVML does not list the GPUs: {error}") from error
     finally:
         nvml.nvmlShutdown()
-    return _chosen(wanted, described)
+    return _chosen(wanted, described, lost)
 
 
 def _gpu_described(place: int, nvml: Any) -> AcceleratorInfo:
@@ -123,12 +124,15 @@ def _gpu_described(place: int, nvml: Any) -> AcceleratorInfo:
     )
 
 
-def _chosen(wanted: str, described: list[AcceleratorInfo]) -> tuple[AcceleratorInfo, ...]:
+def _chosen(
+    wanted: str, described: list[AcceleratorInfo], lost: Container[str]
+) -> tuple[AcceleratorInfo, ...]:
     """Select the GPUs that `wanted` names; indices are kept, so that a subset is stable."""
     if wanted == "all":
         return tuple(described)
     names = [name.strip() for name in wanted.split(",") if name.strip()]
     by_name = {str(gpu.index): gpu for gpu in described} | {gpu.uuid: gpu for gpu in described}
+    names = [name for name in names if name not in lost]
     missing = [name for name in names if name not in by_name]
     if missing:
         raise ValueError(f"--gpus names {', '.join(missing)}; there are {', '.join(by_name)}")

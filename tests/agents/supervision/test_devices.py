@@ -69,9 +69,10 @@ def test_gpus_come_from_nvml_and_emulated_ones_after_them(tmp_path: Path) -> Non
     assert found[1].memory_bytes == 141 * GIBIBYTE
     assert not nvml.opened
     # One that fell off the bus leaves the others theirs.
-    alone = settings(tmp_path, gpus="all", emulated=0)
-    rest = accelerators_found(alone, fake_nvml([("T4", 0, ""), MIXED[1]]))
-    assert rest == (found[1],)
+    for gpus in ("all", "0,1"):
+        alone = settings(tmp_path, gpus=gpus, emulated=0)
+        rest = accelerators_found(alone, fake_nvml([("T4", 0, ""), MIXED[1]]))
+        assert rest == (found[1],)
 
 
 def test_a_choice_of_gpus_keeps_their_indices(tmp_path: Path) -> None:
