@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.contrib.auth import HASH_SESSION_KEY
 from django.contrib.auth.models import User
 from django.http import HttpRequest
 from django.utils import timezone
@@ -48,6 +49,13 @@ def rights_renew(request: Request) -> None:
         user = None if valid is None else token_user(valid)
     elif session.session_key is None or session.exists(session.session_key):
         user = User.objects.filter(pk=request.user.pk or 0, is_active=True).first()
+        if user is not None and session.get(HASH_SESSION_KEY) not in (None, *_hashes(user)):
+            user = None
     if user is None:
         raise AuthenticationFailed("Your token or login has ended.")
     request.user = user
+
+
+def _hashes(user: User) -> tuple[str, ...]:
+    """Return what sessions of a user carry since the password was set."""
+    return (user.get_session_auth_hash(), *user.get_session_auth_fallback_hash())

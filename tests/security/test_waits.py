@@ -48,6 +48,11 @@ ENDS: dict[str, tuple[Callable[[User], Any], bool, int]] = {
         401,
     ),
     "logged out": (lambda _user: Session.objects.all().delete(), True, 401),
+    "password changed": (
+        lambda user: User.objects.filter(pk=user.pk).update(password="x"),
+        True,
+        401,
+    ),
     "no admin any more": (demote, False, 404),
     "no admin any more, with a session": (demote, True, 404),
 }
