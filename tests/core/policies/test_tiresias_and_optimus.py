@@ -140,3 +140,16 @@ def test_a_job_does_not_wait_for_the_fastest_kind_while_another_is_idle(name: st
     plan = decide(snapshot_make(nodes, holder, known[1], held={1: (1, 2)}), name)
     assert plan.allocation is not None
     assert set(plan.allocation.accelerators) == {1, 2}
+
+
+@pytest.mark.parametrize("name", ["optimus", "pollux", "slaq"])
+def test_a_job_that_does_not_fit_takes_no_room_of_a_kind(name: str) -> None:
+    """Job 3 waits for two fast ones, of which one is idle; job 4 is faster on slow ones."""
+    small = dataclasses.replace(
+        job_make(4, most=1, at=9.0), performance=Speed(by_kind={"slow": 2.0})
+    )
+    jobs = [job_make(1, least=2, most=2), job_make(2, most=1), job_make(3, least=2, kinds="fast")]
+    nodes = accelerators_make("fast fast fast", "slow")
+    plan = decide(snapshot_make(nodes, *jobs, small, held={1: (1, 2), 2: (4,)}), name)
+    assert plan.allocation is not None
+    assert plan.allocation.accelerators[4] == (3,)

@@ -18,8 +18,8 @@ def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:
 
     Jobs are assigned in order of arrival; a job's share is in proportion to the claims assigned so
     far, and any part of the share counts if it is faster. Kinds that the minima assigned so far
-    leave room for the job's come first. Jobs whose minimum exceeds every accepted kind are left
-    out.
+    leave room for the job's come first; one that finds no room takes none. Jobs whose minimum
+    exceeds every accepted kind are left out.
     """
     capacity = capacity_by_kind(snapshot)
     held = held_by_kind(snapshot)
@@ -49,7 +49,8 @@ def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:
             chosen = min(speeds, key=lambda kind: (kind in full, -speeds[kind], kind))
             kinds[job.id] = chosen
             weights[chosen] += job.share_weight
-            room[chosen] -= least
+            if room[chosen] >= least:
+                room[chosen] -= least
     return kinds
 
 
