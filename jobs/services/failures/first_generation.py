@@ -12,9 +12,9 @@ from controlplane.core.virtual_nodes.uneven_split import mapping_for
 from jobs.models import Allocation, Generation, Job
 from jobs.selectors.estimates.step_times import slot_step_times
 from jobs.services.failures.losses import is_lost, loss_facts, losses_text
-from jobs.services.failures.start_failures import start_failure_note
+from jobs.services.failures.start_failures import job_start_again, start_failure_note
 from jobs.services.lifecycle.events import event_add
-from jobs.services.lifecycle.transitions import generation_end, job_restart
+from jobs.services.lifecycle.transitions import generation_end
 
 
 def first_generation_check(
@@ -46,7 +46,7 @@ def first_generation_check(
         _go_on(job, preparing, [rows[slot] for slot in left], gone, now, actor)
         return True
     codes = [row.lost_code for row in gone]
-    job_restart(
+    job_start_again(
         job,
         now,
         code=codes[0] or "stopped",

@@ -30,7 +30,7 @@ from jobs.models import Allocation, Generation, Job
 from jobs.selectors.estimates.step_times import slot_step_times
 from jobs.services.failures.first_generation import first_generation_check
 from jobs.services.failures.losses import STATE_LOST, is_lost, loss_facts, losses_text
-from jobs.services.failures.start_failures import start_failure_note
+from jobs.services.failures.start_failures import job_start_again, start_failure_note
 from jobs.services.lifecycle.attempts import attempt_count
 from jobs.services.lifecycle.events import SYSTEM, event_add
 from jobs.services.lifecycle.missed_reports import membership_ask_missed
@@ -234,7 +234,7 @@ def _start_anew(
     codes = [row.lost_code for row in gone if row.lost_code]
     # Nodes lost before the first step are not the job's fault and do not count against its limits.
     is_counted = scene.active is not None or any(code != "node_lost" for code in codes)
-    job_restart(
+    job_start_again(
         job,
         now,
         code=codes[0] if codes else "stopped",

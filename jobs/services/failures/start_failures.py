@@ -4,6 +4,9 @@ A first crash may be an accident, and a retry fails fast: the accelerator stays 
 job. From the second crash in a row on, without a trainer that got ready in between, the accelerator
 is withheld from the job for a time that doubles. The same applies to a first failure that took long
 to detect: a trainer that was unreachable, or not ready in time.
+
+Where none of several trainers in a row came up and all were on one node, it may be the node that is
+broken. The job is not given up then, but excludes the node, if it can start on others.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ import datetime
 
 from django.conf import settings
 
-from jobs.models import Allocation, StartFailure
+from controlplane.core.values.lifecycle import NodeStatus
+from jobs.models import Accelerator, Allocation, Job, Node, StartFailure
+from jobs.services.lifecycle.transitions import job_restart
 
 #: Losses that the agent detects at once.
 _CRASHES = frozenset({"crash", "memory_kill", "internal", "port_in_use", "peer_lost"})
@@ -47,3 +52,50 @@ def _cool_down_s(count: int, *, is_crash: bool) -> float:
 def start_failure_forget(row: Allocation) -> None:
     """Reset the count after a trainer of the job got ready on the accelerator."""
     StartFailure.objects.filter(job_id=row.job_id, accelerator_id=row.accelerator_id).delete()
+
+
+def job_start_again(
+    job: Job, now: datetime.datetime, *, code: str, reason: str, actor: str, is_counted: bool
+) -> None:
+    """Restart a job whose trainers were lost, on other nodes where one node seems broken.
+
+    Args:
+        code, reason, actor, is_counted: as of `job_restart`; without the node, it is not counted.
+    """
+    node = _broken_node(job) if is_counted else None
+    if node is not None:
+        _node_exclude(job, node, now)
+        reason = (
+            f"{reason}. {settings.RESTART_LIMIT} trainers in a row did not come up on {node.name}: "
+            f"starts on other nodes for {settings.START_COOL_DOWN_LIMIT_S / 60:.0f} min"
+        )
+        is_counted = False
+    job_restart(job, now, code=code, reason=reason, actor=actor, is_counted=is_counted)
+
+
+def _broken_node(job: Job) -> Node | None:
+    """Return the node of the newest lost trainers if none came up and the job can do without it."""
+    newest = job.allocations.exclude(lost_code="").order_by("-id")[: settings.RESTART_LIMIT]
+    lost = list(newest.select_related("accelerator__node"))
+    nodes = {row.accelerator.node for row in lost}
+    if len(lost) < settings.RESTART_LIMIT or len(nodes) > 1 or any(row.ready_at for row in lost):
+        return None
+    (node,) = nodes
+    others = Accelerator.objects.filter(
+        is_present=True,
+        node__status=NodeStatus.ONLINE,
+        node__removed_at=None,
+        node__is_cordoned=False,
+        node__quarantined_until=None,
+    ).exclude(node=node)
+    if job.accepted_kinds:
+        others = others.filter(kind__in=job.accepted_kinds)
+    return node if others.count() >= job.min_accelerators else None
+
+
+def _node_exclude(job: Job, node: Node, now: datetime.datetime) -> None:
+    until_at = now + datetime.timedelta(seconds=settings.START_COOL_DOWN_LIMIT_S)
+    for accelerator in node.accelerators.all():
+        StartFailure.objects.update_or_create(
+            job=job, accelerator=accelerator, defaults={"until_at": until_at}
+        )

@@ -17,12 +17,11 @@ from controlplane.core.values.lifecycle import (
 from jobs.exceptions import errors_contained
 from jobs.models import Allocation, Generation, Job
 from jobs.services.failures.recovery import job_recover
-from jobs.services.failures.start_failures import start_failure_note
-from jobs.services.lifecycle.events import event_add
+from jobs.services.failures.start_failures import job_start_again, start_failure_note
+from jobs.services.lifecycle.events import SYSTEM, event_add
 from jobs.services.lifecycle.resize_events import resize_event_write
 from jobs.services.lifecycle.transitions import (
     job_lock,
-    job_restart,
     preparing_abort,
     trainers_stop,
 )
@@ -88,7 +87,7 @@ def _give_up(generation: Generation, limit_s: float, now: datetime.datetime) -> 
             preparing_abort(job, current, now)
             event_add("resize_given_up", f"A resize was given up: {text}", now=now, job=job)
         elif not _laggards_lose(job, current) or not job_recover(job, now):
-            job_restart(job, now, code="timeout", reason=text)
+            job_start_again(job, now, code="timeout", reason=text, actor=SYSTEM, is_counted=True)
     return True
 
 

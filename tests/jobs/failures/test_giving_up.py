@@ -35,7 +35,7 @@ pytestmark = pytest.mark.django_db
 def test_a_job_that_cannot_be_given_up_does_not_hold_up_others(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, restart = World(2), timeouts.job_restart
+    world, restart = World(2), timeouts.job_start_again
     first, second = (job_make(max_accelerators=2) for _ in range(2))
     world.cycle()
     world.now_s += settings.PREPARE_LIMIT_S + 1
@@ -45,7 +45,7 @@ def test_a_job_that_cannot_be_given_up_does_not_hold_up_others(
         restart(job, *values, **others)
 
     with monkeypatch.context() as patched:
-        patched.setattr(timeouts, "job_restart", fail)
+        patched.setattr(timeouts, "job_start_again", fail)
         assert generations_expire(world.now) == {second.pk}
     assert generations_expire(world.now) == {first.pk}
 

@@ -117,6 +117,45 @@ class TestShunning:
         assert job.allocations.filter(released_at=None).count() == 2
 
 
+class TestBrokenNodes:
+    """One of two nodes starts no trainer, and the other is held by another job."""
+
+    def starting(self) -> tuple[World, Job, Job, PlayedNode]:
+        world = World(num_nodes=2)
+        held = {"min_accelerators": 2, "max_accelerators": 2, "num_virtual_nodes": 2}
+        other = job_make(user_make("bob"), **held)
+        world.settle(4)
+        (broken,) = [played for played in world.nodes if not played.trainers]
+        job = job_make(max_accelerators=1)
+        return world, job, other, broken
+
+    def fail_starts(self, world: World, job: Job, broken: PlayedNode) -> Job:
+        for _ in range(8):
+            world.now_s += 5
+            world.hear()
+            world.cycle()
+            fail_start(world, broken, job)
+        return Job.objects.get(id=job.pk)
+
+    def test_a_job_waits_for_another_node_and_starts_there(self) -> None:
+        world, job, other, broken = self.starting()
+        job = self.fail_starts(world, job, broken)
+        assert job.status == "pending"
+        name = broken.node.name
+        assert f"5 trainers in a row did not come up on {name}" in job.status_reason
+        assert "did not come up there" in job.policy_reason
+        job_cancel(other.pk, world.now, actor="user:bob")
+        world.settle()
+        held = job.allocations.get(released_at=None)
+        assert held.accelerator.node != broken.node
+
+    def test_one_that_fits_on_no_other_node_is_given_up(self) -> None:
+        world, job, _, broken = self.starting()
+        Node.objects.exclude(id=broken.node.pk).update(is_cordoned=True)
+        job = self.fail_starts(world, job, broken)
+        assert (job.status, job.status_code) == ("failed", "restart_limit")
+
+
 class TestNodes:
     def dying(self, settings: Any, neighbour: User | None = None) -> tuple[World, PlayedNode]:
         """Let three trainers of two jobs crash on one node, beside a job of `neighbour`."""
