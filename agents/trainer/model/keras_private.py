@@ -248,7 +248,7 @@ def trainability_changed(model: keras.Model) -> tuple[list[Any], list[Any]]:
 
     Nothing is known of an optimizer with a `build` of its own.
     """
-    now, plain = model.trainable_variables, plain_optimizers(model.optimizer)
+    now, plain = model.trainable_variables, _part_optimizers(model.optimizer)
     then = [v for each in plain for v in each._trainable_variables]  # noqa: SLF001
     if not then:
         return [], []
@@ -399,13 +399,20 @@ def plain_optimizers(optimizer: keras.optimizers.Optimizer) -> list[keras.optimi
 
     An optimizer of the job's own that holds another one may update some itself: both are listed.
     """
+    found = []
+    for each in _part_optimizers(optimizer):
+        held = [v for v in vars(each).values() if isinstance(v, keras.optimizers.Optimizer)]
+        found += [each, *(plain for inner in held for plain in plain_optimizers(inner))]
+    return found
+
+
+def _part_optimizers(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        return plain_optimizers(optimizer.inner_optimizer)
+        return _part_optimizers(optimizer.inner_optimizer)
     parts = getattr(optimizer, "optimizers", None)
     if parts is None:
-        held = [v for v in vars(optimizer).values() if isinstance(v, keras.optimizers.Optimizer)]
-        return [optimizer, *(plain for each in held for plain in plain_optimizers(each))]
-    return [plain for part in parts for plain in plain_optimizers(part)]
+        return [optimizer]
+    return [plain for part in parts for plain in _part_optimizers(part)]
 
 
 def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> list[Any]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.model.keras_private import trainability_changed
 from agents.trainer.validate import run
 from agents.trainer.validate.trial_steps import StepFacts
 from tests.agents.trainer.trial_jobs import returning, validated, warnings_of
@@ -563,3 +564,16 @@ def test_a_model_without_a_configuration_is_refused_in_one_sentence() -> None:
         run._save_try(model)
     assert refusal.value.message.endswith("Please implement `get_config()`.)")
     assert "class CustomLayer" in refusal.value.traceback
+
+
+def test_an_optimizer_may_build_another_one_for_variables_of_its_own() -> None:
+    class Projected(keras.optimizers.SGD):  # type: ignore[misc]
+        def build(self, variables: list[Any]) -> None:
+            self.inner = keras.optimizers.SGD()
+            self.inner.build([keras.Variable(variable) for variable in variables])
+            self.built = True
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(Projected(), "mse")
+    model.optimizer.build(model.trainable_variables)
+    assert trainability_changed(model) == ([], [])
