@@ -288,6 +288,14 @@ def _download(found: Match, _shapes: DataShapes) -> str:
     )
 
 
+def _dict_attribute(found: Match, _: DataShapes) -> str:
+    name = found["name"]
+    return (
+        f"A dict has no attribute {name!r}; settings are a dict: read settings[{name!r}], or "
+        f"settings.get({name!r}, default)"
+    )
+
+
 def _no_optimizer(found: Match, _shapes: DataShapes) -> str:
     return (
         f"{found['model']} reads its optimizer and has none: compile the model in build; for the "
@@ -408,6 +416,7 @@ _FAMILIES: tuple[tuple[re.Pattern[str], Callable[[Match, DataShapes], str]], ...
         ),
         (r"URL fetch failure on (?P<url>\S+): \w+ -- (?P<why>[^\n]+)", _download),
         (r"'(?P<model>\w+)' object has no attribute '_?optimizer'", _no_optimizer),
+        (r"\A'dict' object has no attribute '(?P<name>\w{1,60})'\Z", _dict_attribute),
         (
             r"Could not interpret (?P<kind>\w+)(?: function)? identifier: (?P<name>[^\n]{1,100})",
             _identifier,

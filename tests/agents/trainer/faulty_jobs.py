@@ -378,6 +378,15 @@ FAULTS = {
         "build(settings) in job.py raised ValueError: I want more (job.py, line {line})",
         'raise ValueError("I want more")',
     ),
+    "a setting as an attribute": (
+        """
+        def build(settings):
+            return compiled(net(layers.Dense(settings.units))), (X, Y), None
+        """,
+        "A dict has no attribute 'units'; settings are a dict: read settings['units'], or "
+        "settings.get('units', default)",
+        "settings.units",
+    ),
     "a missing setting": (
         """
         def build(settings):
