@@ -78,7 +78,9 @@ def weighted_fair_power_of_two(snapshot: Snapshot) -> Decision:
 def _pools_assign(snapshot: Snapshot, capacity: Mapping[str, int]) -> dict[JobId, str]:
     """Put each job in one pool: the kind it holds, else where its share would be largest.
 
-    What the jobs of a pool cannot use belongs to the share as well.
+    What the jobs of a pool cannot use belongs to the share as well. Pools in which a job's minimum
+    fits beside those of jobs that do not make way for it come first; a job that fits in none takes
+    nothing from others.
     """
     held = held_by_kind(snapshot)
     pools: dict[JobId, str] = {}
@@ -91,8 +93,11 @@ def _pools_assign(snapshot: Snapshot, capacity: Mapping[str, int]) -> dict[JobId
             pools[job.id] = kind
             weights[kind] += job.share_weight
             unused[kind] -= job.max_accelerators
-    for job in ordered:
+    left = dict(capacity)
+    for job in sorted(ordered, key=lambda job: (-job.weight, job.id not in pools)):
+        least = job.min_accelerators
         if job.id in pools:
+            left[pools[job.id]] -= least
             continue
         room = {
             kind: min(
@@ -100,13 +105,17 @@ def _pools_assign(snapshot: Snapshot, capacity: Mapping[str, int]) -> dict[JobId
                 job.max_accelerators,
             )
             for kind, total in capacity.items()
-            if total >= job.min_accelerators
+            if total >= least
         }
-        kind = pool_choose(job, room, needed=0)
+        fitting = {kind: number for kind, number in room.items() if left[kind] >= least}
+        kind = pool_choose(job, fitting, needed=0)
         if kind is not None:
             pools[job.id] = kind
+            left[kind] -= least
             weights[kind] += job.share_weight
             unused[kind] -= job.max_accelerators
+        elif (kind := pool_choose(job, room, needed=0)) is not None:
+            pools[job.id] = kind
     return pools
 
 

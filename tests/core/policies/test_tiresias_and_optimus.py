@@ -153,3 +153,17 @@ def test_a_job_that_does_not_fit_takes_no_room_of_a_kind(name: str) -> None:
     plan = decide(snapshot_make(nodes, *jobs, small, held={1: (1, 2), 2: (4,)}), name)
     assert plan.allocation is not None
     assert plan.allocation.accelerators[4] == (3,)
+
+
+def test_a_waiting_job_that_does_not_fit_takes_no_share_of_a_kind() -> None:
+    """Three of four fast ones are idle, and too few for the large jobs; job 5 did not see them."""
+    jobs = [
+        job_make(1, weight=10.0, most=1),
+        job_make(2, weight=10.0, most=2),
+        *(job_make(one, weight=9.0, least=4, kinds="fast") for one in (3, 4)),
+        job_make(5, most=1, at=9.0),
+    ]
+    nodes = accelerators_make("fast fast fast fast", "slow slow")
+    plan = decide(snapshot_make(nodes, *jobs, held={1: (1,), 2: (5, 6)}), "weighted_fair")
+    assert plan.allocation is not None
+    assert plan.allocation.accelerators[5][0] in {2, 3, 4}
