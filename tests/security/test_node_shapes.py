@@ -80,6 +80,8 @@ def test_another_shape_waits_for_an_admin(
     proposed = client_of(admin).get(path).json()["proposed_shape"]
     wish = {"digest": proposed["digest"]}
     assert client_of(ada).post(f"{path}accept-shape/", wish).status_code == 403
+    nothing = client_of(admin).post(f"{path}accept-shape/")
+    assert (nothing.status_code, {*nothing.json()["errors"]}) == (400, {"digest"})
     other = client_of(admin).post(f"{path}accept-shape/", {"digest": "another"})
     assert (other.status_code, other.json()["code"]) == (409, "shape_not_proposed")
     assert client_of(admin).post(f"{path}accept-shape/", wish).status_code == 200

@@ -38,7 +38,7 @@ from jobs.api.requests import (
     plain,
     text_field,
 )
-from jobs.exceptions import NotFoundError
+from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ApiToken, AuditEntry, Node
 from jobs.selectors import series
@@ -176,6 +176,8 @@ class NodeAcceptShape(APIView):
     def post(self, request: Request, node_id: int) -> Response:
         """Accept the shape of a node with this `digest`."""
         digest = text_field(body(request, "digest"), "digest", limit=64)
+        if not digest:
+            raise InvalidInputError.of(digest="Give the digest of the proposed shape.")
         shape_accept(_node(node_id), digest, timezone.now(), actor=actor(request))
         nudges.jobs_changed(cluster=True)
         return Response(_node_data(request, node_id))
