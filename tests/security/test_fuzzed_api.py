@@ -37,11 +37,27 @@ DEPENDENT: dict[str, set[str] | None] = {
     "POST /api/v1/jobs/{job_id}/clone/": None,
     "POST /api/v1/jobs/{job_id}/fork/": None,
     # Of a search it is another one than of the log itself.
-    "GET /api/v1/jobs/{job_id}/logs/": {"cursor"},
+    "GET /api/v1/jobs/{job_id}/logs/": {"cursor", "context"},
     "GET /api/v1/nodes/{node_id}/utilisation/": {"since"},  # not too many bins until now
     "POST /api/v1/jobs/{job_id}/reprioritise/": {"priority", "reason"},
-    "POST /api/v1/jobs/actions/": {"jobs", "changes", "all_or_none", "priority", "tag", "reason"},
-    "POST /api/v1/jobs/actions/preview/": {"jobs", "changes", "all_or_none", "priority", "reason"},
+    # Fields are those of the action, and of jobs or changes.
+    "POST /api/v1/jobs/actions/": {
+        "jobs",
+        "changes",
+        "all_or_none",
+        "priority",
+        "tier",
+        "tag",
+        "reason",
+    },
+    "POST /api/v1/jobs/actions/preview/": {
+        "jobs",
+        "changes",
+        "all_or_none",
+        "priority",
+        "tag",
+        "reason",
+    },
     # Each kind has addresses of its own; some events are for admins' channels.
     "POST /api/v1/channels/": {"address", "events", "name"},
     "POST /api/v1/maintenance-windows/": {"starts_at", "ends_at", "nodes", "reason"},

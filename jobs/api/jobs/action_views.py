@@ -115,8 +115,14 @@ class JobsActionSerializer(_StandingSerializer):
     )
 
     def validate(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Require the fields of the action, and no others that name jobs."""
+        """Require the fields of the action, and none of other actions."""
         is_reprioritised = values["action"] is JobsAction.REPRIORITISE
+        is_of_tags = values["action"] in (JobsAction.TAG, JobsAction.UNTAG)
+        others = {} if is_of_tags else {"tag": "Of tag and untag alone."}
+        if not is_reprioritised:
+            others |= dict.fromkeys(("priority", "tier"), "Of reprioritise alone.")
+        if wrong := {name: [text] for name, text in others.items() if name in values}:
+            raise serializers.ValidationError(wrong)
         if "changes" in values:
             numbers = [change["job"] for change in values["changes"]]
             if not is_reprioritised:

@@ -219,7 +219,10 @@ def _wanted(request: Request) -> Wanted:
     known = [name for name, _ in LEVEL_FILTERS]
     if level and level not in known:
         raise InvalidInputError.of(level=f"Give one of {', '.join(known)}.")
-    return Wanted(text, level, whole_param(request, "context", CONTEXT_LIMIT) or 0)
+    context = whole_param(request, "context", CONTEXT_LIMIT) or 0
+    if context and not text and not level:
+        raise InvalidInputError.of(context="Of a search alone; give search or level.")
+    return Wanted(text, level, context)
 
 
 class JobFiles(APIView):

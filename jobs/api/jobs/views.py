@@ -165,7 +165,10 @@ class JobDetail(APIView):
         responses={200: JobSerializer, 304: None},
         parameters=[
             number_parameter(
-                "wait", 0, settings.WAIT_LIMIT_S, "Seconds to wait for a change, to 30."
+                "wait",
+                0,
+                settings.WAIT_LIMIT_S,
+                "Seconds to wait for a change since `since_version`, to 30.",
             ),
             number_parameter("since_version", 0, 2**31, "The version that is known.", "integer"),
             fields_param(JobSerializer.Meta.fields),
@@ -176,6 +179,10 @@ class JobDetail(APIView):
         """Get a job."""
         wait_s = number_param(request, "wait", 0, 0, settings.WAIT_LIMIT_S) or 0.0
         since = whole_param(request, "since_version", 2**31)
+        if wait_s and since is None:
+            raise InvalidInputError.of(
+                since_version="Give the version that you know; the wait is for the next."
+            )
         if wait_s and since is not None:
             changes_await(request, lambda: _version(request, job_id)[1] > since, job_id, wait_s)
         # Most polls find no change: answer them from two numbers.

@@ -154,6 +154,7 @@ def test_a_log_is_searched(ada: User, client_of: Clients) -> None:
         ({"search": "x" * 201}, "search"),
         ({"level": "loud"}, "level"),
         ({"search": "x", "context": 21}, "context"),
+        ({"context": 3}, "context"),
         ({"search": "x", "cursor": "12"}, "cursor"),
         ({"cursor": "0.a"}, "cursor"),
     ],

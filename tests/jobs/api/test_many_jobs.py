@@ -342,6 +342,9 @@ def bulk_job(owner: User, number: int) -> Job:
         ({"action": "untag", "jobs": [1], "tag": ["a"]}, "tag"),
         ({"action": "cancel", "jobs": [1], "reason": "x" * 501}, "reason"),
         ({"action": "cancel", "jobs": [1], "all": True}, "all"),
+        ({"action": "cancel", "jobs": [1], "priority": 5}, "priority"),
+        ({"action": "tag", "tag": "a", "jobs": [1], "tier": "idle"}, "tier"),
+        ({"action": "reprioritise", "jobs": [1], "priority": 5, "tag": "a"}, "tag"),
         ({"action": "cancel", "jobs": [1], "all_or_none": "perhaps"}, "all_or_none"),
         ({"action": "cancel", "changes": [{"job": 1, "priority": 5}]}, "changes"),
         *(
