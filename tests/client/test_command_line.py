@@ -385,3 +385,4 @@ def test_what_is_done_is_told_when_the_site_fails(
         ended = shell("download", 1, "a.csv", "b.csv", "c.csv", "--to", tmp_path, "--json")
     files = [str(tmp_path / "a.csv")]
     assert (ended.code, json.loads(ended.out)) == (ExitCode.UNREACHABLE, files)
+    assert ended.err.startswith("b.csv:\nError: ")

@@ -345,6 +345,9 @@ def download(job: int, names: tuple[str, ...], to: Path, force: bool, as_json: b
                 paths.append(str(client.download(job, name, path)))
                 if not as_json:
                     click.echo(screen.plain(paths[-1]))
+        except VirtualFlowError:
+            screen.note(f"{screen.plain(name)}:")
+            raise
         finally:
             if as_json and (paths or not new):
                 screen.print_json(paths)
