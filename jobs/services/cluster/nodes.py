@@ -159,7 +159,10 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
 
 
 def _enrolments_lock() -> None:
-    """Let no other enrolment in until commit: it may take the same ports, or a kind's threads."""
+    """Let no other enrolment or hello in until commit: it may take the same ports.
+
+    An enrolment may also take a kind's threads.
+    """
     cluster_setting()  # makes the row at the first use of a site
     ClusterSetting.objects.select_for_update(no_key=True).get(id=1)
 
@@ -179,10 +182,6 @@ def node_hello(
     isolation_check(request.isolation)
     shape_check(node, request, now)
     _kinds_check(request, node)
-    taken = ports_taken(request, now, node)
-    if taken:
-        # Two restarting nodes may request each other's old ports: the agent retries.
-        raise ConflictError(taken, code="ports_taken")
     if node.boot_id != request.boot_id:
         lease_end = node.last_seen_at + datetime.timedelta(seconds=settings.LEASE_S)
         if node.status == NodeStatus.ONLINE and now < lease_end:
@@ -193,6 +192,10 @@ def node_hello(
         # A new boot: the trainers of the previous boot are gone.
         node_trainers_lose(node, now)
     with transaction.atomic():
+        _enrolments_lock()
+        if taken := ports_taken(request, now, node):
+            # Two restarting nodes may request each other's old ports: the agent retries.
+            raise ConflictError(taken, code="ports_taken")
         was_lost = node.status == NodeStatus.LOST
         rows = Node.objects.filter(id=node.pk, removed_at=None)
         if not rows.update(**_told(request), last_seen_at=now, status=NodeStatus.ONLINE):

@@ -225,25 +225,37 @@ def test_who_follows_a_log_misses_nothing_of_two_nodes() -> None:
 
 
 @pytest.mark.nightly
-def test_nodes_that_enrol_at_once_share_no_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("is_enrolled", "refused"), [(False, "first_port"), (True, "ports_taken")])
+def test_nodes_at_once_share_no_ports(
+    monkeypatch: pytest.MonkeyPatch, is_enrolled: bool, refused: str
+) -> None:
+    """New nodes of a host, and restarted ones whose agents found other ports free."""
+    names, ports = ("node-x", "node-y"), {"first_port": 20_000, "last_port": 20_099}
+    rows = {name: node_make(name) for name in names} if is_enrolled else {}
+    tokens = {name: enrolment_token_create(None, at(0))[1] for name in names}
+    errors: list[str] = []
+
     def taken(*given: Any) -> str:
         found = ports_taken(*given)
         until_waited_for()
         return found
 
     monkeypatch.setattr(nodes, "ports_taken", taken)
-    tokens = {name: enrolment_token_create(None, at(0))[1] for name in ("node-x", "node-y")}
-    refused: list[str] = []
 
-    def enrol(name: str) -> None:
-        request = enrol_request(tokens[name], name, first_port=20_000, last_port=20_099)
+    def begin(name: str) -> None:
+        request = enrol_request(tokens[name], name, **ports)
         try:
-            nodes.node_enrol(request, at(0))
+            if is_enrolled:
+                nodes.node_hello(rows[name][0], request, rows[name][1], at(0))
+            else:
+                nodes.node_enrol(request, at(0))
         except InvalidInputError as error:
-            refused.extend(error.fields)
+            errors.extend(error.fields)
+        except ConflictError as error:
+            errors.append(error.code)
 
-    at_once(*(lambda name=name: enrol(name) for name in tokens))
-    assert (Node.objects.count(), refused) == (1, ["first_port"])
+    at_once(*(lambda name=name: begin(name) for name in names))
+    assert (Node.objects.filter(**ports).count(), errors) == (1, [refused])
 
 
 def test_one_key_at_once_makes_one_job() -> None:
