@@ -13,12 +13,12 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST
 
 from frontend.views.changes import actor, person, reason_given, words
-from frontend.views.job import changeable_job_or_404
+from frontend.views.job import TYPED_LABELS, changeable_job_or_404
 from frontend.views.reprioritise import reprioritise_confirm, standing_given
 from jobs import nudges
 from jobs.api.bodies import checked
 from jobs.api.jobs.serializers import DescriptionSerializer
-from jobs.exceptions import ControlPlaneError
+from jobs.exceptions import ControlPlaneError, InvalidInputError
 from jobs.models import Job
 from jobs.services.lifecycle.retention import files_delete
 from jobs.services.submission import job_actions
@@ -112,7 +112,12 @@ def job_describe(request: HttpRequest, job_id: int) -> HttpResponse:
             # A browser leaves line breaks out of a field of one line.
             if seen is None or text != re.sub(r"[\r\n]", "", seen):
                 given[name] = text
-        changes = checked(DescriptionSerializer, given)
+        try:
+            changes = checked(DescriptionSerializer, given)
+        except InvalidInputError:
+            typed = {name: request.POST.get(name, "")[:2000] for name in ("tags", "note")}
+            request.session[TYPED_LABELS] = {"job": job.pk, **typed}
+            raise
         return job_actions.job_describe(job.pk, timezone.now(), actor=actor(request), **changes)
 
     return _do(

@@ -61,6 +61,8 @@ _PHASE_TONES = {
     GenerationPhase.CLOSED.value: "quiet",
     GenerationPhase.ABORTED.value: "bad pill-ring",
 }
+#: Of the session: tags and note of a job as they were typed and refused, to show once.
+TYPED_LABELS = "typed_labels"
 _PAUSABLE = frozenset({JobStatus.PENDING, JobStatus.STARTING, JobStatus.RUNNING})
 #: Statuses in which a job can be asked for its state.
 _ACTIVE = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING})
@@ -116,7 +118,9 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
     resizes = _resize_rows(generations_of(found))
     artifacts = list(found.artifacts.all()[:100])
     code = None
+    typed: dict[str, Any] = {}
     if not is_live_refresh(request):  # code is long, and does not change
+        typed = request.session.pop(TYPED_LABELS, {})
         code = code_text(found, request.GET.get("file", "")) or code_text(found)
         read_audit(request.user, found, "code")
     return render(
@@ -124,6 +128,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
         "frontend/job.html",
         {
             "job": found,
+            "typed_labels": typed if typed.get("job") == found.pk else None,
             "ceiling": limits.priority_ceiling(request.user),
             "tiers": limits.tiers_allowed(request.user),
             "progress": job_progress(
