@@ -36,7 +36,7 @@ REPEATS_LIMIT = 5
 #: Most characters of one of its values.
 _LENGTH_LIMIT = 300
 _TEXT = {"type": "string", "maxLength": _LENGTH_LIMIT}
-_TEXTS = {"type": "array", "items": _TEXT, "maxItems": REPEATS_LIMIT}
+TEXTS = {"type": "array", "items": _TEXT, "maxItems": REPEATS_LIMIT}
 #: `\s` of JSON Schema has fewer characters than `str.strip`.
 _SETTING = r"^[^=\x00]*[^=\s\x00-\x1f\x85][^=\x00]*=[^\x00]*$"
 _METRIC = re.compile(
@@ -185,19 +185,19 @@ class JobFilter(django_filters.FilterSet):
             found |= Q(pk=number)
         return jobs.filter(found)
 
-    @extend_schema_field(_TEXTS)
+    @extend_schema_field(TEXTS)
     def filter_tags(self, jobs: QuerySet[Job], _name: str, tags: Sequence[str]) -> QuerySet[Job]:
         """Select jobs that have all of the tags."""
         return _with_terms(jobs, [f"tag={tag}" for tag in tags])
 
-    @extend_schema_field(_TEXTS | {"items": _TEXT | {"pattern": _SETTING}})
+    @extend_schema_field(TEXTS | {"items": _TEXT | {"pattern": _SETTING}})
     def filter_settings(
         self, jobs: QuerySet[Job], _name: str, texts: Sequence[str]
     ) -> QuerySet[Job]:
         """Select jobs that have all of the settings."""
         return _with_terms(jobs, [f"setting={text}" for text in texts])
 
-    @extend_schema_field(_TEXTS)
+    @extend_schema_field(TEXTS)
     def filter_metrics(
         self, jobs: QuerySet[Job], _name: str, bounds: Sequence[tuple[str, str, float | None]]
     ) -> QuerySet[Job]:

@@ -35,7 +35,9 @@ def test_a_job_is_watched_from_its_submission_to_its_model(site: Site, client: C
     versions = [one["version"] for one in seen]
     assert versions == sorted(set(versions))
     assert client.wait(job["id"])["status"] == "finished"
-    assert {event["kind"] for event in client.events(job["id"])} >= {"submitted"}
+    assert {event["kind"] for event in client.events(job["id"])} >= {"submitted", "running"}
+    submitted = client.events(job["id"], kind=["submitted", "tuned"])
+    assert [event["kind"] for event in submitted] == ["submitted"]
     assert [row["num_members"] for row in client.generations(job["id"])]
     assert client.metrics(job["id"])["steps"][-1]["step"] == 30
 

@@ -182,9 +182,14 @@ class JobRequests:
         """Return a job as soon as it has ended, whichever way."""
         return deque(self.watch(job_id, timeout_s=timeout_s), maxlen=1)[0]
 
-    def events(self, job_id: int) -> Iterator[answers.Event]:
-        """Yield the events of a job, newest first."""
-        return self._site.pages(f"jobs/{job_id}/events/", answers.Event)
+    def events(self, job_id: int, *, kind: str | Sequence[str] = ()) -> Iterator[answers.Event]:
+        """Yield the events of a job, newest first.
+
+        Args:
+            kind: only those of these kinds, at most 5.
+        """
+        params = given_only({"kind": _several(kind) or None})
+        return self._site.pages(f"jobs/{job_id}/events/", answers.Event, params)
 
     def generations(self, job_id: int) -> Iterator[answers.Generation]:
         """Yield the resizes of a job with their figures, newest first."""

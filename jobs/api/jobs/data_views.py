@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
+import django_filters
+from django.db.models import QuerySet
 from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 from django.utils.cache import patch_cache_control
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
 from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -39,6 +42,7 @@ from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Allocation, Event, Generation
 from jobs.selectors import logs, series
 from jobs.selectors.access import text_for
+from jobs.selectors.job_filter import TEXTS, TextsFilter
 from jobs.selectors.log_lines import LEVEL_FILTERS
 from jobs.selectors.log_search import CONTEXT_LIMIT, Wanted, log_search
 from jobs.selectors.retention import job_code
@@ -55,8 +59,6 @@ _PICTURE_AGE_S = 3600
 class _JobRows(generics.ListAPIView):
     """Rows of a job, newest first."""
 
-    filter_backends = ()
-
     def get_queryset(self) -> Any:
         rows = super().get_queryset()
         if getattr(self, "swagger_fake_view", False):
@@ -64,9 +66,23 @@ class _JobRows(generics.ListAPIView):
         return rows.filter(job=job_exists(self.request, self.kwargs["job_id"]))
 
 
+class EventFilter(django_filters.FilterSet):
+    """`?kind=resize&kind=resize_requested`: events of any of these kinds."""
+
+    kind = TextsFilter(method="filter_kinds", read=str, label="a kind")
+
+    @extend_schema_field(TEXTS)
+    def filter_kinds(
+        self, events: QuerySet[Event], _name: str, kinds: Sequence[str]
+    ) -> QuerySet[Event]:
+        """Select events of any of the kinds."""
+        return events.filter(kind__in=kinds)
+
+
 class JobEvents(_JobRows):
     """Events of a job, newest first."""
 
+    filterset_class = EventFilter
     queryset = Event.objects.all()
     serializer_class = EventSerializer
 
@@ -74,6 +90,7 @@ class JobEvents(_JobRows):
 class JobGenerations(_JobRows):
     """A job's resizes with their figures, newest first."""
 
+    filter_backends = ()
     queryset = Generation.objects.all()
     serializer_class = GenerationSerializer
 

@@ -72,6 +72,8 @@ def test_events(ada: User, story: Job, client_of: Clients) -> None:
     page = client_of(ada).get(url(story, "events"), {"page_size": 3}).json()
     rest = client_of(ada).get(page["next"]).json()["results"]
     assert [row["kind"] for row in rest] == ["resize", "resize_requested"]
+    chosen = client_of(ada).get(url(story, "events"), {"kind": ["resize", "running"]}).json()
+    assert [row["kind"] for row in chosen["results"]] == ["resize", "running", "resize"]
 
 
 def test_generations(ada: User, story: Job, client_of: Clients) -> None:
