@@ -44,11 +44,8 @@ class RunningServer:
     url: str
 
     def stop(self) -> None:
-        """End the process (kill it when it does not obey) and remove its directory.
-
-        At once: what PostgreSQL would write before another signal, nobody reads.
-        """
-        self.process.send_signal(signal.SIGQUIT)
+        """End the process (kill it when it does not obey) and remove its directory."""
+        self.process.send_signal(signal.SIGINT)
         try:
             self.process.wait(timeout=_STOP_DEADLINE_S)
         except subprocess.TimeoutExpired:
