@@ -11,7 +11,7 @@ from tests.conformance.cases import Case, Result, case_try
 from tests.conformance.conftest import EVERYTHING
 
 #: Networks that the normal run tries.
-FEW = ("Residual network: augmented, partly frozen", "Rivals: custom train_step")
+FEW = ("Rivals: custom train_step",)
 TRIED = [case for case in all_cases() if os.environ.get(EVERYTHING) or case.key in FEW]
 
 

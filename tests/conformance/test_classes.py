@@ -17,15 +17,11 @@ SAMPLED_REFUSED = 8
 #: Cases that are always tried: what was wrong here once, and what is most easily wrong.
 ALWAYS = frozenset(
     {
-        "layers.BatchNormalization: images",
         "layers.Dropout: noise shape",
         "layers.Layer: own gradient of a weight",
-        "layers.Layer: own state",
         "layers.Layer: recomputed for the gradient",
         "optimizers.LossScaleOptimizer: skips steps",
-        "optimizers.SGD: nesterov, average",
         "losses.SparseCategoricalCrossentropy: logits",
-        "layers.SpatialDropout2D",
     }
 )
 

@@ -18,6 +18,7 @@ from tests.jobs.losses import fresh
 from tests.security.hostile_reports import FACTS, offered, two_jobs
 from tests.security.hostile_values import HOSTILE
 from tests.support.builders import job_make, user_make
+from tests.support.cases import some
 
 pytestmark = pytest.mark.django_db
 
@@ -37,7 +38,13 @@ def pages_are_rendered(numbers: list[int]) -> None:
             answer.json(parse_constant=pytest.fail)
 
 
-@pytest.mark.parametrize("kind", [ReportKind.STEPS, ReportKind.EPOCH, ReportKind.FINISHED])
+@pytest.mark.parametrize(
+    "kind",
+    some(
+        [ReportKind.STEPS, ReportKind.EPOCH, ReportKind.FINISHED],
+        nightly=(ReportKind.EPOCH, ReportKind.FINISHED),
+    ),
+)
 def test_hostile_reports(kind: ReportKind) -> None:
     world, hostile, victim = two_jobs()
     played, trainer = world.leader_of(hostile)

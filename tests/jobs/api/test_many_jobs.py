@@ -189,7 +189,10 @@ def undos() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("own", "others", "tags"), [*undos()])
-@pytest.mark.parametrize("is_late", [False, True], ids=["within", "after"])
+@pytest.mark.parametrize(
+    "is_late",
+    [pytest.param(False, id="within", marks=pytest.mark.nightly), pytest.param(True, id="after")],
+)
 def test_an_undo_leaves_what_somebody_else_has_changed(
     ada: User, admin: User, client_of: Clients, own: str, others: str, tags: list[str],
     is_late: bool,

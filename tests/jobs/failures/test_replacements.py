@@ -65,7 +65,7 @@ FEW_POLICIES = [
 
 class TestEveryPolicy:
     @pytest.mark.parametrize("policy", FEW_POLICIES)
-    @pytest.mark.parametrize("slot", [A, D])
+    @pytest.mark.parametrize("slot", [A, pytest.param(D, marks=pytest.mark.nightly)])
     def test_a_lost_trainer_is_replaced_where_it_was(self, policy: str, slot: int) -> None:
         world, job, waiting = on_all(policy)
         before = accelerators_of(job)

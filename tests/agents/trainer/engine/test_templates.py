@@ -14,6 +14,7 @@ from agents.trainer.validate.run import job_validate
 from controlplane.core.protocol.code_archive import archive_check
 from controlplane.core.protocol.wire import ReductionMode, TrainingSpec
 from jobs.job_templates import FOLDER, JOB_TEMPLATES, JobTemplate
+from tests.support.cases import some
 
 SMALL: dict[str, dict[str, Any]] = {
     "digits_cnn": {"filters": 8, "hidden_units": 32, "dropout": 0.1, "learning_rate": 0.005},
@@ -78,8 +79,9 @@ def test_the_list_of_templates_needs_no_tensorflow() -> None:
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("template", JOB_TEMPLATES.values(), ids=lambda template: template.name)
-def test_a_template_passes_validation_without_a_warning(template: JobTemplate) -> None:
+@pytest.mark.parametrize("name", some(JOB_TEMPLATES, ("residual",)))
+def test_a_template_passes_validation_without_a_warning(name: str) -> None:
+    template = JOB_TEMPLATES[name]
     spec = TrainingSpec(
         job_id=1,
         name=template.name,
