@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+_NIGHTLY = pytest.mark.nightly
+
 
 def some(cases: Iterable[str], nightly: Collection[str]) -> list[Any]:
     """Mark the cases that only `make nightly` runs.
@@ -17,9 +19,7 @@ def some(cases: Iterable[str], nightly: Collection[str]) -> list[Any]:
     names = list(cases)
     if unknown := set(nightly) - set(names):
         raise ValueError(f"no such cases: {sorted(unknown)}")
-    return [
-        pytest.param(name, marks=pytest.mark.nightly if name in nightly else ()) for name in names
-    ]
+    return [pytest.param(name, marks=_NIGHTLY if name in nightly else ()) for name in names]
 
 
 def pairs(first: Iterable[Any], second: Iterable[Any]) -> list[Any]:
@@ -30,9 +30,6 @@ def pairs(first: Iterable[Any], second: Iterable[Any]) -> list[Any]:
         for at, row in enumerate(rows)
         for other, column in enumerate(columns)
     ]
-
-
-_NIGHTLY = pytest.mark.nightly
 
 
 def _is_first(at: int, other: int, rows: Sequence[Any], columns: Sequence[Any]) -> bool:
