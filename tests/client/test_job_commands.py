@@ -88,7 +88,8 @@ def test_logs(site: Site, logged_in: Shell) -> None:
         assert logged_in("logs", job.pk, "--slot", "9", option).err == (
             "There is no text in this log.\n"
         )
-    assert logged_in("logs", job.pk, "-f", "--all").code == ExitCode.USAGE
+    for options in (("-f", "--all"), ("-C", "1"), ("-f", "-C", "1")):
+        assert logged_in("logs", job.pk, *options).code == ExitCode.USAGE
     assert logged_in("logs", job.pk, "--search", "TWO", "-C", "1").out == "0-0- one\n0:4: two\n"
     assert logged_in("logs", job.pk, "--level", "error").out == ""
     found = json.loads(logged_in("logs", job.pk, "--search", "two", "--json").out)

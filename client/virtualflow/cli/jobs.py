@@ -208,6 +208,8 @@ def logs(
     """Print the newest part of a job's log, or the lines that match."""
     if follow + is_whole + bool(search or level) > 1:
         raise click.UsageError("Give one of --follow, --all, and --search or --level.")
+    if context and not (search or level):
+        raise click.UsageError("Give --context with --search or --level.")
     with Client.from_login() as client:
         if search or level:
             found = client.search_log(job, search, level=level, context=context, slot=slot)
