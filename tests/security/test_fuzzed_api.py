@@ -36,8 +36,8 @@ DEPENDENT: dict[str, set[str] | None] = {
     "GET /api/v1/jobs/": {"metric", "order"},
     "POST /api/v1/jobs/{job_id}/clone/": None,
     "POST /api/v1/jobs/{job_id}/fork/": None,
-    # Of a search it is another one than of the log itself.
-    "GET /api/v1/jobs/{job_id}/logs/": {"cursor", "context"},
+    # Of a search it is another one than of the log itself; a download takes none of them.
+    "GET /api/v1/jobs/{job_id}/logs/": {"cursor", "context", "search", "level"},
     "GET /api/v1/nodes/{node_id}/utilisation/": {"since"},  # not too many bins until now
     "POST /api/v1/jobs/{job_id}/reprioritise/": {"priority", "reason"},
     # Fields are those of the action, and of jobs or changes.

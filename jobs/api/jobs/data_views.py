@@ -51,6 +51,8 @@ from jobs.services.lifecycle.retention import files_delete
 
 _TENURES_LIMIT = 5_000
 _SEARCH_LIMIT = 200
+#: Parameters of a log that do not go with `download`.
+_OF_PARTS = ("cursor", "search", "level", "context")
 _SLOT_LIMIT = 2**31 - 1
 #: Seconds for which a browser may keep a picture of a job's data, which do not change.
 _PICTURE_AGE_S = 3600
@@ -210,6 +212,8 @@ class JobLogs(APIView):
         read_audit(request.user, job, "log")
         slot = whole_param(request, "slot", _SLOT_LIMIT)
         if flag_param(request, "download"):
+            if wrong := [name for name in _OF_PARTS if request.query_params.get(name)]:
+                raise InvalidInputError.of(**dict.fromkeys(wrong, "Leave out of a download."))
             return text_response(plain(request), logs.log_text(job, slot), f"job-{job_id}.log")
         wanted = _wanted(request)
         if wanted.text or wanted.level:

@@ -159,6 +159,7 @@ def test_a_log_is_searched(ada: User, client_of: Clients) -> None:
         ({"context": 3}, "context"),
         ({"search": "x", "cursor": "12"}, "cursor"),
         ({"cursor": "0.a"}, "cursor"),
+        *(({"download": 1, name: "1"}, name) for name in ("search", "level", "context", "cursor")),
     ],
 )
 def test_a_search_that_is_none(
