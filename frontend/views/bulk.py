@@ -15,7 +15,7 @@ from jobs.api.jobs.action_views import action_perform
 from jobs.exceptions import ControlPlaneError
 from jobs.services.submission.many_jobs import ActionOutcome
 
-_UNDO = "jobs_undo"
+_UNDO, _TYPED = "jobs_undo", "jobs_typed"
 _UNDO_LIMIT_BYTES = 150_000
 _DONE = {
     "cancel": "cancelled, for good",
@@ -44,15 +44,21 @@ def request_perform(request: HttpRequest, body: dict[str, Any]) -> bool:
     return True
 
 
+def typed_keep(request: HttpRequest) -> None:
+    """Keep the fields of a refused form for the next page."""
+    names = ("tag", "reason", "priority", "tier")
+    request.session[_TYPED] = {name: request.POST.get(name, "")[:500] for name in names}
+
+
 def undo_shown(request: HttpRequest) -> dict[str, Any]:
-    """Return what the last action leaves to show, once: its undo and its refusals.
+    """Return what the last action leaves to show, once: undo, refusals, or the refused fields.
 
     A live refresh leaves both to the next page.
     """
     if is_live_refresh(request):
         return {}
     undo, outcomes = request.session.pop(_UNDO, ("", []))
-    return {"undo": undo, "outcomes": outcomes}
+    return {"undo": undo, "outcomes": outcomes, "typed": request.session.pop(_TYPED, {})}
 
 
 def undo_request(request: HttpRequest) -> dict[str, Any] | None:

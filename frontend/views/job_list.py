@@ -19,7 +19,7 @@ from django.views.decorators.http import require_POST, require_safe
 from controlplane.core.values.lifecycle import JobStatus
 from controlplane.core.values.tiers import TIERS
 from frontend.live.progress import job_progress
-from frontend.views.bulk import request_perform, undo_request, undo_shown
+from frontend.views.bulk import request_perform, typed_keep, undo_request, undo_shown
 from frontend.views.changes import person, words
 from frontend.views.reprioritise import reprioritise_confirm
 from jobs.exceptions import ControlPlaneError
@@ -179,7 +179,8 @@ def job_actions(request: HttpRequest) -> HttpResponse:
         return redirect(f"{reverse('compare')}?{query}")
     if request.POST.get("do") == "preview":
         return reprioritise_confirm(request, ticked, is_one=False)
-    request_perform(request, undo_request(request) or _action_request(request, ticked))
+    if not request_perform(request, undo_request(request) or _action_request(request, ticked)):
+        typed_keep(request)
     # The path is fixed, so that nothing in the form leads elsewhere.
     return redirect(f"{reverse('jobs')}?{request.POST.get('back', '')}".rstrip("?"))
 

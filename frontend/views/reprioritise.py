@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 
+from frontend.views.bulk import typed_keep
 from frontend.views.changes import person, words
 from jobs.api.jobs.action_views import action_preview
 from jobs.exceptions import ControlPlaneError
@@ -49,6 +50,7 @@ def reprioritise_confirm(
         messages.error(request, words(error))
         if is_one:
             return redirect("job", job_ids[0])
+        typed_keep(request)
         return redirect(f"{reverse('jobs')}?{back}".rstrip("?"))
     action = reverse("job_reprioritise", args=job_ids[:1]) if is_one else reverse("jobs_act")
     context = {

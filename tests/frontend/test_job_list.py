@@ -151,17 +151,21 @@ def test_others_jobs_are_refused(world: World, ben: Client) -> None:
 @pytest.mark.parametrize(
     "form",
     [
-        {}, {"do": "explode", "job": "1"}, {"do": "cancel"}, {"do": "cancel", "job": "x"},
-        {"do": "tag", "job": "1", "tag": "a b"}, {"do": "reprioritise", "job": "1"},
+        {}, {"do": "explode", "job": "1"}, {"do": "cancel", "reason": "why"},
+        {"do": "cancel", "job": "x"}, {"do": "tag", "job": "1", "tag": "a b"},
+        {"do": "reprioritise", "job": "1"},
         {"undo": "{"}, {"undo": "[7]"}, {"undo": '[{"action": "cancel"}]'}, {"undo": "7"},
         {"undo": "[" * 10_000},
     ],
 )  # fmt: skip
 def test_a_wrong_form_says_what_is_wrong(form: dict[str, str], world: World, ada: Client) -> None:
     assert ada.post("/jobs/actions/", form).status_code == 302
-    page = ada.get("/jobs/").content.decode()
-    assert "notice-bad" in page
-    assert ("Give a priority, a tier, or both." in page) == (form.get("do") == "reprioritise")
+    first, later = (ada.get("/jobs/").content.decode() for _ in range(2))
+    assert "notice-bad" in first
+    for field in ('name="reason" maxlength="500" value="{}"', 'name="tag" value="{}" maxlength'):
+        typed = form.get(field.split('"')[1], "")
+        assert (field.format(typed) in first, field.format("") in later) == (True, True)
+    assert ("Give a priority, a tier, or both." in first) == (form.get("do") == "reprioritise")
 
 
 def test_an_undo_changes_no_more_jobs_than_an_action(world: World, ada: Client) -> None:
