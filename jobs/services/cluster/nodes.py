@@ -159,10 +159,7 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
 
 
 def _enrolments_lock() -> None:
-    """Let no other enrolment or hello in until commit: it may take the same ports.
-
-    An enrolment may also take a kind's threads.
-    """
+    """Let no other enrolment or hello in until commit: ports and kinds are checked under it."""
     cluster_setting()  # makes the row at the first use of a site
     ClusterSetting.objects.select_for_update(no_key=True).get(id=1)
 
@@ -181,7 +178,6 @@ def node_hello(
     host_check(request.host)
     isolation_check(request.isolation)
     shape_check(node, request, now)
-    _kinds_check(request, node)
     if node.boot_id != request.boot_id:
         lease_end = node.last_seen_at + datetime.timedelta(seconds=settings.LEASE_S)
         if node.status == NodeStatus.ONLINE and now < lease_end:
@@ -193,6 +189,7 @@ def node_hello(
         node_trainers_lose(node, now)
     with transaction.atomic():
         _enrolments_lock()
+        _kinds_check(request, node)
         if taken := ports_taken(request, now, node):
             # Two restarting nodes may request each other's old ports: the agent retries.
             raise ConflictError(taken, code="ports_taken")
