@@ -85,7 +85,7 @@ def project_new(request: HttpRequest) -> HttpResponse:
     except ControlPlaneError as error:
         messages.error(request, words(error))
         return _projects_page(request, Project(**given), status=400)
-    messages.success(request, f"Project {made.name} is made. Add its members.")
+    messages.success(request, f"Project {made.name} is created. Add its members.")
     return redirect("project", made.pk)
 
 
@@ -140,7 +140,7 @@ def project_edit(request: HttpRequest, project_id: int) -> HttpResponse:
         messages.error(request, words(error))
         return _project_page(request, found, Project(**given), status=400)
     nudges.jobs_changed(cluster=True)
-    messages.success(request, "The next decision keeps the new shares.")
+    messages.success(request, "Saved. The next decision applies the new shares.")
     return redirect("project", found.pk)
 
 

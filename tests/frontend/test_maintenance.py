@@ -69,7 +69,7 @@ def test_errors_stand_with_their_fields(world: World, admin: Client, ada: Client
 def test_the_preview_keeps_what_was_filled_in(world: World, admin: Client, ada: Client) -> None:
     node = world.nodes[0].pk
     page = admin.get(f"{URL}?nodes={node}").content.decode()
-    assert "Who would move if maintenance of node-a began now?" in page
+    assert "Which jobs would move if maintenance of node-a began now?" in page
     page = admin.post(URL, {"nodes": [node], "reason": "a louder fan", "preview": "1"})
     assert "a louder fan" in page.content.decode()
     assert "This field is required" not in page.content.decode()
