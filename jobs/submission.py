@@ -173,9 +173,10 @@ def _size_conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "nodes; use at most as many as examples.",
         )
     if most and num_virtual_nodes and most > num_virtual_nodes:
+        plural = "" if num_virtual_nodes == 1 else "s"
         yield (
             "max_accelerators",
-            f"Its {num_virtual_nodes} virtual nodes can use at most as many accelerators.",
+            f"Its {num_virtual_nodes} virtual node{plural} can use at most as many accelerators.",
         )
     if least and most and least > most:
         yield "min_accelerators", f"This is more than the {most} it may have at most."

@@ -75,7 +75,7 @@ def cluster_allocation_figure(
     ]
     labels_shown = _band_labels(data, [f"#{job_id}" if job_id else "" for job_id in shown])
     if num_rest:
-        text = f"{num_rest} other jobs"
+        text = f"{num_rest} other job{'' if num_rest == 1 else 's'}"
         rest = steps.samples(is_rest)
         data.append(band(x, rest, text, OTHER_JOBS_TOKEN, patterns[HIDDEN_JOB_ID]))
         legend.append(legend_entry(text, OTHER_JOBS_TOKEN))

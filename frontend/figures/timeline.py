@@ -137,8 +137,9 @@ def _bars(
     legend = [
         legend_entry(_name(entries[job_id]), colours[job_id], job_id or None) for job_id in newest
     ]
-    if len(entries) > len(newest):
-        legend.append(legend_entry(f"{len(entries) - len(newest)} older jobs", OTHER_JOBS_TOKEN))
+    if num_older := len(entries) - len(newest):
+        text = f"{num_older} older job{'' if num_older == 1 else 's'}"
+        legend.append(legend_entry(text, OTHER_JOBS_TOKEN))
     return [trace], legend
 
 

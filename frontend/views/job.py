@@ -280,10 +280,12 @@ def _priority_text(job: Job) -> str:
 def _stop_text(job: Job) -> str:
     if job.task == Task.PREDICT:
         return "one pass over its data"
+    unit = "steps" if job.stop_kind == StopKind.STEPS else "epochs"
+    limit = f"{job.stop_limit:,} {unit.removesuffix('s') if job.stop_limit == 1 else unit}"
     if job.stop_kind != StopKind.METRIC:
-        return f"{job.stop_limit:,} {job.stop_kind}"
+        return limit
     sign = "≥" if job.stop_higher_is_better else "≤"
-    return f"{job.stop_metric} {sign} {job.stop_target:g}, at most {job.stop_limit:,} epochs"
+    return f"{job.stop_metric} {sign} {job.stop_target:g}, at most {limit}"
 
 
 def _lineage(request: HttpRequest, job: Job) -> dict[str, Any]:

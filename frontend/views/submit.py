@@ -108,7 +108,8 @@ def _sweep_submitted(request: HttpRequest, wanted: SweepRequest) -> HttpResponse
     key = _key(request, wanted)
     sweep = sweep_submit(person(request), wanted, timezone.now(), idempotency_key=key)
     nudges.jobs_changed(sweep.jobs.values_list("pk", flat=True), orders=True)
-    text = f"Sweep {sweep.pk} is submitted: {len(wanted.settings)} jobs."
+    num_jobs = len(wanted.settings)
+    text = f"Sweep {sweep.pk} is submitted: {num_jobs} job{'' if num_jobs == 1 else 's'}."
     messages.success(request, text)
     if _wants_json(request):
         return JsonResponse({"location": reverse("sweep", args=[sweep.pk])})

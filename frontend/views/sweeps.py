@@ -101,7 +101,7 @@ def sweep_act(request: HttpRequest, sweep_id: int) -> HttpResponse:
             case "limit":
                 number = request.POST.get("max_running", "").strip()
                 sweep_limit(found, whole_read(number) or 0, user, reason)
-                text = f"runs at most {found.max_running} jobs at once"
+                text = f"runs at most {found.max_running} at once"
             case _:
                 raise Http404("There is no such action.")
     except ControlPlaneError as error:

@@ -144,6 +144,13 @@ def test_an_invalid_job_says_what_is_at_fault(
     assert f"<h2>{expected}</h2>" in ada.get(f"/jobs/{job.pk}/").content.decode()
 
 
+def test_counts_of_one_are_singular(world: World, ada: Client) -> None:
+    job = make_job(world.ada, "one", num_virtual_nodes=1, max_accelerators=1, stop_limit=1)
+    text = page_text(ada.get(f"/jobs/{job.pk}/"))
+    for expected in ("1 virtual node of 128", "over 1 virtual node ", "after 1 epoch "):
+        assert expected in text
+
+
 def test_charts_come_with_the_first_accelerator(world: World, ada: Client) -> None:
     page = ada.get(f"/jobs/{world.jobs['pending'].pk}/").content.decode()
     assert "data-figure=" not in page

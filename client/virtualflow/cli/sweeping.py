@@ -86,9 +86,8 @@ def sweep(
         made = client.submit_sweep(file, code=code, idempotency_key=key, **fields)
     if as_json:
         return screen.print_json(made)
-    click.echo(
-        f"Sweep {made['id']} is submitted: {made['num_jobs']} jobs, {made['max_running']} at once."
-    )
+    jobs = "1 job" if made["num_jobs"] == 1 else f"{made['num_jobs']} jobs"
+    click.echo(f"Sweep {made['id']} is submitted: {jobs}, {made['max_running']} at once.")
     return screen.note(f"Its jobs: virtualflow ls --sweep {made['id']}")
 
 

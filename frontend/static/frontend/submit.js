@@ -43,14 +43,18 @@ function evenText(total, parts) {
   return total % parts ? `${low} or ${low + 1}` : `${low}`;
 }
 
+function counted(number, noun) {
+  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+}
+
 function splitText(form) {
   const [batch, parts, most] = ["global_batch_size", "num_virtual_nodes", "max_accelerators"].map((name) => Number(field(form, name).value));
   if (!batch || !parts) return "";
-  if (parts > batch) return `${parts} virtual nodes cannot share ${batch} examples; use at most ${batch} virtual nodes.`;
-  const each = `Each virtual node takes ${evenText(batch, parts)} of ${batch} examples.`;
+  if (parts > batch) return `${parts} virtual nodes cannot share ${counted(batch, "example")}; use at most ${counted(batch, "virtual node")}.`;
+  const each = `Each virtual node takes ${evenText(batch, parts)} of ${counted(batch, "example")}.`;
   if (!most) return each;
-  if (most > parts) return `${each} ${parts} virtual nodes can use at most ${parts} accelerators.`;
-  return `${each} On ${most} accelerator${most === 1 ? "" : "s"}, each runs ${evenText(parts, most)} of the ${parts} virtual nodes.`;
+  if (most > parts) return `${each} ${counted(parts, "virtual node")} can use at most ${counted(parts, "accelerator")}.`;
+  return `${each} On ${counted(most, "accelerator")}, each runs ${evenText(parts, most)} of the ${counted(parts, "virtual node")}.`;
 }
 
 // What a job that predicts does not have, and what only it has.

@@ -156,7 +156,8 @@ def shortage_text(advice: MemoryAdvice) -> str:
         f"{size_text(fit.usable_bytes)}"
         for fit in short[:_KINDS_NAMED]
     )
-    head = f"With {advice.num_virtual_nodes} virtual nodes it runs out of memory"
+    plural = "" if advice.num_virtual_nodes == 1 else "s"
+    head = f"With {advice.num_virtual_nodes} virtual node{plural} it runs out of memory"
     where = " on every kind of accelerator here" if advice.fits_nowhere else ""
     kept = f", {_kept_text(advice.need)} included" if advice.need.num_kept_states else ""
     fewer = ""

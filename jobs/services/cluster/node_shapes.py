@@ -205,4 +205,5 @@ def _shape(request: HelloRequest) -> dict[str, Any]:
 def _shape_text(shape: dict[str, Any]) -> str:
     """Describe a shape for everybody: without its address."""
     kinds = sorted({row["kind"] for row in shape["accelerators"]})
-    return f"{len(shape['accelerators'])} accelerators ({', '.join(kinds)})"
+    count = len(shape["accelerators"])
+    return f"{count} accelerator{'' if count == 1 else 's'} ({', '.join(kinds)})"

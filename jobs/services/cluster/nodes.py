@@ -140,9 +140,8 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
             EnrolmentToken.objects.filter(id=token.pk).update(node=node)
             accelerators_write(node, request.accelerators)
             count = len(request.accelerators)
-            event_add(
-                "node_enrolled", f"{node.name} joined with {count} accelerators", now=now, node=node
-            )
+            text = f"{node.name} joined with {count} accelerator{'' if count == 1 else 's'}"
+            event_add("node_enrolled", text, now=now, node=node)
             audit_add(
                 AuditAction.NODE_ENROLLED,
                 f"node:{node.name}",

@@ -253,7 +253,7 @@ def _event_requested(
 ) -> None:
     change = f"{num_before} → {num_after} accelerators"
     if actor == TUNING_ACTOR:
-        change = f"The same {num_after} accelerators"
+        change = f"The same {num_after} accelerator{'' if num_after == 1 else 's'}"
     elif resize.held == resize.wanted:
         change = f"Virtual nodes move among the same {num_after} accelerators"
     event_add(

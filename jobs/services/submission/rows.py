@@ -281,8 +281,9 @@ def project_jobs_check(user: User, project: Project | None, num_new: int = 1) ->
     for whose, jobs, limit in limits:
         if limit is not None and (num_live := jobs.count()) + num_new > limit:
             these = f" These would be {num_new} more." if num_new > 1 else ""
+            plural = " that has" if num_live == 1 else "s that have"
             raise InvalidInputError.of(
-                project=f"{whose} {num_live} jobs that have not ended, of {limit} allowed; wait "
+                project=f"{whose} {num_live} job{plural} not ended, of {limit} allowed; wait "
                 f"for some, cancel some, or choose another project.{these}"
             )
 
@@ -299,7 +300,8 @@ def live_jobs_check(user: User, num_new: int = 1) -> None:
     limit = limits_of(user.pk, is_admin=False).live_jobs_limit
     if num_live + num_new <= limit:
         return
-    text = f"You have {num_live} jobs that have not ended; wait for some or cancel them."
+    jobs = "1 job that has" if num_live == 1 else f"{num_live} jobs that have"
+    text = f"You have {jobs} not ended; wait for some or cancel them."
     if num_new > 1:
         text = f"{text} These would be {num_new} more, and {limit} are allowed."
     raise ConflictError(text, code="too_many_jobs")

@@ -156,7 +156,7 @@ def test_the_limit_of_live_jobs_counts_all_of_them(ada: User, client_of: Clients
     answer = client_of(ada).post(URL, body(), format="json")
     assert (answer.status_code, answer.json()["code"]) == (409, "too_many_jobs")
     assert answer.json()["detail"] == (
-        "You have 1 jobs that have not ended; wait for some or cancel them. These would be 6 more, "
+        "You have 1 job that has not ended; wait for some or cancel them. These would be 6 more, "
         "and 6 are allowed."
     )
     assert (Job.objects.count(), Sweep.objects.count()) == (1, 0)
