@@ -22,9 +22,19 @@ from controlplane.core.protocol.wire import (
 )
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus
 from jobs.exceptions import GoneError
-from jobs.models import Allocation, Artifact, EnrolmentToken, Event, Job, LogChunk, Node
+from jobs.models import (
+    Accelerator,
+    Allocation,
+    Artifact,
+    EnrolmentToken,
+    Event,
+    Job,
+    LogChunk,
+    Node,
+)
 from jobs.selectors.desired_state.state import orders_by_node, wanted_orders, wanted_state
 from jobs.selectors.forks import ADOPTED_FILE
+from jobs.services.cluster import nodes
 from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.cluster.nodes import enrolment_token_create, node_hello, node_remove
 from jobs.services.submission.validations import validation_start, validation_take
@@ -148,8 +158,8 @@ class TestEnrol:
         taken = enrol(text, "node-y", first_port=node.last_port, last_port=node.last_port + 50)
         assert (taken.status_code, set(taken.json()["errors"])) == (400, {"first_port"})
 
-    def test_a_kind_has_one_thread_count(self) -> None:
-        node_make("node-x", 1)
+    def test_a_kind_has_one_thread_count(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        node, token = node_make("node-x", 1)
         _, text = enrolment_token_create(None, timezone.now())
         odd = dataclasses.replace(accelerators(1)[0], threads=2)
         ports = {"first_port": 900, "last_port": 950}
@@ -158,6 +168,11 @@ class TestEnrol:
         assert "another --kind" in str(refused.json()["errors"]["accelerators"])
         other = dataclasses.replace(odd, kind="cpu-wide")
         assert enrol(text, "node-y", accelerators=(other,), **ports).status_code == 201
+        # Node x restarts, and waits for the lock while node y takes its kind.
+        rows = Accelerator.objects.filter(node__name="node-y")
+        monkeypatch.setattr(nodes, "_enrolments_lock", lambda: rows.update(kind=odd.kind))
+        refused = post(agent(token), "hello/", hello_body(node, num=1))
+        assert "another --kind" in str(refused.json()["errors"]["accelerators"])
 
     @pytest.mark.parametrize("body", ["{", "[]", '{"token": 1}', "[" * 50_000])
     def test_what_is_no_message(self, body: str) -> None:
