@@ -92,8 +92,9 @@ def _preview(
     for move in found["moves"]:
         name = screen.plain(move["name"])
         click.echo(f"Job {move['job']} ({name}): {move['held']} → {move['wanted']} accelerators")
-    if found["num_others"]:
-        click.echo(f"{found['num_others']} jobs of other people would change.")
+    if num_others := found["num_others"]:
+        plural = "" if num_others == 1 else "s"
+        click.echo(f"{num_others} job{plural} of other people would change.")
     if not found["moves"] and not found["num_others"]:
         click.echo("No accelerators would change now.")
     for change in found["starts"]:

@@ -86,8 +86,8 @@ def sweep(
         made = client.submit_sweep(file, code=code, idempotency_key=key, **fields)
     if as_json:
         return screen.print_json(made)
-    jobs = "1 job" if made["num_jobs"] == 1 else f"{made['num_jobs']} jobs"
-    click.echo(f"Sweep {made['id']} is submitted: {jobs}, {made['max_running']} at once.")
+    jobs = _jobs_text(made["num_jobs"], made["max_running"])
+    click.echo(f"Sweep {made['id']} is submitted: {jobs}.")
     return screen.note(f"Its jobs: virtualflow ls --sweep {made['id']}")
 
 
@@ -147,8 +147,12 @@ def _show(sweep: Sweep) -> None:
     )
 
 
+def _jobs_text(num_jobs: int, max_running: int) -> str:
+    return f"{num_jobs} job{'' if num_jobs == 1 else 's'}, {max_running} at once"
+
+
 def _preview(preview: SweepPreview) -> None:
-    click.echo(f"{preview['num_jobs']} jobs, {preview['max_running']} at once:")
+    click.echo(f"{_jobs_text(preview['num_jobs'], preview['max_running'])}:")
     for drawn in preview["settings"][:_SHOWN_DRAWS]:
         click.echo("  " + ", ".join(f"{name}={json.dumps(v)}" for name, v in drawn.items()))
     if preview["num_jobs"] > _SHOWN_DRAWS:
