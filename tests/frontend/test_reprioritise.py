@@ -70,7 +70,9 @@ def test_what_is_refused_is_said_and_nothing_is_shown(world: World, ada: Client)
         assert done.redirect_chain == [(f"/jobs/{job.pk}/", 302)]
         done = ada.post("/jobs/actions/", {**form, "do": "preview", "job": job.pk}, follow=True)
         assert done.redirect_chain == [("/jobs/", 302)]
-        assert "<b>" not in done.content.decode()
+        text = done.content.decode()
+        assert f'name="priority" value="{form.get("priority", "")}"' in text
+        assert "<b>" not in text
     theirs = Job.objects.exclude(owner=job.owner).first()
     if theirs is not None:
         address = f"/jobs/{theirs.pk}/priority/"
