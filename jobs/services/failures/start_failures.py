@@ -5,15 +5,18 @@ job. From the second crash in a row on, without a trainer that got ready in betw
 is withheld from the job for a time that doubles. The same applies to a first failure that took long
 to detect: a trainer that was unreachable, or not ready in time.
 
-Where none of several trainers in a row came up and all were on one node, it may be the node that is
-broken. The job is not given up then, but excludes the node, if it can start on others.
+Where trainers did not come up several times in a row, and all that failed were on one node, it may
+be the node that is broken. The job is not given up then, but excludes the node, if it can start on
+others.
 """
 
 from __future__ import annotations
 
 import datetime
+from itertools import groupby, islice
 
 from django.conf import settings
+from django.db.models import Q
 
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.models import Accelerator, Allocation, Job, Node, StartFailure
@@ -62,32 +65,45 @@ def job_start_again(
     Args:
         code, reason, actor, is_counted: as of `job_restart`; without the node, it is not counted.
     """
-    node = _broken_node(job) if is_counted else None
+    node = _broken_node(job, now) if is_counted else None
     if node is not None:
         _node_exclude(job, node, now)
         reason = (
-            f"{reason}. {settings.RESTART_LIMIT} trainers in a row did not come up on {node.name}: "
-            f"starts on other nodes for {settings.START_COOL_DOWN_LIMIT_S / 60:.0f} min"
+            f"{reason}. {settings.RESTART_LIMIT} times in a row trainers did not come up on "
+            f"{node.name}: starts on other nodes for "
+            f"{settings.START_COOL_DOWN_LIMIT_S / 60:.0f} min"
         )
         is_counted = False
     job_restart(job, now, code=code, reason=reason, actor=actor, is_counted=is_counted)
 
 
-def _broken_node(job: Job) -> Node | None:
-    """Return the node of the newest lost trainers if none came up and the job can do without it."""
-    newest = job.allocations.exclude(lost_code="").order_by("-id")[: settings.RESTART_LIMIT]
-    lost = list(newest.select_related("accelerator__node"))
-    nodes = {row.accelerator.node for row in lost}
-    if len(lost) < settings.RESTART_LIMIT or len(nodes) > 1 or any(row.ready_at for row in lost):
+def _broken_node(job: Job, now: datetime.datetime) -> Node | None:
+    """Return the node of all losses of the newest tries, if the job can do without it.
+
+    None came up in `RESTART_LIMIT` tries in a row. All trainers that were requested together are
+    one try, even if the start was reduced by some of them first.
+    """
+    requested_at = dict(job.generations.values_list("number", "requested_at"))
+    rows = job.allocations.order_by("-id").select_related("accelerator__node")
+    tries = groupby(rows.iterator(), key=lambda row: requested_at.get(row.granted_generation))
+    lost = [
+        [row for row in members if row.lost_code]
+        for _, members in islice(tries, settings.RESTART_LIMIT)
+    ]
+    nodes = {row.accelerator.node for members in lost for row in members}
+    if len(lost) < settings.RESTART_LIMIT or not all(lost) or len(nodes) > 1:
+        return None
+    if any(row.ready_at for members in lost for row in members):
         return None
     (node,) = nodes
+    withheld = job.start_failures.filter(until_at__gt=now)
     others = Accelerator.objects.filter(
         is_present=True,
         node__status=NodeStatus.ONLINE,
         node__removed_at=None,
         node__is_cordoned=False,
         node__quarantined_until=None,
-    ).exclude(node=node)
+    ).exclude(Q(node=node) | Q(id__in=withheld.values("accelerator")))
     if job.accepted_kinds:
         others = others.filter(kind__in=job.accepted_kinds)
     return node if others.count() >= job.min_accelerators else None

@@ -142,12 +142,26 @@ class TestBrokenNodes:
         job = self.fail_starts(world, job, broken)
         assert job.status == "pending"
         name = broken.node.name
-        assert f"5 trainers in a row did not come up on {name}" in job.status_reason
+        assert f"5 times in a row trainers did not come up on {name}" in job.status_reason
         assert "did not come up there" in job.policy_reason
         job_cancel(other.pk, world.now, actor="user:bob")
         world.settle()
         held = job.allocations.get(released_at=None)
         assert held.accelerator.node != broken.node
+
+    def test_one_that_starts_nowhere_is_given_up(self, settings: Any) -> None:
+        """A single try loses as many trainers of one node as tries are allowed."""
+        settings.RESTART_LIMIT = 2
+        world = World(num_nodes=2, num_accelerators=2)
+        job = job_make(min_accelerators=2, max_accelerators=2, num_virtual_nodes=2)
+        for _ in range(4):
+            world.now_s += 60
+            world.hear()
+            world.cycle()
+            for played in world.nodes:
+                fail_start(world, played, job)
+        job.refresh_from_db()
+        assert (job.status, job.status_code) == ("failed", "restart_limit")
 
     def test_one_that_fits_on_no_other_node_is_given_up(self) -> None:
         world, job, _, broken = self.starting()
