@@ -34,7 +34,7 @@ log = logging.getLogger("agents")
 
 #: Time limit for a server to become warm. Meanwhile starts wait for it.
 WARM_LIMIT_S = 60.0
-#: Time limit for a reply; forking takes some 10 ms.
+#: Time limit for a reply; forking takes some 10 ms. Once more for what a killed server has forked.
 REPLY_LIMIT_S = 2.0
 #: Assumed memory of a server: TensorFlow and Keras, imported.
 EXPECTED_BYTES = 700 * 1024 * 1024
@@ -121,7 +121,7 @@ class ForkServers:
             secrets: further variables, which change none of the others.
 
         Raises:
-            OSError: the process cannot be started.
+            OSError: the process cannot be started, or a killed server may still start it.
         """
         key = self._key(limits)
         server = self._servers.get(key)
@@ -134,11 +134,13 @@ class ForkServers:
             own |= added
             text = None if user is None else user.text()
             pid = _ask(server.process, ForkRequest(option, str(run_dir), own, text))
+            if not pid:
+                self._end(key)
+                pid = _late_reply(server.process)
             if pid:
                 log.debug("process %d was forked for %s", pid, run_dir.name)
                 return OwnedProcess.forked(pid, run_dir, uid)
             log.warning("a fork server has forked nothing; %s is started without it", run_dir.name)
-            self._end(key)
         command = (*self._settings.trainer_command, option, str(run_dir))
         if user is not None:
             command = (*JOB_USER_COMMAND, user.text(), *command)
@@ -237,6 +239,21 @@ def _ask(process: OwnedProcess, request: ForkRequest) -> int:
         return int(replies.readline())
     except (OSError, ValueError):
         return 0
+
+
+def _late_reply(process: OwnedProcess) -> int:
+    """Return the process id that a killed server's last fork replies; 0 if none is left to reply.
+
+    Raises:
+        OSError: neither comes in time. The fork ends when it replies.
+    """
+    with process.pipes[1] as replies:
+        if select.select([replies], [], [], REPLY_LIMIT_S)[0]:
+            try:
+                return int(replies.readline() or 0)
+            except ValueError:
+                return 0
+    raise OSError("a fork server that was killed has not ended")
 
 
 def _home(run_dir: Path) -> dict[str, str]:

@@ -1,11 +1,12 @@
 """Fork server: a process with all modules imported that forks trainers and validations.
 
 A request is one line of JSON on standard input, the reply one line on standard output: the process
-id of the forked process, or 0 if forking failed. At end of input (the agent is gone) the server
-ends; what it has forked goes on. Only the forked process reads its request: every later one gets a
-copy of the server's memory, which therefore never holds the secrets of a job. The server has no
-port, no model and no device: TensorFlow is imported, but its runtime is not initialised, and CUDA's
-driver library is not loaded before that.
+id of the forked process, or 0 if forking failed. A forked process replies itself, and ends if it
+cannot: where the replies have ended, no process is left that could still go on. At end of input
+(the agent is gone) the server ends; what it has forked goes on. Only the forked process reads its
+request: every later one gets a copy of the server's memory, which therefore never holds the secrets
+of a job. The server has no port, no model and no device: TensorFlow is imported, but its runtime is
+not initialised, and CUDA's driver library is not loaded before that.
 """
 
 from __future__ import annotations
@@ -71,15 +72,14 @@ def fork_server_run(folder: Path, warm_up: Callable[[], object]) -> ForkRequest:
         ((_, event),) = requests.poll()
         if not event & select.POLLIN:
             os._exit(0)
-        pid, request = _fork()
+        request = _fork(replies)
         if request is not None:
             os.close(replies)
             return request
-        os.write(replies, b"%d\n" % pid)
 
 
-def _fork() -> tuple[int, ForkRequest | None]:
-    """Fork a process that is no child of this one; returns its id (0: failed), the request in it.
+def _fork(replies: int) -> ForkRequest | None:
+    """Fork a process that is no child of this one; returns the request, in that process only.
 
     The process in between reads the request and ends at once, so that the agent, a child subreaper,
     becomes the parent.
@@ -90,7 +90,9 @@ def _fork() -> tuple[int, ForkRequest | None]:
         os.close(write_end)
         os.waitpid(between, 0)
         with os.fdopen(read_end, "rb") as pipe:
-            return int(pipe.read() or 0), None
+            if not pipe.read():
+                os.write(replies, b"0\n")
+        return None
     try:
         request = ForkRequest(**json.loads(sys.stdin.buffer.readline()))
         if os.fork():
@@ -98,13 +100,14 @@ def _fork() -> tuple[int, ForkRequest | None]:
         os.close(read_end)
         os.setsid()
         _become(request)
-        os.write(write_end, b"%d" % os.getpid())
+        os.write(write_end, b"1")  # fails if the server was killed
         os.close(write_end)
+        os.write(replies, b"%d\n" % os.getpid())  # fails if the agent waits no longer
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(EXIT_NOT_FORKED)
-    return os.getpid(), request
+    return request
 
 
 def _become(request: ForkRequest) -> None:

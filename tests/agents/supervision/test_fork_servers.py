@@ -12,9 +12,15 @@ import psutil
 import pytest
 
 from agents.supervision import fork_servers
-from agents.supervision.processes import orphans_reap
+from agents.supervision.devices import VALIDATION_ENVIRONMENT
+from agents.supervision.processes import OwnedProcess, orphans_reap
 from controlplane.core.protocol.wire import ReportKind, ValidationReport
-from tests.agents.builders import membership, wanted_trainer, wanted_validation
+from tests.agents.builders import (
+    agent_settings,
+    membership,
+    wanted_trainer,
+    wanted_validation,
+)
 from tests.agents.conftest import (
     AgentProcess,
     DrivenAgent,
@@ -150,6 +156,50 @@ def test_a_server_that_does_not_fork_is_replaced_by_a_cold_start(
     driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
     assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
     assert plane.kinds(1, 0).count(ReportKind.PHASE) == 1
+
+
+class LateServer:
+    """A warm server that replies at its end, if at all."""
+
+    pid = 0
+
+    def __init__(self, reply: bytes | None) -> None:
+        (_, requests), (replies, self.reply_end) = os.pipe(), os.pipe()
+        self.pipes = os.fdopen(requests, "wb"), os.fdopen(replies, "rb")
+        self._reply = reply
+
+    def kill(self) -> None:
+        if self._reply is not None:
+            os.write(self.reply_end, self._reply)
+            os.close(self.reply_end)
+
+
+@pytest.mark.parametrize(
+    ("reply", "cold"),
+    [(b"%d\n" % os.getpid(), 0), (b"", 1), (b"0\n", 1), (None, 0)],
+    ids=["its id", "nothing", "failure", "no end"],
+)
+def test_nothing_is_started_beside_what_a_late_server_forks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: bytes | None, cold: int
+) -> None:
+    monkeypatch.setattr(fork_servers, "REPLY_LIMIT_S", 0.005)
+    settings = agent_settings("http://127.0.0.1:9", tmp_path)
+    servers, late = fork_servers.ForkServers(settings, [], tmp_path), LateServer(reply)
+    server = fork_servers._Server(late, tmp_path, 0.0, is_warm=True)  # type: ignore[arg-type]
+    servers._servers[servers._key(VALIDATION_ENVIRONMENT)] = server
+    starts: list[object] = []
+    monkeypatch.setattr(OwnedProcess, "start", lambda *values, **_: starts.append(values))
+    arguments = ("--validate", tmp_path, VALIDATION_ENVIRONMENT, None, {})
+    if reply is None:
+        with pytest.raises(OSError, match="a fork server that was killed has not ended"):
+            servers.start(*arguments)
+        with pytest.raises(BrokenPipeError):  # the forked process ends over it
+            os.write(late.reply_end, b"1\n")
+    else:
+        process = servers.start(*arguments)
+        assert (process is None) == bool(cold)
+        assert cold or process.pid == os.getpid()
+    assert len(starts) == cold
 
 
 def test_broken_servers_are_not_tried_without_end(
