@@ -298,11 +298,9 @@ class Agent:
         self._around.cache.clear()
 
     def _is_accelerator_free(self, index: int) -> bool:
+        accelerator = self._around.accelerators[index]
         trainers = [*self.trainers.values(), *self._foreign]
-        return not any(
-            trainer.stage is Stage.RUNNING and trainer.accelerator_index == index
-            for trainer in trainers
-        )
+        return not any(trainer.holds(accelerator) for trainer in trainers)
 
     def _pids_by_accelerator(self) -> dict[int, int]:
         return {

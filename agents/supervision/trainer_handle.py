@@ -140,6 +140,14 @@ class TrainerHandle:
         """(job, slot) of the trainer."""
         return self.directory.key
 
+    def holds(self, accelerator: AcceleratorInfo) -> bool:
+        """Return whether the trainer runs on an accelerator: a GPU is known by its UUID."""
+        if self.stage is not Stage.RUNNING or self._orders is None:
+            return False
+        own = self._orders.accelerator
+        is_same_place = bool(own.uuid) or own.index == accelerator.index
+        return own.uuid == accelerator.uuid and is_same_place
+
     @property
     def is_acknowledged(self) -> bool:
         """True once the trainer is gone and the control plane has acknowledged all its reports."""
@@ -416,8 +424,10 @@ class TrainerHandle:
         orders = TrainerOrders(
             spec=wanted.spec,
             slot=wanted.slot,
-            accelerator=self._around.accelerators.get(wanted.accelerator_index)
-            or self._known_accelerator(wanted),
+            # That of a running trainer stays, though an agent may find it at another index.
+            accelerator=self._orders.accelerator
+            if self._orders
+            else self._around.accelerators[wanted.accelerator_index],
             membership=wanted.membership,
             go=wanted.go,
             checkpoint_path=str(restore) if restore.exists() else None,
@@ -434,11 +444,6 @@ class TrainerHandle:
             self._orders = orders
             news = orders.membership.generation, orders.go
             self._log.debug("job %d, slot %d is told: generation %d, go %s", *self.key, *news)
-
-    def _known_accelerator(self, wanted: WantedTrainer) -> AcceleratorInfo:
-        """Return an adopted trainer's accelerator that this agent does not offer."""
-        assert self._orders is not None, f"no accelerator {wanted.accelerator_index}"
-        return self._orders.accelerator
 
     def _give_up(self, message: str) -> None:
         self._log.error("the trainer of job %d, slot %d cannot start: %s", *self.key, message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +13,10 @@ import pytest
 from agents.settings import AgentSettings, settings_from
 from agents.supervision.devices import accelerator_environment, accelerators_found, kind_of
 from agents.supervision.processes import trainer_environment
+from agents.supervision.trainer_handle import Stage, TrainerHandle
 from agents.trainer.contract.environment import FILTER_VARIABLE, heap_environment
-from tests.agents.builders import agent_settings
+from controlplane.core.protocol.wire import AcceleratorInfo, WantedTrainer
+from tests.agents.builders import agent_settings, membership, run_directory, training_spec
 
 GIBIBYTE = 1024**3
 
@@ -105,6 +108,36 @@ def test_no_driver_is_no_gpu_unless_one_was_asked_for(tmp_path: Path) -> None:
 )
 def test_kinds(product: str, kind: str) -> None:
     assert kind_of(product) == kind
+
+
+def test_a_running_trainer_holds_its_gpu_at_whatever_index(tmp_path: Path) -> None:
+    """The first GPU has fallen off the bus between two agent processes."""
+    directory = run_directory(tmp_path)
+    wanted = WantedTrainer(
+        spec=training_spec("0" * 64),
+        slot=2,
+        accelerator_index=1,
+        membership=membership(1, 2),
+        go=True,
+        code_name="job.py",
+    )
+
+    def handle(nvml: Any) -> tuple[TrainerHandle, dict[int, AcceleratorInfo]]:
+        found = accelerators_found(settings(tmp_path, gpus="all", emulated=1), nvml)
+        offered = {item.index: item for item in found}
+        isolation = SimpleNamespace(reach=lambda *_: None)
+        context: Any = SimpleNamespace(
+            settings=settings(tmp_path), accelerators=offered, isolation=isolation
+        )
+        return TrainerHandle(directory, context), offered
+
+    first, _ = handle(fake_nvml(MIXED))
+    first._write_orders(wanted)
+    second, offered = handle(fake_nvml([MIXED[1]]))
+    second._orders, second.stage = directory.read_orders(), Stage.RUNNING
+    second.follow(dataclasses.replace(wanted, go=False))
+    assert [offered[0].uuid, offered[1].kind] == ["GPU-2", "cpu"]
+    assert [second.holds(item) for item in offered.values()] == [True, False]
 
 
 def test_a_trainer_sees_its_own_accelerator_only(tmp_path: Path) -> None:
