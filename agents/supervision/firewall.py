@@ -27,7 +27,9 @@ Address = IPv4Address | IPv6Address
 Peer = tuple[Address, int | None]
 #: A trainer's own port, and an address from which it may be reached.
 Caller = tuple[int, Address]
-_LIMIT_S = 10.0
+#: Time limits of nft: for the check at the agent's start, and for changes, for which the agent's
+#: loop waits (see `watchdog.STUCK_S`).
+_CHECK_LIMIT_S, _CHANGE_LIMIT_S = 10.0, 3.0
 #: Longest wait for the address of a name, which a resolver may seek for half a minute, and names
 #: that are sought at a time.
 LOOKUP_S, LOOKUPS_LIMIT = 1.0, 64
@@ -223,7 +225,7 @@ def _nft(rules: str, *options: str) -> None:
             input=rules,
             capture_output=True,
             text=True,
-            timeout=_LIMIT_S,
+            timeout=_CHECK_LIMIT_S if options else _CHANGE_LIMIT_S,
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:

@@ -17,6 +17,8 @@ import pytest
 
 from agents.supervision import firewall
 from agents.supervision.firewall import Firewall, FirewallError
+from agents.supervision.fork_servers import REPLY_LIMIT_S
+from agents.supervision.watchdog import STUCK_S
 from tests.security.network_namespace import JOB, PORTS, UIDS
 
 _LIMIT_S = 120
@@ -54,6 +56,16 @@ def test_rules_that_are_not_set_are_tried_again(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(firewall.shutil, "which", lambda *_, **__: None)
     for _ in range(2):
         with pytest.raises(FirewallError, match="package nftables"):
+            wall.follow(JOB, peers)
+
+    def hang(*_: object, timeout: float, **__: object) -> None:
+        assert timeout + 2 * REPLY_LIMIT_S < STUCK_S, "the watchdog kills the job before that"
+        raise subprocess.TimeoutExpired("nft", timeout)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(firewall.shutil, "which", lambda *_, **__: "/usr/sbin/nft")
+        patched.setattr(firewall.subprocess, "run", hang)
+        with pytest.raises(FirewallError, match="timed out"):
             wall.follow(JOB, peers)
     calls: list[str] = []
     monkeypatch.setattr(firewall, "_nft", lambda rules, *_: calls.append(rules))
