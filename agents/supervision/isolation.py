@@ -313,17 +313,24 @@ def _helper_run(*arguments: str) -> str:
 
     Raises:
         ValueError: it has failed.
-        OSError, SubprocessError: it does not start, or not end.
+        OSError: it does not start, or not end.
     """
-    done = subprocess.run(
-        (*JOB_USER_COMMAND, *arguments),
-        capture_output=True,
-        text=True,
-        env={},
-        cwd="/",
-        timeout=_HELPER_LIMIT_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            (*JOB_USER_COMMAND, *arguments),
+            capture_output=True,
+            text=True,
+            env={},
+            cwd="/",
+            timeout=_HELPER_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise OSError(
+            f"{Path(job_user.__file__).name} {arguments[0]} did not end within "
+            f"{_HELPER_LIMIT_S:g} s; see whether this machine is overloaded, or a disk of its "
+            "Python does not answer, and start the agent again"
+        ) from None
     if done.returncode:
         raise ValueError(f"no process can become another user: {done.stderr[-500:]}")
     return done.stdout
@@ -415,7 +422,7 @@ def _ipc_deleted(uid: int) -> bool:
         return True
     try:
         _helper_run("--delete-ipc", str(uid))
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
+    except (OSError, ValueError) as error:
         log.warning("System V objects of user %d are not deleted: %s", uid, error)
         return False
     return True

@@ -20,6 +20,7 @@ import pytest
 
 from agents.state_directory import StateDirectory
 from agents.supervision import firewall
+from agents.supervision import isolation as isolation_module
 from agents.supervision.firewall import Firewall
 from agents.supervision.isolation import (
     CAPABILITIES,
@@ -359,6 +360,23 @@ def test_users_that_have_an_account_are_not_given_to_jobs(tmp_path: Path) -> Non
     )
     state = StateDirectory(settings.state_dir)
     with pytest.raises(ValueError, match=r"65534, the id of the account or group n"):
+        isolation_check(settings, state)
+    state.close()
+
+
+def test_a_check_that_hangs_is_refused_with_the_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(*_: object, timeout: float, **__: object) -> None:
+        raise subprocess.TimeoutExpired("python", timeout)
+
+    monkeypatch.setattr(isolation_module, "_capabilities_missing", list)
+    monkeypatch.setattr(isolation_module, "_range_lock", lambda _: None)
+    monkeypatch.setattr(isolation_module.subprocess, "run", hang)
+    uids = range(300_000, 300_002)
+    settings = agent_settings("http://127.0.0.1:9", tmp_path / "state", job_uids=uids)
+    state = StateDirectory(settings.state_dir)
+    with pytest.raises(OSError, match=r"did not end within 10 s; .* start the agent again"):
         isolation_check(settings, state)
     state.close()
 
