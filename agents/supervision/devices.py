@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import psutil
@@ -27,8 +27,8 @@ def accelerators_found(settings: AgentSettings, nvml: Any = pynvml) -> tuple[Acc
     Raises:
         ValueError: there is none, or `settings.gpus` names a missing GPU.
     """
-    gpus = () if settings.gpus == "none" else _gpus_found(settings.gpus, nvml)
-    first_free = max((gpu.index + 1 for gpu in gpus), default=0)
+    gpus, lost = ((), set[int]()) if settings.gpus == "none" else _gpus_found(settings.gpus, nvml)
+    first_free = max({gpu.index for gpu in gpus} | lost, default=-1) + 1
     found = (*gpus, *_emulated(settings, first_index=first_free))
     if not found:
         raise ValueError(
@@ -89,22 +89,22 @@ def _emulated(settings: AgentSettings, first_index: int) -> tuple[AcceleratorInf
     )
 
 
-def _gpus_found(wanted: str, nvml: Any) -> tuple[AcceleratorInfo, ...]:
-    """List the GPUs that `wanted` names; no driver means no GPU."""
+def _gpus_found(wanted: str, nvml: Any) -> tuple[tuple[AcceleratorInfo, ...], set[int]]:
+    """List the GPUs that `wanted` names, and the indices of lost ones; no driver means no GPU."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         if wanted == "all":
-            return ()
+            return (), set()
         raise ValueError(f"--gpus {wanted}: NVML does not start: {error}") from error
-    described, lost = [], set()
+    described, lost = [], set[int]()
     try:
         for place in range(nvml.nvmlDeviceGetCount()):
             try:
                 described.append(_gpu_described(place, nvml))
             except nvml.NVMLError as error:  # such as "GPU is lost": the others keep their indices
                 log.warning("GPU %d of this machine is left out: %s", place, error)
-                lost.add(str(place))
+                lost.add(place)
     except nvml.NVMLError as error:
         raise ValueError(f"NVML does not list the GPUs: {error}") from error
     finally:
@@ -125,18 +125,22 @@ def _gpu_described(place: int, nvml: Any) -> AcceleratorInfo:
 
 
 def _chosen(
-    wanted: str, described: list[AcceleratorInfo], lost: Container[str]
-) -> tuple[AcceleratorInfo, ...]:
-    """Select the GPUs that `wanted` names; indices are kept, so that a subset is stable."""
+    wanted: str, described: list[AcceleratorInfo], lost: set[int]
+) -> tuple[tuple[AcceleratorInfo, ...], set[int]]:
+    """Select what `wanted` names; indices are kept, so that a subset is stable.
+
+    A lost GPU does not tell its UUID: one that no other has may be its.
+    """
     if wanted == "all":
-        return tuple(described)
+        return tuple(described), lost
     names = [name.strip() for name in wanted.split(",") if name.strip()]
     by_name = {str(gpu.index): gpu for gpu in described} | {gpu.uuid: gpu for gpu in described}
-    names = [name for name in names if name not in lost]
-    missing = [name for name in names if name not in by_name]
-    if missing:
+    missing = [name for name in names if name not in by_name and name not in map(str, lost)]
+    unknown = {name for name in missing if not name.isdecimal()}
+    if len(unknown) < len(missing) or len(unknown) > len(lost):
         raise ValueError(f"--gpus names {', '.join(missing)}; there are {', '.join(by_name)}")
-    return tuple({by_name[name].uuid: by_name[name] for name in names}.values())
+    chosen = {by_name[name].uuid: by_name[name] for name in names if name in by_name}
+    return tuple(chosen.values()), {place for place in lost if unknown or str(place) in names}
 
 
 def _text(value: str | bytes) -> str:

@@ -72,10 +72,12 @@ def test_gpus_come_from_nvml_and_emulated_ones_after_them(tmp_path: Path) -> Non
     assert found[1].memory_bytes == 141 * GIBIBYTE
     assert not nvml.opened
     # One that fell off the bus leaves the others theirs.
-    for gpus in ("all", "0,1"):
+    for gpus in ("all", "0,1", "GPU-1,GPU-2"):
         alone = settings(tmp_path, gpus=gpus, emulated=0)
         rest = accelerators_found(alone, fake_nvml([("T4", 0, ""), MIXED[1]]))
         assert rest == (found[1],)
+        both = settings(tmp_path, gpus=gpus, emulated=1, threads=2)
+        assert accelerators_found(both, fake_nvml([MIXED[0], ("H200", 0, "")])) == found[::2]
 
 
 def test_a_choice_of_gpus_keeps_their_indices(tmp_path: Path) -> None:
