@@ -19,6 +19,8 @@ import numpy as np
 RESULT_FILE = "predictions.npz"
 _PART_NAME = re.compile(r"predictions-(\d{1,15})-(\d{1,15})\.npz")
 _ARRAY_NAME = re.compile(r"[^/\\\0]{1,200}\.npy")
+#: Files of a job: what a trainer writes in 16 weeks, at one each ten seconds.
+PARTS_LIMIT = 1_000_000
 #: Outputs of a model.
 ARRAYS_LIMIT = 256
 _CHUNK_BYTES = 1024**2

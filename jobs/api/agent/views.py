@@ -23,7 +23,7 @@ from django.http import (
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 
-from controlplane.core.protocol.prediction_parts import part_of
+from controlplane.core.protocol.prediction_parts import PARTS_LIMIT, part_of
 from controlplane.core.protocol.wire import (
     EnrolRequest,
     HelloRequest,
@@ -242,15 +242,18 @@ def upload_job(request: HttpRequest, node: Node, job_id: int, name: str) -> tupl
     Raises:
         InvalidInputError: slot or generation is not a number.
         NotFoundError, ConflictError: as of `upload_target`.
-        TooLargeError: the files of the job's owner leave no room for this part of predictions.
+        TooLargeError: the files of the job's owner leave no room for this part of predictions, or
+            there are too many.
     """
     try:
         slot, generation = int(request.GET["slot"]), int(request.GET["generation"])
     except (KeyError, ValueError):
         raise InvalidInputError.of(slot="Give slot and generation as numbers.") from None
     job = upload_target(node, job_id, slot, generation, name)
-    if part_of(name) is not None:  # of which a job may have any number
+    if part_of(name) is not None:
         storage_check(job.owner_id, int(request.headers.get("Content-Length") or 0))
+        if job.artifacts.count() >= PARTS_LIMIT:
+            raise TooLargeError(f"A job may have {PARTS_LIMIT} files.")
     return job, generation
 
 

@@ -191,8 +191,9 @@ def test_refused_code_leaves_no_file(ada: User, settings: Any, client_of: Client
     assert not default_storage.exists("code") or default_storage.listdir("code")[1] == []
 
 
-def test_parts_of_predictions_count_before_they_are_stored(ada: User, settings: Any) -> None:
-    """A job may have any number of them."""
+def test_parts_of_predictions_count_before_they_are_stored(
+    ada: User, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node, token = node_make()
     predicting = {"task": "predict", "stop_kind": "epochs", "stop_limit": 1, "shuffle": False}
     job = job_make(ada, status=JobStatus.RUNNING, **predicting)
@@ -202,7 +203,9 @@ def test_parts_of_predictions_count_before_they_are_stored(ada: User, settings: 
     )  # fmt: skip
     agent = APIClient(headers={"Authorization": f"Agent {token}"})
     statuses = []
-    for number, limit_bytes in enumerate((0, 150, 150)):
+    for number, limit_bytes in enumerate((0, 150, 150, 0)):
+        if number == 3:
+            monkeypatch.setattr("jobs.api.agent.views.PARTS_LIMIT", 1)
         settings.STORAGE_LIMIT_BYTES = limit_bytes
         data = bytes([number]) * 100
         answer = agent.put(
@@ -213,5 +216,6 @@ def test_parts_of_predictions_count_before_they_are_stored(ada: User, settings: 
             headers={"X-Sha256": hashlib.sha256(data).hexdigest()},
         )
         statuses.append(answer.status_code)
-    assert statuses == [204, 413, 413]
+    assert statuses == [204, 413, 413, 413]
+    assert "A job may have 1 files" in answer.json()["detail"]
     assert stored_bytes(ada.pk) == 100
