@@ -137,7 +137,7 @@ class TestBrokenNodes:
             fail_start(world, broken, job)
         return Job.objects.get(id=job.pk)
 
-    def test_a_job_waits_for_another_node_and_starts_there(self) -> None:
+    def test_a_job_waits_for_another_node_and_starts_there(self, settings: Any) -> None:
         world, job, other, broken = self.starting()
         job = self.fail_starts(world, job, broken)
         assert job.status == "pending"
@@ -145,6 +145,14 @@ class TestBrokenNodes:
         assert f"5 times in a row trainers did not come up on {name}" in job.status_reason
         assert "did not come up there" in job.policy_reason
         job_cancel(other.pk, world.now, actor="user:bob")
+        world.follow_all()
+        world.cycle()
+        world.now_s += settings.PREPARE_LIMIT_S + 1
+        world.hear()
+        assert generations_expire(world.now) == {job.pk}
+        job.refresh_from_db()
+        assert (job.status_code, JobAttempts.objects.get(job=job).restarts) == ("timeout", 5)
+        assert name not in job.status_reason
         world.settle()
         held = job.allocations.get(released_at=None)
         assert held.accelerator.node != broken.node
