@@ -13,6 +13,7 @@ others.
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from itertools import groupby, islice
 
 from django.conf import settings
@@ -106,7 +107,9 @@ def _broken_node(job: Job, now: datetime.datetime) -> Node | None:
     ).exclude(Q(node=node) | Q(id__in=withheld.values("accelerator")))
     if job.accepted_kinds:
         others = others.filter(kind__in=job.accepted_kinds)
-    return node if others.count() >= job.min_accelerators else None
+    num_by_kind = Counter(others.values_list("kind", flat=True))
+    num = num_by_kind.total() if job.allow_mixed_kinds else max(num_by_kind.values(), default=0)
+    return node if num >= job.min_accelerators else None
 
 
 def _node_exclude(job: Job, node: Node, now: datetime.datetime) -> None:

@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from controlplane.core.protocol.wire import ReportKind
-from jobs.models import Event, Job, JobAttempts, Node, StartFailure
+from jobs.models import Accelerator, Event, Job, JobAttempts, Node, StartFailure
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.services.failures.quarantine import node_unquarantine, nodes_judge
 from jobs.services.failures.timeouts import generations_expire
@@ -129,8 +129,8 @@ class TestBrokenNodes:
         job = job_make(max_accelerators=1)
         return world, job, other, broken
 
-    def fail_starts(self, world: World, job: Job, broken: PlayedNode) -> Job:
-        for _ in range(8):
+    def fail_starts(self, world: World, job: Job, broken: PlayedNode, times: int = 8) -> Job:
+        for _ in range(times):
             world.now_s += 5
             world.hear()
             world.cycle()
@@ -171,10 +171,19 @@ class TestBrokenNodes:
         job.refresh_from_db()
         assert (job.status, job.status_code) == ("failed", "restart_limit")
 
-    def test_one_that_fits_on_no_other_node_is_given_up(self) -> None:
-        world, job, _, broken = self.starting()
-        Node.objects.exclude(id=broken.node.pk).update(is_cordoned=True)
-        job = self.fail_starts(world, job, broken)
+    @pytest.mark.parametrize("is_cordoned", [True, False])
+    def test_one_that_fits_on_no_other_node_is_given_up(
+        self, settings: Any, is_cordoned: bool
+    ) -> None:
+        """The other node takes no work, or has one accelerator of each of two kinds."""
+        settings.RESTART_LIMIT = 2
+        world = World(num_nodes=2, num_accelerators=2)
+        broken, other = world.nodes
+        Node.objects.filter(id=other.node.pk).update(is_cordoned=is_cordoned)
+        if not is_cordoned:
+            Accelerator.objects.filter(node=other.node, index=1).update(kind="other")
+        job = job_make(min_accelerators=2, max_accelerators=2, num_virtual_nodes=2)
+        job = self.fail_starts(world, job, broken, 5)
         assert (job.status, job.status_code) == ("failed", "restart_limit")
 
 
