@@ -55,6 +55,10 @@ WRITING_OPERATIONS = (
     "LookupTableRemove",
     "LookupTableImport",
 )
+#: Beginnings of the names of operations that take the next item and so move on in a data set or
+#: queue, and the operation of an iterator that starts anew in each virtual node.
+NEXT_OPERATIONS = ("IteratorGetNext", "QueueDequeue")
+ITERATOR_START = "MakeIterator"
 KEPT_STATE = (
     "which is no part of the state that the job keeps, so other accelerators would not have it. "
 )
@@ -86,6 +90,15 @@ def refuse_process_operations(graph: Any, *, may_call_python: bool = False) -> N
             "code.build",
             f"the model draws random numbers with {', '.join(random)}, whose state belongs to a "
             "process and not to the job; use keras.random with a keras.random.SeedGenerator",
+        )
+    if (reads := sorted(o for o in found if o.startswith(NEXT_OPERATIONS))) and (
+        ITERATOR_START not in found
+    ):
+        raise JobCodeError(
+            "untracked_state",
+            "code.build",
+            f"the model takes the next item of a tf.data iterator or a queue ({', '.join(reads)}) "
+            f"and moves its place, {KEPT_STATE}Put such values into the data, as a part of x",
         )
     if writes := sorted({node.name for node in nodes if node.op.startswith(WRITING_OPERATIONS)}):
         raise JobCodeError(
