@@ -288,6 +288,13 @@ def _download(found: Match, _shapes: DataShapes) -> str:
     )
 
 
+def _tensorboard(found: Match, _shapes: DataShapes) -> str:
+    return (
+        f"{found['call']} needs TensorBoard, which trainers do not have; leave it out, and give "
+        "compile() a metric for numbers to follow: they stand in the job's curves"
+    )
+
+
 def _dict_attribute(found: Match, _: DataShapes) -> str:
     name = found["name"]
     return (
@@ -415,6 +422,11 @@ _FAMILIES: tuple[tuple[re.Pattern[str], Callable[[Match, DataShapes], str]], ...
             _types,
         ),
         (r"URL fetch failure on (?P<url>\S+): \w+ -- (?P<why>[^\n]+)", _download),
+        # In a layer, its own text stands twice: Keras makes a new error of the same class.
+        (
+            r"TensorBoard is not installed, missing implementation for (?P<call>tf\.summary\.\w+)",
+            _tensorboard,
+        ),
         (r"'(?P<model>\w+)' object has no attribute '_?optimizer'", _no_optimizer),
         (r"\A'dict' object has no attribute '(?P<name>\w{1,60})'\Z", _dict_attribute),
         (

@@ -5,6 +5,20 @@ from __future__ import annotations
 #: A family of errors -> the code, the headline, and the text of the line that is at fault (whose
 #: number stands in the headline as {line}; None: no line of the job's was running).
 FAULTS = {
+    "a summary for TensorBoard": (
+        """
+        import tensorflow as tf
+        class Noting(layers.Layer):
+            def call(self, x):
+                tf.summary.scalar("mean", ops.mean(x), step=0)
+                return x
+        def build(settings):
+            return compiled(net(Noting())), (X, Y), None
+        """,
+        "tf.summary.scalar needs TensorBoard, which trainers do not have; leave it out, and give "
+        "compile() a metric for numbers to follow: they stand in the job's curves",
+        'tf.summary.scalar("mean"',
+    ),
     "features": (
         """
         def build(settings):
