@@ -13,7 +13,7 @@ from agents.trainer.contract.user_errors import JobCodeError
 PART_NAMES = ("x", "y", "sample_weight")
 #: Booleans, signed and unsigned integers, floats.
 NUMBER_KINDS = frozenset("biuf")
-STACK_HINT = "a list of arrays is several inputs or outputs; np.stack makes one of it"
+STACK_HINT = "a list of arrays or lists is several inputs or outputs; np.stack makes one of it"
 
 
 def parts_arrays(item: Any, path: str, min_rank: int = 1) -> tuple[Any, ...]:

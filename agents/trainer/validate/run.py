@@ -27,6 +27,7 @@ from agents.trainer.contract.failures import TrainerError
 from agents.trainer.contract.user_errors import user_code
 from agents.trainer.data.arrays import extreme_examples
 from agents.trainer.data.fingerprint import changing_refuse, data_fingerprint, data_warnings
+from agents.trainer.data.nests import STACK_HINT
 from agents.trainer.data.sources import ExampleSource
 from agents.trainer.model.fork import DAMAGED, MISFIT, fork_read
 from agents.trainer.model.keras_private import SUM_REDUCTION, compiled_losses, model_build
@@ -135,7 +136,8 @@ def job_validate(spec: TrainingSpec, code_dir: Path) -> ValidationReport:
 
 def _validate(spec: TrainingSpec, code_dir: Path, findings: Findings) -> None:
     if spec.task is Task.PREDICT:
-        findings.facts |= prediction_try(spec, code_dir)
+        facts, findings.warnings = prediction_try(spec, code_dir)
+        findings.facts |= facts
         return
     started_at = time.perf_counter()
     findings.warnings += _unread_settings(spec.settings, code_dir)
@@ -155,7 +157,7 @@ def loaded_job_check(
         JobCodeError: the job cannot be trained, or not as `fit` would train it.
     """
     findings.facts |= _data_facts(spec, job)
-    _check_sizes(spec, len(job.train))
+    _check_sizes(spec, job.train)
     findings.warnings += model_check(job.model, job.validation is not None)
     labels_check(job.model, job.train.fetch(np.arange(1)))
     _note_data(spec, job, findings)
@@ -221,14 +223,20 @@ def _unread_settings(settings: Mapping[str, Any], code_dir: Path) -> list[str]:
     return [f"no file of the code names the settings {names}; one that is not read has no effect"]
 
 
-def _check_sizes(spec: TrainingSpec, num_examples: int) -> None:
+def _check_sizes(spec: TrainingSpec, train: ExampleSource) -> None:
     """Raise if the batch exceeds the data or has fewer examples than virtual nodes."""
+    num_examples = len(train)
     if spec.global_batch_size > num_examples:
+        num_arrays = len(keras.tree.flatten(train.fetch(np.arange(1))[0]))
+        hint = ""
+        if num_arrays >= spec.global_batch_size:  # rows of numbers, each taken as an input
+            hint = f". They come as {num_arrays} inputs: {STACK_HINT}"
         raise JobCodeError(
             "batch_too_large",
             "global_batch_size",
             f"a global batch of {spec.global_batch_size} is larger than the whole training data "
-            f"({num_examples} examples); use at most {num_examples}",
+            f"({num_examples} example{'s' * (num_examples != 1)}); use at most {num_examples}"
+            f"{hint}",
         )
     if spec.num_virtual_nodes > spec.global_batch_size:
         raise JobCodeError(

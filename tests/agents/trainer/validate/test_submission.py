@@ -62,6 +62,13 @@ def test_a_submission_that_does_not_fit_is_refused_by_field(
     assert (report.ok, report.code, report.field) == (False, code, field)
 
 
+def test_rows_in_plain_lists_are_said_to_be_inputs(tmp_path: Path) -> None:
+    rows = "({'a': Y.tolist()}, Y.tolist())"
+    report = validated(tmp_path, returning("compiled(net())", rows))
+    assert report.code == "batch_too_large"
+    assert "(1 example); use at most 1. They come as 24 inputs: a list of" in report.message
+
+
 @pytest.mark.usefixtures("no_trial_steps")
 @pytest.mark.parametrize(
     ("metric", "is_known"),
