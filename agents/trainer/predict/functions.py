@@ -86,6 +86,7 @@ class PredictFunctions:
 
     Attributes:
         layout: layout of the model's outputs for an example.
+        changed: state that the model changes as it predicts, which is left as it is.
     """
 
     def __init__(self, model: keras.Model, state: ModelState, sample: tuple[Any, ...]) -> None:
@@ -98,6 +99,7 @@ class PredictFunctions:
         self.state = state
         self.sample = sample
         self.example_specs = example_specs(sample)
+        self.changed: list[Any] = []
         self._names: list[str] = []
         seeds_spec = tf.TensorSpec([len(state.seeds), 2], tf.int64)
         self._one = tf.function(self._predict_one, autograph=False).get_concrete_function(
@@ -136,8 +138,13 @@ class PredictFunctions:
         """Run the model's `predict_step` for one virtual node; its state does not change."""
         (inputs,) = keras.tree.pack_sequence_as(self.sample, examples)
         mapping = [(variable, seeds[k]) for k, variable in enumerate(self.state.seeds)]
-        with keras.StatelessScope(mapping):
+        with keras.StatelessScope(mapping) as scope:
             given = self.model.predict_step((inputs,))
+        self.changed = [
+            variable
+            for variable in self.state.trainable + self.state.fixed
+            if scope.get_current_value(variable) is not None
+        ]
         named = keras.tree.flatten_with_path(given)
         self._names = [_output_name(path) for path, _ in named]
         return [_dense(name, value) for name, (_, value) in zip(self._names, named, strict=True)]

@@ -26,8 +26,13 @@ from agents.trainer.model.keras_private import (
 
 #: Methods of a model that the engine's own step replaces; an override would not be called.
 REPLACED_METHODS = ("train_step", "fit", "make_train_function", "train_on_batch")
+LOSSES_INSTEAD = (
+    "Move losses into compile(loss=...), add_loss() or compute_loss(), metrics into compile()"
+)
 #: Methods of the same kind that `fit` calls only if there are validation data.
 REPLACED_IN_VALIDATION = ("test_step", "evaluate", "make_test_function")
+#: Methods of the same kind in a prediction job, whose step calls `predict_step` alone.
+REPLACED_IN_PREDICTION = ("predict", "make_predict_function")
 #: Loss reductions for which the mean (or sum) over virtual nodes equals that over the batch.
 ACCEPTED_REDUCTIONS = frozenset({"sum_over_batch_size", "mean", "sum"})
 
@@ -70,6 +75,18 @@ def model_check(model: keras.Model, has_validation: bool = True) -> list[str]:
     if "compute_metrics" in vars(type(model)):
         warnings.append("of compute_metrics only what metric objects hold is reported")
     return warnings
+
+
+def predicting_check(model: keras.Model) -> None:
+    """Check a model that is to predict.
+
+    Raises:
+        JobCodeError: Keras's `predict` would give something else than the job.
+    """
+    instead = "Move it into call() or predict_step(), or give the method another name"
+    _refuse_replaced_methods(model, REPLACED_IN_PREDICTION, instead)
+    for layer in model_layers(model):
+        _stateful_refuse(layer)
 
 
 def labels_check(model: keras.Model, examples: tuple[Any, ...]) -> None:
@@ -175,13 +192,8 @@ def loss_reductions(model: keras.Model) -> dict[str, str | None]:
 
 def _layer_refuse(layer: Any) -> None:
     """Raise if a layer needs more than a slice of the batch, or the order of the rows."""
-    name = f"the layer {layer.name!r} ({type(layer).__name__})"
-    if getattr(layer, "stateful", False) is True:
-        raise _refusal(
-            "stateful_layer",
-            f"{name} is stateful: it keeps a state for each row of the batch, "
-            "and rows move between virtual nodes. Use stateful=False with longer sequences",
-        )
+    _stateful_refuse(layer)
+    name = _layer_name(layer)
     if isinstance(layer.dtype_policy, CALIBRATED_POLICIES):
         raise _refusal(
             "calibrated_policy",
@@ -197,15 +209,29 @@ def _layer_refuse(layer: Any) -> None:
         )
 
 
-def _refuse_replaced_methods(model: keras.Model, names: tuple[str, ...]) -> None:
+def _stateful_refuse(layer: Any) -> None:
+    if getattr(layer, "stateful", False) is True:
+        raise _refusal(
+            "stateful_layer",
+            f"{_layer_name(layer)} is stateful: it keeps a state for each row of the batch, "
+            "and rows move between virtual nodes. Use stateful=False with longer sequences",
+        )
+
+
+def _layer_name(layer: Any) -> str:
+    return f"the layer {layer.name!r} ({type(layer).__name__})"
+
+
+def _refuse_replaced_methods(
+    model: keras.Model, names: tuple[str, ...], instead: str = LOSSES_INSTEAD
+) -> None:
     for name in names:
         method: Callable[..., Any] = getattr(model, name)
         if getattr(method, "__func__", method) is not _keras_method(type(model), name):
             raise _refusal(
                 f"custom_{name}",
                 f"{type(model).__name__} has its own {name}(). What it does cannot be split safely "
-                "over virtual nodes, so the platform runs its own step. Move losses into "
-                "compile(loss=...), add_loss() or compute_loss(), metrics into compile()",
+                f"over virtual nodes, so the platform runs its own step. {instead}",
             )
 
 

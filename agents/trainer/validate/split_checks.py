@@ -51,7 +51,7 @@ def splitting_check(
     first, second = rows(examples, 0, cut), rows(examples, cut, num_examples)
     inference = _inference_runner(model, examples, has_validation)
     _mask_check(inference)
-    warnings = _inference_changes(inference)
+    warnings = [] if inference.is_training else inference_changes(inference.changed)
     warnings += loss_check(inference, examples, (first, second))
     _metrics_check(inference, first, second)
     warnings += _slice_metrics(inference, examples)
@@ -74,10 +74,10 @@ def _inference_runner(
         return PartRunner(model, examples, training=True)
 
 
-def _inference_changes(runner: PartRunner) -> list[str]:
+def inference_changes(changed: Sequence[Any]) -> list[str]:
     """Warn of state that the model changes in inference, where it is left as it is."""
-    names = [repr(variable.path) for variable in runner.changed]
-    if runner.is_training or not names:
+    names = [repr(variable.path) for variable in changed]
+    if not names:
         return []
     return [
         f"the model changes {', '.join(names[:3])} in inference too; validations and predictions "

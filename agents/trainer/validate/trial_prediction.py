@@ -20,13 +20,15 @@ from agents.trainer.predict.job import SOURCE_FILE
 from agents.trainer.step.batch_plan import TRAINING_STREAM, step_seeds
 from agents.trainer.step.prefetch import LocalPiece
 from agents.trainer.validate.job_file import LoadedJob, job_load
+from agents.trainer.validate.model_checks import predicting_check
 from agents.trainer.validate.model_summary import model_facts
+from agents.trainer.validate.split_checks import inference_changes
 from controlplane.core.protocol.wire import TrainingSpec
 from controlplane.core.virtual_nodes.mapping import example_bounds
 
 
-def prediction_try(spec: TrainingSpec, code_dir: Path) -> dict[str, Any]:
-    """Build the job and predict its smallest and largest slice; returns facts for the report.
+def prediction_try(spec: TrainingSpec, code_dir: Path) -> tuple[dict[str, Any], list[str]]:
+    """Build the job and predict its smallest and largest slice; returns facts and warnings.
 
     Raises:
         JobCodeError: the job's code, data or model cannot be used.
@@ -43,20 +45,22 @@ def prediction_try(spec: TrainingSpec, code_dir: Path) -> dict[str, Any]:
     }
     bounds = example_bounds(min(spec.global_batch_size, len(job.train)), spec.num_virtual_nodes)
     sizes = sorted({high - low for low, high in bounds if high > low})
+    predicting_check(job.model)  # first: a stateful layer fails with slices
     with user_code(code_dir, "code.build", "building the model for the first examples"):
         model_build_inputs(job.model, _examples(job, sizes[-1])[0])
+    predicting_check(job.model)  # a subclassed model has layers only after it is built
     facts |= model_facts(job.model, is_trained=False)
     with user_code(code_dir, "code.build", "a prediction"):
-        facts |= _slices_try(job, sizes)
-    return facts
+        tried, changed = _slices_try(job, sizes)
+    return facts | tried, inference_changes(changed)
 
 
 def _examples(job: LoadedJob, number: int) -> tuple[Any, ...]:
     return job.train.fetch(np.arange(number, dtype=np.int64))
 
 
-def _slices_try(job: LoadedJob, sizes: list[int]) -> dict[str, Any]:
-    """Predict with the engine's own functions, each size twice."""
+def _slices_try(job: LoadedJob, sizes: list[int]) -> tuple[dict[str, Any], list[Any]]:
+    """Predict with the engine's own functions, each size twice; returns facts, changed state."""
     started_at = time.perf_counter()
     functions = PredictFunctions(
         job.model, ModelState(job.model, is_trained=False), _examples(job, 1)
@@ -73,7 +77,7 @@ def _slices_try(job: LoadedJob, sizes: list[int]) -> dict[str, Any]:
         again_at = time.perf_counter()
         functions.predict(LocalPiece(arguments, (0,)))
         slice_s = time.perf_counter() - again_at
-    return {
+    facts = {
         "outputs": [
             f"{output.name}: {output.dtype.name} {list(output.shape)}"
             for output in functions.layout.outputs
@@ -82,3 +86,4 @@ def _slices_try(job: LoadedJob, sizes: list[int]) -> dict[str, Any]:
         "slice_s": round(slice_s, 5),
         "slice_examples": sizes[-1],
     }
+    return facts, functions.changed

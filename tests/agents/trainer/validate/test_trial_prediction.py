@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import model_build_inputs
 from agents.trainer.model.state import ModelState
 from agents.trainer.predict.functions import PredictFunctions
 from agents.trainer.predict.job import prediction_job
 from agents.trainer.step.prefetch import LocalPiece
+from agents.trainer.validate.model_checks import predicting_check
 from agents.trainer.validate.run import job_validate
 from controlplane.core.protocol.wire import StopCondition, StopKind, Task, ValidationReport
 from tests.agents.trainer.local_jobs import training_spec
@@ -82,6 +84,38 @@ def test_a_prediction_may_call_python(tmp_path: Path) -> None:
     layer = f"keras.layers.Lambda(lambda x: tf.ensure_shape({function}, (None, 3)))"
     report = validated(tmp_path, code(layer=layer))
     assert report.ok, report.message + report.traceback
+
+
+class Decoding(keras.Sequential):  # type: ignore[misc]  # no types in Keras
+    """Decodes predictions after the last layer."""
+
+    def make_predict_function(self, force: bool = False) -> Any:
+        return lambda batches: super().make_predict_function(force)(batches) > 0
+
+
+def test_what_predict_would_not_do_by_example_is_refused() -> None:
+    inputs = keras.Input(batch_shape=(4, 3, 2))
+    stateful = keras.Model(inputs, keras.layers.GRU(2, stateful=True, name="memory")(inputs))
+    with pytest.raises(JobCodeError, match=r"'memory' .GRU. is stateful"):
+        predicting_check(stateful)
+    with pytest.raises(JobCodeError, match=r"own make_predict_function.*predict_step\(\)"):
+        predicting_check(Decoding([keras.Input((3,))]))
+
+
+def test_state_that_a_prediction_does_not_keep_gets_a_warning(tmp_path: Path) -> None:
+    counter = """
+class Counter(keras.layers.Layer):
+    def build(self, shape):
+        self.count = self.add_weight(shape=(), trainable=False, name="count")
+
+    def call(self, x):
+        self.count.assign_add(1.0)
+        return x + self.count
+"""
+    text = code(layer="Counter()").replace("\n\ndef build", f"{counter}\n\ndef build", 1)
+    report = validated(tmp_path, text)
+    assert report.ok, report.message + report.traceback
+    assert "/count' in inference too; validations and" in report.facts["warnings"][0]
 
 
 def test_the_model_of_another_job_takes_the_place_of_its_own(tmp_path: Path) -> None:
