@@ -7,6 +7,7 @@ virtual node). Slices do not depend on the mapping, so neither do the bits of th
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -147,6 +148,8 @@ class PredictFunctions:
         ]
         named = keras.tree.flatten_with_path(given)
         self._names = [_output_name(path) for path, _ in named]
+        if twice := [name for name, count in Counter(self._names).items() if count > 1]:
+            raise _refusal(f"two outputs have the name {twice[0]!r}; rename one key of the dict")
         return [_dense(name, value) for name, (_, value) in zip(self._names, named, strict=True)]
 
     def _predict(

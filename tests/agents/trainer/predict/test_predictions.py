@@ -212,6 +212,7 @@ def test_a_layout_gives_back_what_it_packed() -> None:
     [
         (keras.layers.Lambda(lambda x: keras.ops.sum(x)), "first axis must be the examples"),
         (keras.layers.Lambda(lambda x: tf.as_string(x)), "holds string"),
+        (keras.layers.Lambda(lambda x: {"a.b": x, "a": {"b": x}}), "two .* name 'a.b'"),
         (keras.layers.Lambda(lambda x: tf.boolean_mask(x, x > 0)[None]), "known shape"),
         (keras.layers.Lambda(lambda x: tf.RaggedTensor.from_tensor(x)), "RaggedTensor"),
     ],
