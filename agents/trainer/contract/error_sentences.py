@@ -148,7 +148,7 @@ def _num_inputs(found: Match, _shapes: DataShapes) -> str:
     named = f" ({', '.join(names)})" if names else ""
     return (
         f"{_NOT_ACCEPTED}: it has {_count(wanted, 'input')}{named}, the data have {got}; give the "
-        "inputs as a tuple, or as a dict by these names"
+        "inputs as one tuple, ((a, b), y), or as a dict by these names"
     )
 
 

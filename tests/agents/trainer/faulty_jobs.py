@@ -232,7 +232,7 @@ FAULTS = {
             return model, (X, Y), None
         """,
         "The model does not accept the data: it has 2 inputs (a, b), the data have 1; give "
-        "the inputs as a tuple, or as a dict by these names",
+        "the inputs as one tuple, ((a, b), y), or as a dict by these names",
         None,
     ),
     "too many inputs": (
@@ -244,7 +244,7 @@ FAULTS = {
             return model, ((X, X), Y), None
         """,
         "The model does not accept the data: it has 1 input (a), the data have 2; give the "
-        "inputs as a tuple, or as a dict by these names",
+        "inputs as one tuple, ((a, b), y), or as a dict by these names",
         None,
     ),
     "too few labels": (
