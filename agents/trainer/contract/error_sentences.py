@@ -288,6 +288,13 @@ def _download(found: Match, _shapes: DataShapes) -> str:
     )
 
 
+def _out_of_scope(_found: Match, _shapes: DataShapes) -> str:
+    return (
+        "A tensor of a step is used after the step: a list or an attribute keeps it. Keep a number "
+        "in add_weight() of the layer or add_variable() of the metric, and return other tensors"
+    )
+
+
 def _tensorboard(found: Match, _shapes: DataShapes) -> str:
     return (
         f"{found['call']} needs TensorBoard, which trainers do not have; leave it out, and give "
@@ -422,6 +429,7 @@ _FAMILIES: tuple[tuple[re.Pattern[str], Callable[[Match, DataShapes], str]], ...
             _types,
         ),
         (r"URL fetch failure on (?P<url>\S+): \w+ -- (?P<why>[^\n]+)", _download),
+        (r"> is out of scope and cannot be used here", _out_of_scope),
         # In a layer, its own text stands twice: Keras makes a new error of the same class.
         (
             r"TensorBoard is not installed, missing implementation for (?P<call>tf\.summary\.\w+)",

@@ -5,6 +5,21 @@ from __future__ import annotations
 #: A family of errors -> the code, the headline, and the text of the line that is at fault (whose
 #: number stands in the headline as {line}; None: no line of the job's was running).
 FAULTS = {
+    "a metric that keeps tensors in a list": (
+        """
+        class Listed(keras.metrics.Metric):
+            values = []
+            def update_state(self, y_true, y_pred, sample_weight=None):
+                self.values.append(ops.mean(y_pred))
+            def result(self):
+                return ops.mean(ops.stack(self.values))
+        def build(settings):
+            return compiled(net(), metrics=[Listed(name="listed")]), (X, Y), None
+        """,
+        "A tensor of a step is used after the step: a list or an attribute keeps it. Keep a number "
+        "in add_weight() of the layer or add_variable() of the metric, and return other tensors",
+        "ops.stack(self.values)",
+    ),
     "a summary for TensorBoard": (
         """
         import tensorflow as tf
