@@ -403,8 +403,9 @@ def _save_try(model: keras.Model) -> list[str]:
             raise JobCodeError(
                 "not_saveable",
                 "code.build",
-                "the model cannot be saved as a .keras file; layers and models of your own need "
-                f"get_config() with the arguments of __init__ ({reason})",
+                "the model cannot be saved as a .keras file; layers, models, losses and metrics of "
+                "your own need get_config() with the arguments of __init__, and compile() objects "
+                f"or functions, not classes or functools.partial ({reason})",
                 text,
             ) from error
         try:

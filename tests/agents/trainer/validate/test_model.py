@@ -564,6 +564,10 @@ def test_a_model_without_a_configuration_is_refused_in_one_sentence() -> None:
         run._save_try(model)
     assert refusal.value.message.endswith("Please implement `get_config()`.)")
     assert "class CustomLayer" in refusal.value.traceback
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", keras.losses.MeanSquaredError)  # the class
+    with pytest.raises(JobCodeError, match=r"objects or functions, not classes .*'self'"):
+        run._save_try(model)
 
 
 def test_an_optimizer_may_build_another_one_for_variables_of_its_own() -> None:
