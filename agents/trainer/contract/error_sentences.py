@@ -97,6 +97,11 @@ def import_sentence(error: ImportError) -> str:
             f"There is no module {error.name!r} on the node; put it into the uploaded .zip beside "
             "the job's file, or do without it"
         )
+    if "keras.optimizers.legacy" in str(error):  # Keras advises an installation of Keras 2
+        return (
+            "An import failed: keras.optimizers.legacy is not in Keras 3; use the optimizer of the "
+            "same name in keras.optimizers"
+        )
     # Without the place of the module, a path or "unknown location".
     said = re.sub(r" \((/[^()]*|unknown location)\)$", "", error.msg or str(error))
     return f"An import failed: {said}"

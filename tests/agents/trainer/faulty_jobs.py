@@ -20,6 +20,15 @@ FAULTS = {
         "in add_weight() of the layer or add_variable() of the metric, and return other tensors",
         "ops.stack(self.values)",
     ),
+    "an optimizer of Keras 2": (
+        """
+        def build(settings):
+            return compiled(net(), keras.optimizers.legacy.SGD()), (X, Y), None
+        """,
+        "An import failed: keras.optimizers.legacy is not in Keras 3; use the optimizer of the "
+        "same name in keras.optimizers",
+        "keras.optimizers.legacy",
+    ),
     "a summary for TensorBoard": (
         """
         import tensorflow as tf
