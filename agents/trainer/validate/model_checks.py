@@ -261,16 +261,20 @@ def _keras_method(kind: type, name: str) -> Any:
 
 
 def _refuse_vectors(model: keras.Model) -> None:
-    sizes = {name: np.size(value) for name, value in metric_results(model).items()}
     vectors = [metric for metric in compiled_metrics(model) if np.size(metric.result()) != 1]
     kinds = ", ".join(sorted({type(metric).__name__ for metric in vectors}))
-    for name, size in sizes.items():
-        if size != 1:
+    for name, value in metric_results(model).items():
+        if np.asarray(value).dtype.kind in "OUS":
             raise _refusal(
                 "metric_not_a_number",
-                f"the metric {name!r} ({kinds or 'of compute_metrics'}) gives {size} numbers; logs "
-                "hold one number per name. Use an average (F1Score(average='macro')) or one metric "
-                "per class",
+                f"the metric {name!r} gives a {type(value).__name__}, not a number",
+            )
+        if np.size(value) != 1:
+            raise _refusal(
+                "metric_not_a_number",
+                f"the metric {name!r} ({kinds or 'of compute_metrics'}) gives "
+                f"{np.size(value)} numbers; logs hold one number per name. Use an average "
+                "(F1Score(average='macro')) or one metric per class",
             )
 
 

@@ -171,7 +171,7 @@ def loaded_job_check(
     with user_code(code_dir, "code.build", "building the model for the first examples", sample):
         model_build(job.model, sample)
     variables_check(job.model)  # first: the summary of complex ones fails
-    with user_code(code_dir, "code.build", "a metric's result()"):
+    with user_code(code_dir, "code.build", "describing the model and its metrics"):
         findings.facts |= model_facts(job.model)
         findings.warnings += built_model_check(job.model, min(sizes))
     _check_stop(spec, job)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from agents.trainer.contract.user_errors import JobCodeError
-from agents.trainer.model.keras_private import trainability_changed
+from agents.trainer.model.keras_private import model_build, trainability_changed
 from agents.trainer.validate import run
+from agents.trainer.validate.model_checks import built_model_check
 from agents.trainer.validate.trial_steps import StepFacts
 from tests.agents.trainer.trial_jobs import returning, validated, warnings_of
 from tests.support.cases import some
@@ -581,3 +582,21 @@ def test_an_optimizer_may_build_another_one_for_variables_of_its_own() -> None:
     model.compile(Projected(), "mse")
     model.optimizer.build(model.trainable_variables)
     assert trainability_changed(model) == ([], [])
+
+
+class InADict(keras.metrics.Mean):  # type: ignore[misc]
+    """Gives a dict in a dict."""
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        super().update_state(y_pred)
+
+    def result(self) -> Any:
+        return {"a": {"b": super().result()}}
+
+
+def test_a_metric_of_dicts_in_a_dict_is_refused() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=[InADict(name="in_a_dict")])
+    model_build(model, (np.zeros((2, 2)), np.zeros((2, 1))))
+    with pytest.raises(JobCodeError, match="metric 'a' gives a dict, not a number"):
+        built_model_check(model, 2)
