@@ -31,6 +31,7 @@ LOSSES_INSTEAD = (
 )
 #: Methods of the same kind that `fit` calls only if there are validation data.
 REPLACED_IN_VALIDATION = ("test_step", "evaluate", "make_test_function")
+TRAINABLE_LISTS = ("trainable_weights", "trainable_variables")
 #: Methods of the same kind in a prediction job, whose step calls `predict_step` alone.
 REPLACED_IN_PREDICTION = ("predict", "make_predict_function")
 #: Loss reductions for which the mean (or sum) over virtual nodes equals that over the batch.
@@ -134,6 +135,7 @@ def built_model_check(model: keras.Model, smallest_slice: int) -> list[str]:
             "nothing_to_train",
             "the model has no trainable weights; set trainable = True on a layer before compile",
         )
+    _refuse_replaced_lists(model)
     _refuse_reductions(model)
     _refuse_ignored_classes(model)
     _refuse_vectors(model)
@@ -232,6 +234,25 @@ def _refuse_replaced_methods(
                 f"custom_{name}",
                 f"{type(model).__name__} has its own {name}(). What it does cannot be split safely "
                 f"over virtual nodes, so the platform runs its own step. {instead}",
+            )
+
+
+def _refuse_replaced_lists(model: keras.Model) -> None:
+    """Raise if a model's own lists of what to train are not those by the weights' `trainable`.
+
+    Keras's `fit` trains by one of the two lists, the optimizer is built by the other.
+    """
+    for name in TRAINABLE_LISTS:
+        flagged = getattr(keras.layers.Layer, name).fget(model)
+        listed, known = ({id(v): v for v in each} for each in (getattr(model, name), flagged))
+        apart = [(known | listed)[key] for key in listed.keys() ^ known.keys()]
+        if apart:
+            paths = sorted(str(getattr(variable, "path", variable)) for variable in apart)
+            raise _refusal(
+                f"custom_{name}",
+                f"{type(model).__name__} has its own {name}, which differ from Keras's in "
+                f"{', '.join(paths[:3])}; leave them out, and set trainable = False on the layers "
+                "that are not to train before you compile",
             )
 
 

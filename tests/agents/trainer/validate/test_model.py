@@ -584,6 +584,21 @@ def test_an_optimizer_may_build_another_one_for_variables_of_its_own() -> None:
     assert trainability_changed(model) == ([], [])
 
 
+@pytest.mark.parametrize("name", ["trainable_weights", "trainable_variables"])
+def test_a_list_of_what_to_train_of_the_models_own_is_refused(name: str) -> None:
+    class Partly(keras.Sequential):  # type: ignore[misc]
+        number = 2
+
+    setattr(Partly, name, property(lambda self: list(reversed(self.weights))[: self.number]))
+    model = Partly([keras.Input((2,)), keras.layers.Dense(1, name="end")])
+    model.compile("sgd", "mse")
+    model_build(model, (np.zeros((2, 2)), np.zeros((2, 1))))
+    assert built_model_check(model, 2) == []
+    Partly.number = 1
+    with pytest.raises(JobCodeError, match=rf"own {name}, .* in \w+/end/kernel;"):
+        built_model_check(model, 2)
+
+
 class InADict(keras.metrics.Mean):  # type: ignore[misc]
     """Gives a dict in a dict."""
 
