@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from agents.trainer.contract.user_errors import JobCodeError, user_traceback
+from agents.trainer.data.nests import PART_NAMES
 from agents.trainer.data.sources import ExampleSource, source_open
 
 #: Name of the file with another job's model, beside the code folder.
@@ -51,6 +52,8 @@ def prediction_job(
             "build_result", "code.build", f"build(settings) returned {got}; return {RESULT_FORM}"
         )
     model, data = result[:2]
+    if type(data) is tuple and len(data) <= len(PART_NAMES):  # arrays (x, y); y may be text
+        data = data[:1]
     if source is not None:
         model = _source_load(source, code_dir)
     elif not isinstance(model, keras.Model):

@@ -50,7 +50,9 @@ def code(result: str = "model, x", layer: str = "keras.layers.Softmax()") -> str
     return BUILD.format(result=result, layer=layer)
 
 
-@pytest.mark.parametrize("result", ["model, x", "model, (x, x[:, 0]), None", "[model, x]"])
+@pytest.mark.parametrize(
+    "result", ["model, x", "model, (x, np.array(['cat'] * 50)), None", "[model, x]"]
+)
 def test_a_model_that_was_never_compiled_will_do(tmp_path: Path, result: str) -> None:
     report = validated(tmp_path, code(result))
     assert report.ok, report.message + report.traceback
