@@ -28,10 +28,10 @@ from controlplane.core.policies import DEMANDS, POLICIES
 from controlplane.core.policies.common.rates import full_demand, largest_nodes
 from controlplane.core.policies.common.user_shares import Policy
 from controlplane.core.scheduling.cordons import capacity_uncordoned, cordon_split
-from controlplane.core.scheduling.maintenance import maintenance_ends
+from controlplane.core.scheduling.maintenance import maintenance_ends, maintenance_over
 from controlplane.core.scheduling.pools import (
     arrival_order,
-    can_start,
+    can_start_ever,
     capacity_by_kind,
     urgency_order,
 )
@@ -99,7 +99,7 @@ def expected_starts(
         starts = _bounds(opened, waiting, is_rigid=DEMANDS[policy_name].is_rigid)
         if policy_name in QUEUES:
             # A job that its project's limit holds back keeps nobody waiting.
-            rows = (job for job in opened.jobs if opened.limit_of(job) is None)
+            rows = (job for job in opened.jobs if not _is_limited(opened, job))
             ahead = [job for job in QUEUES[policy_name](rows) if job.id in starts]
             starts = _in_order(ahead, starts)
         starts = {job_id: one for job_id, one in starts.items() if one.latest_s < math.inf}
@@ -143,15 +143,19 @@ def unknown_starts(
 
 def _waiting(snapshot: Snapshot, allocation: Allocation) -> frozenset[JobId]:
     """Return the jobs without accelerators whose minimum some accepted kind has, or will have."""
-    capacity = capacity_uncordoned(snapshot)
-    ends = maintenance_ends(snapshot)
+    capacity = capacity_uncordoned(maintenance_over(replace(snapshot, now=math.inf)))
     return frozenset(
         job.id
         for job in snapshot.jobs
-        if job.id not in allocation.accelerators
-        and (can_start(job, capacity) or job.id in ends)
-        and ((limit := snapshot.limit_of(job)) is None or job.min_accelerators <= limit)
+        if job.id not in allocation.accelerators and can_start_ever(snapshot, job, capacity)
     )
+
+
+def _is_limited(snapshot: Snapshot, job: Job) -> bool:
+    """Return whether a limit of its project may hold a job back."""
+    quota = None if job.project is None else snapshot.projects.get(job.project)
+    kinds = () if quota is None else quota.limit_by_kind
+    return snapshot.limit_of(job) is not None or any(map(job.accepts, kinds))
 
 
 def _not_before(
@@ -234,7 +238,7 @@ def _bounds(
     """
     capacity, per_node = capacity_by_kind(snapshot), largest_nodes(snapshot)
     # The end of another project's job does not help a job that its own project's limit holds back.
-    jobs = [job for job in snapshot.jobs if job.id in waiting and snapshot.limit_of(job) is None]
+    jobs = [job for job in snapshot.jobs if job.id in waiting and not _is_limited(snapshot, job)]
     starts = dict.fromkeys(waiting, ExpectedStart(math.inf, math.inf))
     plays = holdings_of(snapshot, 0.0), holdings_of(snapshot, None)
     ranks = {job.id: job.tier.rank for job in snapshot.jobs}

@@ -252,10 +252,9 @@ def test_bounds_are_not_before_those_of_a_job_ahead() -> None:
     found = rounded(forecast(snapshot, "fifo", 0))
     assert found == {3: (333.3, 480.0), 4: (83.3, 480.0)}
     limited = replace(jobs[2], project=1)
-    snapshot = replace(
-        snapshot, jobs=(*jobs[:2], limited, jobs[3]), projects={1: ProjectQuota(limit=1)}
-    )
-    assert rounded(forecast(snapshot, "fifo", 0)) == {4: (83.3, 120.0)}
+    for quota in (ProjectQuota(limit=1), ProjectQuota(limit_by_kind={"fast": 1})):
+        snapshot = replace(snapshot, jobs=(*jobs[:2], limited, jobs[3]), projects={1: quota})
+        assert rounded(forecast(snapshot, "fifo", 0)) == {4: (83.3, 120.0)}
 
 
 def test_bounds_begin_at_once_where_a_running_job_has_an_unknown_speed() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from controlplane.core.scheduling.cordons import capacity_uncordoned
-from controlplane.core.scheduling.pools import can_start
+from controlplane.core.scheduling.pools import can_start, can_start_ever
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Job, JobId, Snapshot
 
@@ -26,16 +26,11 @@ def maintenance_ends(snapshot: Snapshot) -> dict[JobId, float]:
     if not snapshot.maintenance:
         return {}
     capacity = Counter(capacity_uncordoned(snapshot))
-    left = [
-        job
-        for job in snapshot.jobs
-        if not can_start(job, capacity)
-        and ((limit := snapshot.limit_of(job)) is None or job.min_accelerators <= limit)
-    ]
+    left = [job for job in snapshot.jobs if not can_start(job, capacity)]
     ends: dict[JobId, float] = {}
     for one in sorted(snapshot.maintenance, key=lambda one: one.ends_at):
         capacity.update(accelerator.kind for accelerator in one.accelerators)
-        ends |= {job.id: one.ends_at for job in left if can_start(job, capacity)}
+        ends |= {job.id: one.ends_at for job in left if can_start_ever(snapshot, job, capacity)}
         left = [job for job in left if job.id not in ends]
     return ends
 

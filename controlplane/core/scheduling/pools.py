@@ -23,11 +23,19 @@ def capacity_by_kind(snapshot: Snapshot) -> dict[str, int]:
     return {kind: counts[kind] for kind in sorted(counts)}
 
 
-def can_start(job: Job, capacity: Mapping[str, int]) -> bool:
+def can_start(job: Job, capacity: Mapping[str, float]) -> bool:
     """Return whether some accepted kind has a job's minimum, held by others or not."""
     return any(
         job.accepts(kind) and job.min_accelerators <= total for kind, total in capacity.items()
     )
+
+
+def can_start_ever(snapshot: Snapshot, job: Job, capacity: Mapping[str, int]) -> bool:
+    """Return whether a job `can_start`, also within the limits of its project."""
+    quota = None if job.project is None else snapshot.projects.get(job.project)
+    if quota is None:
+        return can_start(job, capacity)
+    return can_start(job, {kind: min(n, quota.most([kind])) for kind, n in capacity.items()})
 
 
 def jobs_able(jobs: Sequence[Job], capacity: Mapping[str, int]) -> tuple[Job, ...]:

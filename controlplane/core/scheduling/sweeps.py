@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from controlplane.core.scheduling.cordons import capacity_uncordoned
-from controlplane.core.scheduling.pools import can_start
+from controlplane.core.scheduling.pools import can_start_ever
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Job, JobId, Snapshot
 
@@ -38,7 +38,7 @@ def sweeps_split(snapshot: Snapshot) -> tuple[Snapshot, Mapping[JobId, Reason]]:
     reasons: dict[JobId, Reason] = {}
     for sweep_id, jobs in waiting.items():
         sweep = snapshot.sweeps[sweep_id]
-        jobs.sort(key=lambda job: (not _is_able(snapshot, job, capacity), _order(job)))
+        jobs.sort(key=lambda job: (not can_start_ever(snapshot, job, capacity), _order(job)))
         most = 0 if sweep.is_paused else max(sweep.max_running - num_holding[sweep_id], 0)
         for place, job in enumerate(jobs[most:], start=most):
             ahead = num_holding[sweep_id] + place
@@ -49,13 +49,6 @@ def sweeps_split(snapshot: Snapshot) -> tuple[Snapshot, Mapping[JobId, Reason]]:
             )
     jobs_open = tuple(job for job in snapshot.jobs if job.id not in reasons)
     return replace(snapshot, jobs=jobs_open), reasons
-
-
-def _is_able(snapshot: Snapshot, job: Job, capacity: Mapping[str, int]) -> bool:
-    """Return whether a job could start, were it alone on the cluster and in its project."""
-    quota = None if job.project is None else snapshot.projects.get(job.project)
-    is_within = quota is None or job.min_accelerators <= quota.most(job.accepted_kinds)
-    return is_within and can_start(job, capacity)
 
 
 def _order(job: Job) -> tuple[int, float, bool, float, JobId]:

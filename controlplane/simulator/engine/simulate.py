@@ -128,9 +128,10 @@ def _fits_check(job: SimulatedJob, cluster: Cluster, workload: Workload) -> None
             "elastic jobs)"
         )
     quota = None if job.spec.project is None else workload.projects.get(job.spec.project)
-    if quota is not None and least > quota.most(kinds):
+    within = max(min(cluster.kinds[kind], quota.most([kind])) for kind in kinds) if quota else most
+    if least > within:
         raise ValueError(
             f"workload: job {job.spec.name} needs {least} accelerators, its project may hold "
-            f"{quota.most(kinds):g}; raise the limit, or let jobs make do with less (a policy for "
+            f"{within:g}; raise the limit, or let jobs make do with less (a policy for "
             "elastic jobs)"
         )

@@ -10,6 +10,7 @@ from controlplane.core.cycle import decide
 from controlplane.core.expected_starts import expected_starts
 from controlplane.core.policies import POLICIES
 from controlplane.core.scheduling.maintenance import maintenance_ends, maintenance_over
+from controlplane.core.values.projects import ProjectQuota
 from controlplane.core.values.types import Accelerator, Maintenance, Snapshot
 from tests.core.snapshots import accelerators_make, job_make, snapshot_make
 
@@ -63,6 +64,11 @@ def test_the_end_that_counts_is_the_first_that_is_enough() -> None:
     assert maintenance_ends(waiting(5, *rows)) == {}
     assert maintenance_ends(waiting(2, *rows)) == {}
     assert maintenance_ends(waiting(3, *rows, kinds="gpu")) == {}
+    limited = waiting(3, *rows)
+    (job,) = limited.jobs
+    quota = ProjectQuota(limit_by_kind={"cpu": 2})
+    limited = replace(limited, jobs=(replace(job, project=1),), projects={1: quota})
+    assert maintenance_ends(limited) == {}
     assert "nodes that take work have 2. No other" in decide(waiting(5, *rows), "fifo").reasons[7]
 
 

@@ -101,17 +101,17 @@ def test_what_is_next_of_a_sweep() -> None:
     jobs = [
         replace(job_make(7, least=3, tier=Tier.URGENT), sweep=7, project=1),
         replace(job_make(6, least=5, tier=Tier.URGENT), sweep=7),
+        replace(job_make(8, least=2, tier=Tier.URGENT), sweep=7, project=2),
         replace(job_make(1, most=1, at=1.0), sweep=7),
         replace(job_make(2, most=1, at=2.0), sweep=7, attained_accelerator_s=5.0),
         replace(job_make(3, most=1, at=3.0, weight=5.0), sweep=7),
         replace(job_make(4, most=1, at=4.0, tier=Tier.URGENT), sweep=7),
         replace(job_make(5, most=1, at=0.5), sweep=7),
     ]
-    snapshot = replace(
-        snapshot_make(TWO_NODES, *jobs), sweeps={7: Sweep(1)}, projects={1: ProjectQuota(limit=2)}
-    )
+    projects = {1: ProjectQuota(limit=2), 2: ProjectQuota(limit_by_kind={"cpu": 1})}
+    snapshot = replace(snapshot_make(TWO_NODES, *jobs), sweeps={7: Sweep(1)}, projects=projects)
     started = []
-    while len(snapshot.jobs) > 2:
+    while len(snapshot.jobs) > 3:
         (resize,) = decide(snapshot, "fifo").resizes
         started.append(resize.job_id)
         left = tuple(job for job in snapshot.jobs if job.id != resize.job_id)
