@@ -317,6 +317,24 @@ def test_a_guarantee_starts_on_what_another_group_leaves_idle(name: str) -> None
     assert 5 in snapshot.held
 
 
+def test_a_job_starts_on_a_kind_that_its_group_would_leave_idle() -> None:
+    """Job 3 does not fit in what the limit leaves; the other project does not use the slow one."""
+    jobs = [job_make(1, most=1, kinds="slow"), job_make(2, most=1), job_make(3, least=2, most=2)]
+    snapshot = replace(
+        snapshot_make(
+            accelerators_make("slow", "fast fast fast"),
+            *(replace(job, project=VISION) for job in jobs),
+            replace(job_make(4, most=2), project=SPEECH),
+            held={2: (2,), 4: (4,)},
+        ),
+        projects={
+            VISION: ProjectQuota(limit=2),
+            SPEECH: ProjectQuota(guaranteed_by_kind={"slow": 2}),
+        },
+    )
+    assert rested(snapshot, "fifo").held == {1: (1,), 2: (2,), 4: (4,)}
+
+
 @every_policy
 @pytest.mark.parametrize("held", [{}, {3: (4,)}])
 def test_a_guarantee_is_on_the_kind_that_its_only_job_holds(

@@ -246,8 +246,9 @@ class _Frame:
         Where a group uses fewer than it may, or a job waits for what another one has to leave, the
         groups choose once more, the others without what they leave idle: a job may then start at
         once, or stay where it is. They also choose without the kinds of which the group itself
-        leaves some idle, for a job that waits for other ones. Groups that hold accelerators come
-        first, so that two whose guarantees are of the same accelerators do not have them in turns.
+        leaves some idle, for a job that waits for other ones; at last it does so alone, beside what
+        all others hold or are to have. Groups that hold accelerators come first, so that two whose
+        guarantees are of the same accelerators do not have them in turns.
         """
         pools = Pools(whole, apart, self._need)
         by_key = {group.key: group for group in apart}
@@ -273,7 +274,25 @@ class _Frame:
                 choice = chosen(used, {**by_key, key: group}) if group is not None else {}
                 if choice and self._part(whole, by_key[key], choice[key]) is not parts[key]:
                     parts = _better(parts, decided(choice))
+            own = (whole.held.get(job.id, ()) for job in by_key[key].jobs)
+            others = whole.in_use.difference(*own)
+            others = others.union(*(part.taken for one, part in parts.items() if one != key))
+            beside = self._alone(whole, by_key[key], others, budgets[key])
+            narrow = self._narrowed(by_key[key], beside, budgets[key])
+            if narrow is not None:
+                beside = self._alone(whole, narrow, others, budgets[key])
+                parts = _better(parts, {**parts, key: beside})
         return parts
+
+    def _alone(
+        self, whole: Snapshot, group: QuotaGroup, others: Collection[AcceleratorId], budget: int
+    ) -> DecidedPart:
+        """Decide for one group on as many as it is to have, which leaves others what they have."""
+        rows = tuple(one for one in whole.accelerators if one.id not in others)
+        pools = Pools(replace(whole, accelerators=rows), [group], self._need)
+        by_kind = {group.key: self._wanted_by_kind[group.key]}
+        chosen = accelerators_choose(pools, [group], {group.key: budget}, {}, by_kind, {})
+        return self._part(whole, group, chosen[group.key])
 
     def _narrowed(self, group: QuotaGroup, part: DecidedPart, budget: int) -> QuotaGroup | None:
         """Limit a group to what it uses of the kinds of which its part leaves some idle.
@@ -374,14 +393,8 @@ class _Frame:
             wish = group.usable((job, job.max_accelerators) for job in group.jobs) - part.total
             if min(room, wish, len(usable)) <= 0:
                 continue
-            reach = part.taken | usable
-            rows = tuple(one for one in whole.accelerators if one.id in reach)
-            offered = replace(whole, accelerators=rows)
-            budget = {group.key: part.total + room}
-            by_kind = {group.key: self._wanted_by_kind[group.key]}
-            pools = Pools(offered, [group], self._need)
-            chosen = accelerators_choose(pools, [group], budget, {}, by_kind, {})
-            more = self._part(whole, group, chosen[group.key])
+            others = {one.id for one in whole.accelerators} - part.taken - usable
+            more = self._alone(whole, group, others, part.total + room)
             if more.total > part.total:
                 found[group.key] = more
                 taken = taken.difference(part.taken).union(more.taken)
