@@ -493,6 +493,19 @@ def test_a_limit_of_a_kind_leads_to_others(name: str) -> None:
     assert settled(snapshot, name).held == {1: (5, 6)}
 
 
+@pytest.mark.parametrize("name", ["fifo", "weighted_fair"])
+def test_a_limit_of_the_only_kind_that_is_large_enough_holds_back_one_job(name: str) -> None:
+    """It was told that nodes had too few, or was the head of the queue for ever."""
+    limited = replace(job_make(1, least=4, weight=9.0), project=VISION)
+    snapshot = replace(
+        snapshot_make(accelerators_make("fast " * 4, "slow"), limited, job_make(2, most=1, at=1.0)),
+        projects={VISION: ProjectQuota(limit_by_kind={"fast": 2})},
+    )
+    plan = decide(snapshot, name)
+    assert [*plan.allocation.accelerators] == [2]
+    assert plan.reasons[1] == "Waits for 4 accelerators: the limit of its project leaves 2."
+
+
 def test_guarantees_of_a_kind_above_the_cluster_are_shared_in_proportion() -> None:
     jobs = [fast(job_make(number, most=8, kinds="cpu"), number % 2 + VISION) for number in range(4)]
     projects = {

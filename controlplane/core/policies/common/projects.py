@@ -120,7 +120,8 @@ class _Frame:
     def _limited(self, group: QuotaGroup) -> QuotaGroup:
         """Lower the demands of a group's jobs to its limits; jobs that need more are left out.
 
-        A job does not accept the kinds of whose limit its minimum is more.
+        A job does not accept the kinds of whose limit its minimum is more. Kinds of which there are
+        fewer than that do not count.
         """
         if group.limit is None and not group.limit_by_kind:
             return group
@@ -128,8 +129,8 @@ class _Frame:
         for job in group.jobs:
             limits = {
                 kind: group.most(group.most(job.max_accelerators, kind))
-                for kind in self._capacity
-                if job.accepts(kind)
+                for kind, total in self._capacity.items()
+                if job.accepts(kind) and job.min_accelerators <= total
             }
             limit = max(limits.values(), default=group.most(job.max_accelerators))
             if limit < job.min_accelerators:
