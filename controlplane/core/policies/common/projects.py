@@ -248,8 +248,9 @@ class _Frame:
         groups choose once more, the others without what they leave idle: a job may then start at
         once, or stay where it is. They also choose without the kinds of which the group itself
         leaves some idle, for a job that waits for other ones; at last it does so alone, beside what
-        all others hold or are to have. Groups that hold accelerators come first, so that two whose
-        guarantees are of the same accelerators do not have them in turns.
+        all others hold or are to have, for a job that starts then. Groups that hold accelerators
+        come first, so that two whose guarantees are of the same accelerators do not have them in
+        turns.
         """
         pools = Pools(whole, apart, self._need)
         by_key = {group.key: group for group in apart}
@@ -282,7 +283,8 @@ class _Frame:
             narrow = self._narrowed(by_key[key], beside, budgets[key])
             if narrow is not None:
                 beside = self._alone(whole, narrow, others, budgets[key])
-                parts = _better(parts, {**parts, key: beside})
+                if len(beside.decision.shares) > len(parts[key].decision.shares):
+                    parts = _better(parts, {**parts, key: beside})
         return parts
 
     def _alone(
