@@ -17,6 +17,7 @@ import os
 import select
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -32,6 +33,7 @@ ROOM_VARIABLE = "VIRTUALFLOW_ROOM"
 WARM_FILE = "warm"
 LOG_FILE = "log.txt"
 EXIT_NOT_FORKED = 5
+PARENT_LIMIT_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def _fork(replies: int) -> ForkRequest | None:
     """Fork a process that is no child of this one; returns the request, in that process only.
 
     The process in between reads the request and ends at once, so that the agent, a child subreaper,
-    becomes the parent.
+    becomes the parent: before the reply, as only a parent is told the exit status.
     """
     read_end, write_end = os.pipe()
     between = os.fork()
@@ -95,11 +97,13 @@ def _fork(replies: int) -> ForkRequest | None:
         return None
     try:
         request = ForkRequest(**json.loads(sys.stdin.buffer.readline()))
+        between = os.getpid()
         if os.fork():
             os._exit(0)
         os.close(read_end)
         os.setsid()
         _become(request)
+        _end_await(between)
         os.write(write_end, b"1")  # fails if the server was killed
         os.close(write_end)
         os.write(replies, b"%d\n" % os.getpid())  # fails if the agent waits no longer
@@ -108,6 +112,19 @@ def _fork(replies: int) -> ForkRequest | None:
         sys.stderr.flush()
         os._exit(EXIT_NOT_FORKED)
     return request
+
+
+def _end_await(parent: int) -> None:
+    """Wait for the end of the parent, which is about to end.
+
+    Raises:
+        TimeoutError: it does not end.
+    """
+    ends_at = time.monotonic() + PARENT_LIMIT_S
+    while os.getppid() == parent:
+        if time.monotonic() > ends_at:
+            raise TimeoutError("the process in between does not end")
+        time.sleep(0.001)
 
 
 def _become(request: ForkRequest) -> None:
