@@ -33,7 +33,9 @@ ROOM_VARIABLE = "VIRTUALFLOW_ROOM"
 WARM_FILE = "warm"
 LOG_FILE = "log.txt"
 EXIT_NOT_FORKED = 5
-PARENT_LIMIT_S = 1.5
+#: Longest wait for the end of the process in between, which takes milliseconds; the agent waits
+#: longer for the reply.
+PARENT_LIMIT_S, PARENT_POLL_S = 1.5, 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ def _end_await(parent: int) -> None:
     while os.getppid() == parent:
         if time.monotonic() > ends_at:
             raise TimeoutError("the process in between does not end")
-        time.sleep(0.001)
+        time.sleep(PARENT_POLL_S)
 
 
 def _become(request: ForkRequest) -> None:

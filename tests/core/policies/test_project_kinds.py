@@ -495,7 +495,7 @@ def test_a_limit_of_a_kind_leads_to_others(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["fifo", "weighted_fair"])
 def test_a_limit_of_the_only_kind_that_is_large_enough_holds_back_one_job(name: str) -> None:
-    """It was told that nodes had too few, or was the head of the queue for ever."""
+    """A job that its project's limit holds back says so, and keeps no other job waiting."""
     limited = replace(job_make(1, least=4, weight=9.0), project=VISION)
     snapshot = replace(
         snapshot_make(accelerators_make("fast " * 4, "slow"), limited, job_make(2, most=1, at=1.0)),

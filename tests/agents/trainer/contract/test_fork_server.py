@@ -1,4 +1,4 @@
-"""What a fork server replies."""
+"""Replies of a fork server."""
 
 from __future__ import annotations
 
