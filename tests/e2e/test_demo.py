@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -151,7 +152,8 @@ def test_demo_trains_follows_the_readme_and_stops_without_a_trace(tmp_path: Path
         wait_for("its first job", lambda: count(demo, first) > 0, MOVE_DEADLINE_S)
         pause = f"jobs/{demo.jobs()[first]['id']}/pause/"
         assert demo.rest.post(pause, json={}).is_success
-        check_readme_commands(demo, tmp_path)
+        if shutil.which("curl") or os.environ.get("TEST_SERVERS_REQUIRED") == "1":
+            check_readme_commands(demo, tmp_path)
         assert demo.jobs()[first]["status"] == "paused"
         assert "Jobs paused: " in demo.stop()
     wait_for("the end of all processes", lambda: not processes_below(directory), STOP_DEADLINE_S)

@@ -1,8 +1,8 @@
 """Filters the source addresses of a socket's packets with a classic BPF program, on Linux.
 
-A process may filter its own sockets without privileges. Packets dropped on a listening TCP socket
-establish no connection and cause no reply. A connection inherits the filter that its listener had
-when it was established. (Both measured on Linux 6.18, IPv4 and dual-stack.)
+A process may filter its own sockets, on newer kernels only with `CAP_NET_ADMIN`. Packets dropped on
+a listening TCP socket establish no connection and cause no reply. A connection inherits the filter
+that its listener had when it was established. (Measured on Linux 6.18, IPv4 and dual-stack.)
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ import ctypes
 import errno
 import socket
 import struct
-import sys
 from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network
 
 Network = IPv4Network | IPv6Network
 
-#: True on systems with socket filters.
-HAS_FILTERS = sys.platform == "linux"
 #: From Linux's asm-generic/socket.h; Python's socket module lacks them.
 SO_ATTACH_FILTER = SO_GET_FILTER = 26
 SO_MEMINFO, _MEMINFO = 55, struct.Struct("=9I")

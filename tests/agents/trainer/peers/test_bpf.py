@@ -13,15 +13,15 @@ import pytest
 
 from agents.trainer.peers.addresses import LOOPBACK, HostAddresses, own_addresses
 from agents.trainer.peers.bpf import (
-    HAS_FILTERS,
     filter_attach,
     filter_program,
     has_filter,
     num_dropped,
 )
 from agents.trainer.peers.socket_filter import PeerFilter, sockets_of
+from tests.agents.trainer.peers.socket_filters import needs_filters
 
-pytestmark = pytest.mark.skipif(not HAS_FILTERS, reason="only Linux has these filters")
+pytestmark = needs_filters
 
 LIMIT_S = 10.0
 

@@ -13,12 +13,10 @@ import pytest
 
 from agents.trainer.contract.environment import FILTER_VARIABLE
 from agents.trainer.local.local_cluster import LocalJob
-from agents.trainer.peers.bpf import HAS_FILTERS
 from controlplane.core.protocol.wire import StopCondition, StopKind
 from tests.agents.trainer.filtered_trainer import FILTERED_PROGRAM, FILTERS_FILE
 from tests.agents.trainer.local_jobs import local_job, prepared, training_spec
-
-pytestmark = pytest.mark.skipif(not HAS_FILTERS, reason="only Linux has these filters")
+from tests.agents.trainer.peers.socket_filters import needs_filters
 
 #: A packet on the loopback has arrived, or was dropped, long before.
 SILENCE_S = 0.3
@@ -40,6 +38,7 @@ def gets_through(job: LocalJob, slot: int, source: str) -> bool:
         return is_answered and caller.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
 
 
+@needs_filters
 def test_a_job_grows_and_recovers_behind_its_filters(tmp_path: Path) -> None:
     spec = training_spec(stop=StopCondition(kind=StopKind.STEPS, limit=100_000))
     with local_job(tmp_path, spec) as job:
