@@ -154,7 +154,7 @@ def test_demo_trains_follows_the_readme_and_stops_without_a_trace(tmp_path: Path
         assert demo.rest.post(pause, json={}).is_success
         if shutil.which("curl") or os.environ.get("TEST_SERVERS_REQUIRED") == "1":
             check_readme_commands(demo, tmp_path)
-        assert demo.jobs()[first]["status"] == "paused"
+        wait_for("the pause", lambda: demo.jobs()[first]["status"] == "paused", MOVE_DEADLINE_S)
         assert "Jobs paused: " in demo.stop()
     wait_for("the end of all processes", lambda: not processes_below(directory), STOP_DEADLINE_S)
     assert not is_listening(port)
