@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from controlplane.core.estimates.batch_size import batch_bounds
@@ -110,6 +111,20 @@ SUBMISSION_COLUMNS = tuple(
     for field in fields(Submission)
     if field.name not in ("source_job", "forked_from", "checkpoint", "project", "code", "stop")
 )
+
+
+def fingerprint(wanted: Any) -> str:
+    """Return a digest of a checked request, a dataclass, as 64 hexadecimal digits.
+
+    An empty field counts as none: a later version with a further field agrees while that is empty.
+    """
+    given = {field.name: getattr(wanted, field.name) for field in fields(wanted)}
+    filled = [
+        (name, fingerprint(value) if is_dataclass(value) else value)
+        for name, value in sorted(given.items())
+        if value
+    ]
+    return hashlib.sha256(repr(filled).encode()).hexdigest()
 
 
 def unprintable(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
 import secrets
 from typing import Any
@@ -47,7 +46,7 @@ from jobs.services.submission.job_actions import job_submit
 from jobs.services.submission.rows import submission_admit
 from jobs.services.submission.sweeps import SweepRequest, sweep_submit
 from jobs.services.submission.validation_requests import validation_request
-from jobs.submission import NEWEST, Submission
+from jobs.submission import NEWEST, Submission, fingerprint
 
 _FORM_KEY = re.compile(r"[0-9a-f]{32}")
 
@@ -116,12 +115,12 @@ def _sweep_submitted(request: HttpRequest, wanted: SweepRequest) -> HttpResponse
     return redirect("sweep", sweep.pk)
 
 
-def _key(request: HttpRequest, wanted: object) -> str:
+def _key(request: HttpRequest, wanted: Submission | SweepRequest) -> str:
     """Return a key of this form with this content: sent twice, it is submitted once."""
     form_key = request.POST.get("form_key", "")
     if not _FORM_KEY.fullmatch(form_key):
         return ""
-    return f"form {form_key} {hashlib.sha256(repr(wanted).encode()).hexdigest()[:32]}"
+    return f"form {form_key} {fingerprint(wanted)[:32]}"
 
 
 def _read(request: HttpRequest, form: forms.JobForm) -> tuple[Submission, Job | None]:

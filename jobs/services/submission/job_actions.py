@@ -7,7 +7,6 @@ handlers, which select only jobs visible to the user (selectors.access).
 from __future__ import annotations
 
 import datetime
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,7 +41,7 @@ from jobs.services.submission.rows import (
 from jobs.services.submission.standing import Standing
 from jobs.services.submission.validation_requests import validations_reuse
 from jobs.services.submission.validations import validation_start
-from jobs.submission import Submission
+from jobs.submission import Submission, fingerprint
 
 _RUNNING = (JobStatus.STARTING, JobStatus.RUNNING)
 _REASON_LIMIT = 500
@@ -65,7 +64,7 @@ def job_submit(
         TooLargeError: the user's jobs have left too many files.
         InvalidInputError: the source job does not exist or has no model, or the project is full.
     """
-    digest = _digest(submission)
+    digest = fingerprint(submission)
     if idempotency_key and (known := submission_known(user, idempotency_key, digest)):
         return known
     job = job_from(user, submission, now)
@@ -113,10 +112,6 @@ def jobs_store(
     return Validation.objects.bulk_create(
         [Validation(owner=user, job=job, requested_at=now) for job in new]
     )
-
-
-def _digest(submission: Submission) -> str:
-    return hashlib.sha256(repr(submission).encode()).hexdigest()
 
 
 def submission_note(job: Job, key: str, digest: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +30,7 @@ from jobs.services.submission.rows import (
     project_find,
     project_jobs_check,
 )
-from jobs.submission import Submission, name_start
+from jobs.submission import Submission, fingerprint, name_start
 from jobs.sweep_space import DEFAULT_MAX_RUNNING, JOBS_LIMIT
 
 _NAME_LIMIT = 100
@@ -79,7 +78,7 @@ def sweep_submit(
         TooLargeError: the user's jobs have left too many files.
         InvalidInputError: as `job_submit`, or there is no job.
     """
-    digest = hashlib.sha256(repr(request).encode()).hexdigest()
+    digest = fingerprint(request)
     if idempotency_key and (known := _known(user, idempotency_key, digest)):
         return known
     submissions = request.submissions()

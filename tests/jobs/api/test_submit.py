@@ -7,6 +7,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable
+from dataclasses import make_dataclass
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from jobs.selectors.desired_state.state import training_spec
 from jobs.selectors.estimates.step_times import profile_key
 from jobs.services.cluster.api_tokens import api_token_create
 from jobs.services.cluster.saved_filters import filter_save
-from jobs.submission import name_start
+from jobs.submission import fingerprint, name_start
 from tests.support.builders import CODE, at, job_make, node_make, submission_values
 
 Clients = Callable[..., APIClient]
@@ -467,6 +468,17 @@ def test_the_same_key_gives_the_same_job(ada_client: APIClient) -> None:
     assert again.data["id"] == first.data["id"]
     assert other.json()["code"] == "idempotency_key_reused"
     assert Job.objects.count() == 1
+
+
+def test_a_key_outlives_an_upgrade() -> None:
+    """A version with one field more still knows the request, unless the field is used."""
+    before = make_dataclass("Request", ["seed", "stop"])(0, make_dataclass("Stop", ["limit"])(5))
+    stop = make_dataclass("Stop", ["limit", "after_s"])
+    request = make_dataclass("Request", ["seed", "later", "stop"])
+    known = fingerprint(before)
+    assert fingerprint(request(0, {}, stop(5, None))) == known
+    others = (request(1, {}, stop(5, None)), request(0, {"a": 0}, stop(5, None)))
+    assert known not in map(fingerprint, (*others, request(0, {}, stop(5, 9))))
 
 
 def test_a_key_belongs_to_its_user(ada_client: APIClient, bob: User, client_of: Clients) -> None:
