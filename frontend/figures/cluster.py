@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from controlplane.core.values.explanations import counted
 from frontend.figures.parts import (
     MAX_POINTS,
     MAX_TABLE_ROWS,
@@ -75,7 +76,7 @@ def cluster_allocation_figure(
     ]
     labels_shown = _band_labels(data, [f"#{job_id}" if job_id else "" for job_id in shown])
     if num_rest:
-        text = f"{num_rest} other job{'' if num_rest == 1 else 's'}"
+        text = counted(num_rest, "other job")
         rest = steps.samples(is_rest)
         data.append(band(x, rest, text, OTHER_JOBS_TOKEN, patterns[HIDDEN_JOB_ID]))
         legend.append(legend_entry(text, OTHER_JOBS_TOKEN))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
+from controlplane.core.values.explanations import counted
 from frontend.figures.parts import (
     MAX_TABLE_ROWS,
     Figure,
@@ -138,7 +139,7 @@ def _bars(
         legend_entry(_name(entries[job_id]), colours[job_id], job_id or None) for job_id in newest
     ]
     if num_older := len(entries) - len(newest):
-        text = f"{num_older} older job{'' if num_older == 1 else 's'}"
+        text = counted(num_older, "older job")
         legend.append(legend_entry(text, OTHER_JOBS_TOKEN))
     return [trace], legend
 

@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from controlplane.core.protocol.wire import Task
+from controlplane.core.values.explanations import counted
 from controlplane.core.values.lifecycle import ValidationStatus
 from jobs.models import Validation
 from jobs.selectors.dry_run import Outlook, OutlookKind, submission_outlook
@@ -74,7 +75,6 @@ def submission_check(submission: Submission, user: User) -> Check:
 def sweep_check(request: SweepRequest) -> Check:
     """Describe the jobs that a sweep would have."""
     num_jobs, names = len(request.settings), sorted(request.space)
-    plural = "" if num_jobs == 1 else "s"
     shown = request.settings[:SHOWN_DRAWS]
     text = f"At most {min(request.max_running, num_jobs)} of them run at once."
     if num_jobs > len(shown):
@@ -83,7 +83,7 @@ def sweep_check(request: SweepRequest) -> Check:
         text += f" {request.num_draws} draws have only {num_jobs} different combinations."
     return Check(
         "good",
-        f"Would submit {num_jobs} job{plural}",
+        f"Would submit {counted(num_jobs, 'job')}",
         text,
         columns=("Job", *names),
         rows=tuple(
@@ -144,10 +144,8 @@ def _outlook_words(outlook: Outlook) -> tuple[str, str, str]:
     )
     given = ""
     if outlook.num_shrunk:
-        plural = "s" if outlook.num_shrunk > 1 else ""
-        given = (
-            f" {outlook.num_shrunk} other job{plural} would shrink to make room and keep training."
-        )
+        others = counted(outlook.num_shrunk, "other job")
+        given = f" {others} would shrink to make room and keep training."
     if outlook.kind is OutlookKind.NOW:
         return "good", f"Would start now on {held}", f"{outlook.reason}{given}"
     if outlook.kind is OutlookKind.AFTER_RELEASE:

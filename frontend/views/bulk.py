@@ -9,6 +9,7 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpRequest
 
+from controlplane.core.values.explanations import counted
 from frontend.live.refreshes import is_live_refresh
 from frontend.views.changes import person, words
 from jobs.api.jobs.action_views import action_perform
@@ -75,7 +76,7 @@ def undo_request(request: HttpRequest) -> dict[str, Any] | None:
 def _report(request: HttpRequest, action: str, outcomes: Sequence[ActionOutcome]) -> None:
     num_done = sum(not outcome.code for outcome in outcomes)
     num_refused = len(outcomes) - num_done
-    text = f"{num_done} job{'' if num_done == 1 else 's'} {_DONE[action]}."
+    text = f"{counted(num_done, 'job')} {_DONE[action]}."
     if num_refused:
         text += f" {num_refused} refused."
     report = messages.error if num_refused else messages.success

@@ -20,6 +20,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ParseError
 
 from controlplane.core.protocol.wire import Task
+from controlplane.core.values.explanations import counted
 from controlplane.core.values.lifecycle import JobStatus
 from frontend import forms
 from frontend.sweep_form import sweep_values
@@ -107,8 +108,7 @@ def _sweep_submitted(request: HttpRequest, wanted: SweepRequest) -> HttpResponse
     key = _key(request, wanted)
     sweep = sweep_submit(person(request), wanted, timezone.now(), idempotency_key=key)
     nudges.jobs_changed(sweep.jobs.values_list("pk", flat=True), orders=True)
-    num_jobs = len(wanted.settings)
-    text = f"Sweep {sweep.pk} is submitted: {num_jobs} job{'' if num_jobs == 1 else 's'}."
+    text = f"Sweep {sweep.pk} is submitted: {counted(len(wanted.settings), 'job')}."
     messages.success(request, text)
     if _wants_json(request):
         return JsonResponse({"location": reverse("sweep", args=[sweep.pk])})

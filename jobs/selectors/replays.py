@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from controlplane.core.values.explanations import counted
 from jobs.exceptions import InvalidInputError
 from jobs.models import Replay, ReplayStatus
 from jobs.selectors.readings import HOUR_S
@@ -196,7 +197,7 @@ def _rows(
         if any(value is not None for value in values):
             rows.append(_row(measure, "", values))
     for number, tier in enumerate(first.get("tiers", ())):
-        jobs = f"{tier['num_jobs']} {tier['tier']} job{'' if tier['num_jobs'] == 1 else 's'}"
+        jobs = counted(tier["num_jobs"], f"{tier['tier']} job")
         changed = [r["tiers"][number]["changed"] if r else {} for r in results]
         for measure in _TIER_MEASURES:
             columns = [tier["recorded"], tier["as_is"], *changed]

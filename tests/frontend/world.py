@@ -387,7 +387,7 @@ def _give_papers(job: Job) -> None:
     for minute, kind, actor, message in (
         (12, "submitted", "user:ada", "Submitted"),
         (11, "valid", "system", "The code builds: 12,345 parameters, 12 steps an epoch"),
-        (10, "resized", "policy:weighted_fair", "0 → 1 accelerators"),
+        (10, "resized", "policy:weighted_fair", "0 → 1 accelerator"),
         (7, "resized", "policy:weighted_fair", "1 → 3 accelerators in 0.055 s of pause"),
         (3, "reprioritised", "user:admin", f"Priority 100 → 300: {SCRIPT_NAME}"),
     ):

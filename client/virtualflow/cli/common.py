@@ -25,6 +25,11 @@ timeout = click.option(
 )  # fmt: skip
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, which ends in s unless there is one: `1 job`, `2 jobs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def job_number(text: str) -> int:
     """Read the number of a job, with or without `#`.
 

@@ -9,7 +9,7 @@ import click
 
 from virtualflow import answers
 from virtualflow.cli import completing, screen
-from virtualflow.cli.common import as_json, job_number, reason
+from virtualflow.cli.common import as_json, counted, job_number, reason
 from virtualflow.cli.jobs import TIERS, act_on_all
 from virtualflow.client import Client
 
@@ -91,10 +91,10 @@ def _preview(
         return screen.print_json(found)
     for move in found["moves"]:
         name = screen.plain(move["name"])
-        click.echo(f"Job {move['job']} ({name}): {move['held']} → {move['wanted']} accelerators")
+        wanted = counted(move["wanted"], "accelerator")
+        click.echo(f"Job {move['job']} ({name}): {move['held']} → {wanted}")
     if num_others := found["num_others"]:
-        plural = "" if num_others == 1 else "s"
-        click.echo(f"{num_others} job{plural} of other people would change.")
+        click.echo(f"{counted(num_others, 'job')} of other people would change.")
     if not found["moves"] and not found["num_others"]:
         click.echo("No accelerators would change now.")
     for change in found["starts"]:

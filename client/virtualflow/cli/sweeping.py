@@ -10,7 +10,7 @@ import click
 
 from virtualflow.answers import Sweep, SweepPreview
 from virtualflow.cli import completing, screen
-from virtualflow.cli.common import as_json
+from virtualflow.cli.common import as_json, counted
 from virtualflow.cli.screen import Column, when
 from virtualflow.cli.submitting import FILE, changes_read, spec_and_code
 from virtualflow.client import Client
@@ -148,7 +148,7 @@ def _show(sweep: Sweep) -> None:
 
 
 def _jobs_text(num_jobs: int, max_running: int) -> str:
-    return f"{num_jobs} job{'' if num_jobs == 1 else 's'}, {max_running} at once"
+    return f"{counted(num_jobs, 'job')}, {max_running} at once"
 
 
 def _preview(preview: SweepPreview) -> None:

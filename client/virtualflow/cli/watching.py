@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColum
 
 from virtualflow.answers import ENDED, Job
 from virtualflow.cli import screen
+from virtualflow.cli.common import counted
 from virtualflow.cli.exit_codes import ExitCode
 from virtualflow.client import Client
 from virtualflow.progress import job_progress
@@ -95,12 +96,11 @@ def _reason(job: Job) -> str:
 
 def _fields(job: Job) -> dict[str, Any]:
     progress = job_progress(job)
-    num = job["num_accelerators"]
     speed = job["examples_per_s"] if job["status"] == "running" else None
     return {
         "headline": _headline(job),
         "text": progress.text,
-        "held": f"{num} accelerator{'' if num == 1 else 's'}",
+        "held": counted(job["num_accelerators"], "accelerator"),
         "speed": f"{speed:,.0f} examples/s" if speed else "",
         "end": _end(job),
     }

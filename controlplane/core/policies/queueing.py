@@ -93,4 +93,4 @@ def _waiting(
             have=have,
         )
     wanted = min(_demand(job, capacity[kind]) for kind in rooms)
-    return reason("queue_next", wanted=wanted, have=have)
+    return reason("queue_next", accelerators=wanted, have=have)

@@ -127,4 +127,4 @@ def _waiting(place: _Place, free: Mapping[str, int], capacity: Mapping[str, int]
     kinds = [kind for kind in capacity if job.accepts(kind)]
     have = tuple(reason("left", free=free[k], capacity=capacity[k], kind=k) for k in kinds)
     needed = min(max(min(job.max_accelerators, capacity[k]), job.min_accelerators) for k in kinds)
-    return reason("tiresias_waits", needed=needed, have=have, place=_place_reason(place))
+    return reason("tiresias_waits", accelerators=needed, have=have, place=_place_reason(place))

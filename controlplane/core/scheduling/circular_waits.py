@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from controlplane.core.values.explanations import counted
 from controlplane.core.values.types import AcceleratorId, Job, JobId, Snapshot
 
 _CAUSE = "because jobs that are to swap places would wait for each other."
@@ -117,8 +118,9 @@ def _options(
     between = stopover(move)
     if between:
         is_part = set(between) <= set(move.wanted)
-        where = "of its new" if is_part else "idle"
-        yield option(0, between, f"Moves to {len(between)} {where} accelerators first")
+        idle = counted(len(between), "idle accelerator")
+        stop = f"{len(between)} of its new accelerators" if is_part else idle
+        yield option(0, between, f"Moves to {stop} first")
     asked = set(waiter.wanted)
     kept = [one for one in move.held if one not in asked]
     kept += [one for one in move.held if one in asked][: max(job.min_accelerators - len(kept), 0)]

@@ -67,6 +67,11 @@ def others_jobs_hidden(text: str) -> str:
     return _OTHERS_JOB.sub(r"\1", text)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, which ends in s unless there is one: `1 job`, `2 jobs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def reason(code: str, /, **fields: Any) -> Reason:
     """Return the reason of a code with these fields."""
     return Reason(code, fields)
@@ -87,7 +92,7 @@ def _shown(name: str, value: Any) -> Any:
     if name.endswith("_s"):
         return duration(value)
     if name in ("jobs", "nodes", "accelerators"):
-        return f"{value} {name if value != 1 else name[:-1]}"
+        return counted(value, name[:-1])
     if name == "goodput":
         return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}"
     return value
@@ -182,7 +187,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "queue_behind": "Waits in place {place} behind {blocker}, which {ahead}; {have}.",
         "queue_earlier": "arrived earlier",
         "queue_higher": "is of higher or equal priority",
-        "queue_next": "Waits for {wanted} accelerators at once, next in the queue; {have}.",
+        "queue_next": "Waits for {accelerators} at once, next in the queue; {have}.",
         # srtf
         "srtf_holds": "Gets its full demand of {count} of {capacity} {kind}: {end}, {jobs} would "
         "end sooner.",
@@ -194,8 +199,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "srtf_end": "it would end in {end_s}",
         # tiresias
         "tiresias_holds": "Holds its full demand of {count} of {capacity} {kind}: {place}.",
-        "tiresias_waits": "Waits for {needed} accelerators at once, {have} by those before it: "
-        "{place}.",
+        "tiresias_waits": "Waits for {accelerators} at once, {have} by those before it: {place}.",
         "tiresias_place": "place {place} of the {queue} queue, {hours:.1f} accelerator-hours used "
         "(the second begins at {threshold:.0f})",
         # optimus

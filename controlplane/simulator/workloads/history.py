@@ -21,6 +21,7 @@ from controlplane.core.estimates.throughput import (
     ThroughputSample,
     samples_check,
 )
+from controlplane.core.values.explanations import counted
 from controlplane.core.values.projects import ProjectId, ProjectQuota
 from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Accelerator
@@ -136,18 +137,14 @@ def history_workload(history: History) -> Workload:
 
 def history_notes(history: History) -> tuple[str, ...]:
     """Describe the jobs of a history that are left out, or simulated differently than they ran."""
-    notes = [f"{_jobs(number)} left out: {why}." for why, number in history.left_out.items()]
+    notes = [f"{counted(num, 'job')} left out: {why}." for why, num in history.left_out.items()]
     mixing = sum(job.allow_mixed_kinds for job in history.jobs)
     if mixing:
         notes.append(
-            f"{_jobs(mixing)} may mix kinds of accelerators: simulated on one kind at a time, "
-            "without what would have been lent of others."
+            f"{counted(mixing, 'job')} may mix kinds of accelerators: simulated on one kind at a "
+            "time, without what would have been lent of others."
         )
     return tuple(notes)
-
-
-def _jobs(number: int) -> str:
-    return f"{number} job{'s' if number > 1 else ''}"
 
 
 def history_cluster(history: History, accelerators: Mapping[str, int] | None = None) -> Cluster:

@@ -12,6 +12,7 @@ from django.db.models import Min
 from controlplane.core.estimates.memory import Fit, MemoryNeed, fit_of, memory_need_read
 from controlplane.core.protocol.codec import decode
 from controlplane.core.protocol.tuning import MAX_BRANCHES_RANGE, TuningSpec
+from controlplane.core.values.explanations import counted
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.models import Accelerator, Job, Validation
 from jobs.submission import Submission
@@ -156,8 +157,7 @@ def shortage_text(advice: MemoryAdvice) -> str:
         f"{size_text(fit.usable_bytes)}"
         for fit in short[:_KINDS_NAMED]
     )
-    plural = "" if advice.num_virtual_nodes == 1 else "s"
-    head = f"With {advice.num_virtual_nodes} virtual node{plural} it runs out of memory"
+    head = f"With {counted(advice.num_virtual_nodes, 'virtual node')} it runs out of memory"
     where = " on every kind of accelerator here" if advice.fits_nowhere else ""
     kept = f", {_kept_text(advice.need)} included" if advice.need.num_kept_states else ""
     fewer = ""
@@ -216,22 +216,22 @@ def _fits_text(fits: Sequence[Fit]) -> str:
         if fit.num_virtual_nodes is None:
             texts.append(f"not even one example fits {memory}")
         else:
-            plural = "s fit" if fit.num_virtual_nodes > 1 else " fits"
-            texts.append(f"{fit.num_virtual_nodes} virtual node{plural} {memory}")
+            fitting = "fits" if fit.num_virtual_nodes == 1 else "fit"
+            texts.append(f"{counted(fit.num_virtual_nodes, 'virtual node')} {fitting} {memory}")
     if len(fits) > _KINDS_NAMED:
-        texts.append(f"and {len(fits) - _KINDS_NAMED} more kinds")
+        texts.append(f"and {counted(len(fits) - _KINDS_NAMED, 'more kind')}")
     return ", ".join(texts)
 
 
 def _kept_text(need: MemoryNeed) -> str:
-    count = need.num_kept_states
-    return f"{count} more states of {size_text(need.state_bytes)} ({size_text(need.kept_bytes)})"
+    states = counted(need.num_kept_states, "more state")
+    return f"{states} of {size_text(need.state_bytes)} ({size_text(need.kept_bytes)})"
 
 
 def _remedy(short: Sequence[Fit]) -> str:
     numbers = [fit.num_virtual_nodes for fit in short]
     enough = max((number for number in numbers if number is not None), default=None)
-    texts = [] if enough is None else [f"{enough} virtual nodes would fit"]
+    texts = [] if enough is None else [f"{counted(enough, 'virtual node')} would fit"]
     hopeless = [fit.kind for fit in short if fit.num_virtual_nodes is None]
     if hopeless:
         texts.append(f"not even one example fits {', '.join(hopeless[:_KINDS_NAMED])}")

@@ -25,6 +25,7 @@ from controlplane.core.protocol.wire import (
     decode,
     encode,
 )
+from controlplane.core.values.explanations import counted
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import Accelerator, AuditAction, Node
@@ -205,5 +206,5 @@ def _shape(request: HelloRequest) -> dict[str, Any]:
 def _shape_text(shape: dict[str, Any]) -> str:
     """Describe a shape for everybody: without its address."""
     kinds = sorted({row["kind"] for row in shape["accelerators"]})
-    count = len(shape["accelerators"])
-    return f"{count} accelerator{'' if count == 1 else 's'} ({', '.join(kinds)})"
+    count = counted(len(shape["accelerators"]), "accelerator")
+    return f"{count} ({', '.join(kinds)})"

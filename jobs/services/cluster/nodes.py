@@ -16,6 +16,7 @@ from controlplane.core.protocol.wire import (
     EnrolRequest,
     HelloRequest,
 )
+from controlplane.core.values.explanations import counted
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.exceptions import (
     ConflictError,
@@ -139,8 +140,7 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
             )
             EnrolmentToken.objects.filter(id=token.pk).update(node=node)
             accelerators_write(node, request.accelerators)
-            count = len(request.accelerators)
-            text = f"{node.name} joined with {count} accelerator{'' if count == 1 else 's'}"
+            text = f"{node.name} joined with {counted(len(request.accelerators), 'accelerator')}"
             event_add("node_enrolled", text, now=now, node=node)
             audit_add(
                 AuditAction.NODE_ENROLLED,

@@ -13,6 +13,7 @@ import numpy as np
 from django.utils import timezone
 
 from controlplane.core.policies import POLICIES, BatchMode
+from controlplane.core.values.explanations import counted
 from controlplane.core.values.tiers import TIERS
 from controlplane.simulator.engine.report import Report
 from controlplane.simulator.engine.run import StuckError
@@ -249,7 +250,7 @@ def _notes(history: History, changed: Report) -> list[str]:
     open_ends = sum(job.ended_at is None for job in history.jobs)
     if open_ends:
         notes.append(
-            f"{open_ends} job{'s' if open_ends > 1 else ''} had not finished: replayed with the "
+            f"{counted(open_ends, 'job')} had not finished: replayed with the "
             "work that was done or is still to be done, not counted in completion times."
         )
     if len(history.jobs) > MOST_JOBS:

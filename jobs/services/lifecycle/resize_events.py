@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
+from controlplane.core.values.explanations import counted
 from controlplane.core.values.lifecycle import GenerationPhase
 from jobs.models import Generation
 from jobs.models.resizes import BATCH_ACTOR, MAPPING_ACTOR
@@ -111,7 +112,7 @@ def _num_members_before(generation: Generation) -> int:
 
 
 def _sentence(generation: Generation, figures: dict[str, Any]) -> str:
-    text = f"{figures['num_before']} → {figures['num_after']} accelerators"
+    text = f"{figures['num_before']} → {counted(figures['num_after'], 'accelerator')}"
     if generation.actor == MAPPING_ACTOR:
         text = f"Virtual nodes moved, now {' + '.join(map(str, figures['split']))}"
     if generation.actor == BATCH_ACTOR:

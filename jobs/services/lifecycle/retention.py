@@ -70,8 +70,8 @@ def files_expire(now: datetime.datetime) -> set[int]:
     deleted = set()
     for job_id in old.order_by("ended_at").values_list("pk", flat=True)[:EXPIRED_AT_ONCE]:
         with contextlib.suppress(ConflictError):  # a live job has come to use its model
-            days = f"{settings.RETENTION_DAYS:g}"
-            files_delete(job_id, now, actor=SYSTEM, why=f", {days} days after its end")
+            days = "1 day" if settings.RETENTION_DAYS == 1 else f"{settings.RETENTION_DAYS:g} days"
+            files_delete(job_id, now, actor=SYSTEM, why=f", {days} after its end")
             deleted.add(job_id)
     return deleted
 

@@ -17,6 +17,7 @@ from controlplane.core.membership.slots import (
     places_on_node,
 )
 from controlplane.core.protocol.wire import Membership, Task
+from controlplane.core.values.explanations import counted
 from controlplane.core.values.lifecycle import (
     SCHEDULABLE_JOB_STATUSES,
     GenerationPhase,
@@ -251,11 +252,12 @@ def _event_requested(
     actor: str,
     now: datetime.datetime,
 ) -> None:
-    change = f"{num_before} → {num_after} accelerators"
+    after = counted(num_after, "accelerator")
+    change = f"{num_before} → {after}"
     if actor == TUNING_ACTOR:
-        change = f"The same {num_after} accelerator{'' if num_after == 1 else 's'}"
+        change = f"The same {after}"
     elif resize.held == resize.wanted:
-        change = f"Virtual nodes move among the same {num_after} accelerators"
+        change = f"Virtual nodes move among the same {after}"
     event_add(
         "resize_requested",
         f"{change}: {resize.reason}",

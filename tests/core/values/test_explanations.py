@@ -95,7 +95,6 @@ FIELDS = {
     "used": 6,
     "waited": 30.0,
     "waited_s": 30.0,
-    "wanted": 4,
     "way": None,
     "weight": 2.0,
     "winner": 7,
@@ -150,7 +149,7 @@ SENTENCES = {
     "queue_earlier": "arrived earlier",
     "queue_higher": "is of higher or equal priority",
     "queue_next": (
-        "Waits for 4 accelerators at once, next in the queue; 0 of 8 a free, 1 of 8 b free."
+        "Waits for 5 accelerators at once, next in the queue; 0 of 8 a free, 1 of 8 b free."
     ),
     "srtf_holds": (
         "Gets its full demand of 2 of 8 gpu: it would end in 10 min, 1 job would end sooner."
@@ -306,3 +305,8 @@ def test_a_reason_is_rendered(code: str) -> None:
     if code == "pollux_speed":
         fields["before"] = None
     assert str(reason(code, **fields)) == SENTENCES[code]
+
+
+def test_one_accelerator_is_no_plural() -> None:
+    waits = reason("queue_next", accelerators=1, have=reason("goodput_sooner"))
+    assert str(waits).startswith("Waits for 1 accelerator at once, next")
