@@ -63,7 +63,8 @@ def queue(request: HttpRequest) -> HttpResponse:
     """
     admin_or_404(request)
     number = min(max(whole_read(request.GET.get("page")) or 1, 1), _MOST_PAGES)
-    changes = _moved(request, _changes_read(request))
+    typed = _changes_read(request)
+    changes = _moved(request, typed)
     body = undo_request(request) or _apply_request(request, changes)
     if body and (request_perform(request, body) or not changes):
         return redirect(f"{reverse('queue')}?page={number}")
@@ -72,6 +73,7 @@ def queue(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         context["changes"] = _changes_preview(request, given)
         context["reason"] = reason_given(request)
+        context["not_moved"] = request.POST if changes is typed else {}
     else:
         context |= undo_shown(request)
     asked = request.GET.get("policy", "")

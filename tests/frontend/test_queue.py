@@ -165,5 +165,7 @@ def test_a_move_that_cannot_be_is_told(
     values: dict[str, str], text: str, world: World, admin: Client
 ) -> None:
     before = standings()
-    assert text in shown(admin.post("/queue/", values).content).replace("&#x27;", "'")
+    page = admin.post("/queue/", values).content
+    assert text in shown(page).replace("&#x27;", "'")
+    assert f'maxlength="20" value="{values["move"]}"' in page.decode()
     assert standings() == before
