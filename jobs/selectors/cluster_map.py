@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.values.lifecycle import OPEN_PHASES, GenerationPhase
+from controlplane.core.values.lifecycle import OPEN_PHASES, GenerationPhase, JobStatus
 from jobs.models import (
     Accelerator,
     Allocation,
@@ -147,7 +147,8 @@ def _cell(
 def _allocation_state(allocation: Allocation) -> str:
     if any(getattr(allocation, name) for name in LEAVING_TIMES):
         return "leaving"
-    return "training" if allocation.joined_at else "starting"
+    is_starting = allocation.joined_at is None or allocation.job.status == JobStatus.STARTING
+    return "starting" if is_starting else "training"
 
 
 def _virtual_nodes_by_slot(job_ids: Iterable[int]) -> dict[tuple[int, int], tuple[int, ...]]:

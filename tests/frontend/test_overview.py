@@ -7,6 +7,7 @@ import json
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
+from jobs.models import Job
 from tests.frontend.page_text import page_text
 from tests.frontend.world import World
 
@@ -19,6 +20,15 @@ def test_the_overview_counts_and_explains(admin: Client) -> None:
     assert "2 virtual nodes: 0\N{EN DASH}1" in text
     waiting = text.index("Needs at least 4 accelerators of kind cpu; 2 are free")
     assert waiting < text.index("digits, patient running Weight 300 of 400 gives 3 of 8")
+
+
+def test_accelerators_of_a_job_that_starts_do_not_train(world: World, admin: Client) -> None:
+    """Trainers join before their first steps are told."""
+    before = page_text(admin.get("/"))
+    Job.objects.filter(pk=world.jobs["running"].pk).update(status="starting")
+    after = page_text(admin.get("/"))
+    assert [after.count(f"cpu {number} starting") for number in range(3)] == [1, 1, 1]
+    assert not any(f"cpu {number} starting" in before for number in range(3))
 
 
 def test_others_jobs_take_places_on_the_map_but_have_no_names(world: World, ben: Client) -> None:
