@@ -291,7 +291,8 @@ def _stop_text(job: Job) -> str:
 def _lineage(request: HttpRequest, job: Job) -> dict[str, Any]:
     """Return where a job comes from, its checkpoints, and its buttons.
 
-    The numbers of its parent and source stand on its page, links only where the person sees them.
+    The numbers of its parent, source and sweep and its project's name stand on its page, links only
+    where the person sees these.
     """
     visible = access.jobs_visible_to(request.user).filter(forked_from=job, trial_of=None)
     forks = list(visible.order_by("id").values_list("pk", flat=True)[:FORKS_LIMIT])
@@ -305,6 +306,8 @@ def _lineage(request: HttpRequest, job: Job) -> dict[str, Any]:
         "forks": forks,
         "has_family": len(family) > 1,
         "seen_sources": seen_sources,
+        "sees_sweep": access.is_admin(request.user) or job.owner_id == request.user.pk,
+        "sees_project": access.projects_visible_to(request.user).filter(pk=job.project_id).exists(),
         "lineage_query": urlencode({"job": family[:COMPARED_LIMIT]}, doseq=True),
         "checkpoints": has_state,
         "actions": _actions(job, has_state, access.is_changeable(request.user, job)),

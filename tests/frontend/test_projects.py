@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.utils.html import escape
 
 from jobs.models import AcceleratorPrice, Job, Project, ProjectMembership
-from tests.frontend.world import World
+from tests.frontend.world import World, make_sweep
 
 
 @pytest.fixture
@@ -183,6 +183,21 @@ def test_a_viewer_sees_a_job_without_its_buttons(
         assert ben.post(f"/jobs/{job.pk}/{action}/", {"priority": "1"}).status_code == 403, action
     assert Job.objects.get(pk=job.pk).version == job.version
     assert job.name in page(ben, "/jobs/?project=vision")
+
+
+def test_a_job_links_to_no_sweep_or_project_of_others(
+    vision: Project, world: World, ada: Client, ben: Client
+) -> None:
+    """A member sees the job of a sweep, its owner the job of a project that the owner has left."""
+    job = world.jobs["running"]
+    Job.objects.filter(pk=job.pk).update(sweep=make_sweep(job.owner, [0.5]))
+    job.refresh_from_db()
+    sweep, project = f'href="/sweeps/{job.sweep_id}/"', f'href="/projects/{vision.pk}/"'
+    ProjectMembership.objects.filter(project=vision, user=world.ada).update(user=world.ben)
+    of_owner, of_member = (page(client, f"/jobs/{job.pk}/") for client in (ada, ben))
+    assert (sweep in of_owner, project in of_owner) == (True, False)
+    assert (sweep in of_member, project in of_member) == (False, True)
+    assert f"Part of sweep {job.sweep_id}." in of_member
 
 
 def test_the_form_offers_projects_that_take_jobs(vision: Project, ada: Client, ben: Client) -> None:
