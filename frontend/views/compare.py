@@ -18,9 +18,10 @@ from frontend.figures.parts import Figure
 from frontend.palette import colours_apart, job_colour_token
 from frontend.views.changes import words
 from frontend.views.pages import figures_response
-from jobs.exceptions import InvalidInputError
+from jobs.exceptions import ControlPlaneError, InvalidInputError, NotFoundError
 from jobs.models import Job
 from jobs.query_values import whole_read
+from jobs.selectors.access import jobs_seen_among
 from jobs.selectors.comparison import (
     COMPARED_LIMIT,
     SERIES_LIMIT,
@@ -84,9 +85,8 @@ def compare(request: HttpRequest) -> HttpResponse:
     """
     try:
         form, jobs = _form(request), _jobs(request)
-    except InvalidInputError as error:
-        context = {"error": words(error), "compared_limit": COMPARED_LIMIT}
-        return render(request, "frontend/compare.html", context, status=400)
+    except (InvalidInputError, NotFoundError) as error:
+        return _refusal(request, error)
     found = jobs_compared(jobs)
     for job, colour in zip(jobs, colours_apart([job.colour for job in jobs]), strict=True):
         job.colour = colour  # as in the charts; never saved
@@ -115,6 +115,19 @@ def compare(request: HttpRequest) -> HttpResponse:
             "series_limit": SERIES_LIMIT,
         },
     )
+
+
+def _refusal(request: HttpRequest, error: ControlPlaneError) -> HttpResponse:
+    """Say what is wrong with the address; the form keeps those of its jobs that are there."""
+    texts = request.GET.getlist("job")[:COMPARED_LIMIT]
+    numbers = [whole_read(text.strip().removeprefix("#")) or 0 for text in texts]
+    seen = jobs_seen_among(request.user, numbers)
+    context = {
+        "error": words(error),
+        "kept": [number for number in dict.fromkeys(numbers) if number in seen],
+        "compared_limit": COMPARED_LIMIT,
+    }
+    return render(request, "frontend/compare.html", context, status=error.status)
 
 
 def _row(request: HttpRequest, found: Comparison, place: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from jobs.models import Job
 from jobs.models.jobs import NUM_COLOURS
 from jobs.selectors.comparison import COMPARED_LIMIT, Series
 from jobs.services.lifecycle.search_rows import metric_values_write
-from tests.frontend.world import SCRIPT_NAME, World
+from tests.frontend.world import SCRIPT_NAME, World, make_job
 
 STYLES = {job_id: JobStyle(job_id, "<b>%{x}", f"--job-{job_id}", job_id) for job_id in range(12)}
 SERIES = Series(3, [10, 20], [320, 640], [60.0, 1200.0], [0.5, 1.0], [0.25, 0.5])
@@ -143,6 +143,13 @@ def test_no_jobs_lead_to_the_list(ada: Client) -> None:
 def test_others_jobs_are_not_there(world: World, ben: Client) -> None:
     for address in ("/jobs/compare/", "/jobs/compare/figures/"):
         assert ben.get(f"{address}?{query(world, 'running')}").status_code == 404
+    own = make_job(world.ben, "own").pk
+    refused = ben.get(f"/jobs/compare/?job={own}&{query(world, 'running')}&job={own}")
+    html, hidden = refused.content.decode(), world.jobs["running"].pk
+    assert refused.status_code == 404
+    assert f"There is no job {hidden}, or it is not yours." in html
+    assert html.count(f'type="hidden" name="job" value="{own}"') == 1
+    assert f'name="job" value="{hidden}"' not in html
 
 
 @pytest.mark.parametrize(
