@@ -44,7 +44,7 @@ from jobs.selectors.forks import checkpoint_choices
 from jobs.selectors.retention import job_code
 from jobs.selectors.usage import accelerator_kinds
 from jobs.services.submission.job_actions import job_submit
-from jobs.services.submission.rows import submission_admit
+from jobs.services.submission.rows import submission_admit, submission_try
 from jobs.services.submission.sweeps import SweepRequest, sweep_submit
 from jobs.services.submission.validation_requests import validation_request
 from jobs.submission import NEWEST, Submission, fingerprint
@@ -74,13 +74,14 @@ def submit(request: HttpRequest) -> HttpResponse:
             return _answer(request, form, copied=copied | {"is_sweep": plan is not None})
         wanted = None if plan is None else sweep_request(submission, plan)
         if wanted is not None and request.POST.get("do") != "measure":
-            submission_admit(person(request), submission)
             if request.POST.get("do") == "check":
+                submission_try(person(request), submission, len(wanted.settings))
                 return _answer(request, form, check=sweep_check(wanted))
+            submission_admit(person(request), submission)
             return _sweep_submitted(request, wanted)
         if request.POST.get("do") == "check":
             preview_count(person(request))
-            submission_admit(person(request), submission)
+            submission_try(person(request), submission)
             return _answer(request, form, check=submission_check(submission, person(request)))
         if request.POST.get("do") == "measure":
             return _measured(request, form, submission)

@@ -267,8 +267,9 @@ def test_scripts_are_told_where_the_job_is(ada: Client, world: World) -> None:
 
 def test_too_many_jobs_of_one_person(ada: Client, world: World, settings: Settings) -> None:
     settings.LIVE_JOBS_LIMIT = 2
-    page = ada.post("/jobs/new/", _values())
-    assert "wait for some or cancel them" in str(page.context["form"].non_field_errors())
+    for do in ("submit", "check"):
+        page = ada.post("/jobs/new/", _values(do=do))
+        assert "wait for some or cancel them" in str(page.context["form"].non_field_errors())
 
 
 YAML = """

@@ -63,7 +63,7 @@ from jobs.selectors.job_filter import JobFilter
 from jobs.selectors.retention import job_code
 from jobs.services.lifecycle.audit import read_audit
 from jobs.services.submission import job_actions
-from jobs.services.submission.rows import job_clone_values, submission_admit
+from jobs.services.submission.rows import job_clone_values, submission_try
 from jobs.services.submission.standing import standing_read
 from jobs.submission import Submission, prediction_values
 
@@ -120,7 +120,7 @@ class JobList(generics.ListAPIView):
         wanted = submission_of(request)
         if flag_param(request, "dry_run"):
             preview_count(person(request))
-            submission_admit(person(request), wanted)
+            submission_try(person(request), wanted)
             return Response(submission_preview(wanted, person(request)))
         now, key = timezone.now(), key_of(request)
         job = job_actions.job_submit(person(request), wanted, now, idempotency_key=key)

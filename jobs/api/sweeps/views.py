@@ -31,7 +31,7 @@ from jobs.api.sweeps.serializers import (
 )
 from jobs.models import Sweep
 from jobs.selectors.access import sweep_visible_to, sweeps_visible_to
-from jobs.services.submission.rows import submission_admit
+from jobs.services.submission.rows import submission_try
 from jobs.services.submission.sweeps import (
     sweep_cancel,
     sweep_limit,
@@ -77,7 +77,7 @@ class SweepList(generics.ListAPIView):
         """Submit a sweep: the fields of a job, and `sweep` with the space (JSON, YAML, form)."""
         wanted = sweep_request_of(request)
         if flag_param(request, "dry_run"):
-            submission_admit(person(request), wanted.submission)
+            submission_try(person(request), wanted.submission, len(wanted.settings))
             return Response(
                 {
                     "num_jobs": len(wanted.settings),

@@ -20,7 +20,6 @@ from jobs.files import stored_with_row
 from jobs.models import IdempotencyKey, Job, Validation
 from jobs.services.lifecycle.artifacts import new_files_undone
 from jobs.services.lifecycle.events import event_add, jobs_event_add, user_actor
-from jobs.services.lifecycle.retention import storage_check
 from jobs.services.lifecycle.search_rows import search_terms_add
 from jobs.services.lifecycle.transitions import job_lock, job_pause_now, status_change
 from jobs.services.scheduling.resizes import job_empty
@@ -32,12 +31,7 @@ from jobs.services.submission.job_changes import (
     jobs_reprioritise,
     not_possible,
 )
-from jobs.services.submission.rows import (
-    job_from,
-    live_jobs_check,
-    project_jobs_check,
-    source_keep,
-)
+from jobs.services.submission.rows import job_from, room_check, source_keep
 from jobs.services.submission.standing import Standing
 from jobs.services.submission.validation_requests import validations_reuse
 from jobs.services.submission.validations import validation_start
@@ -72,9 +66,7 @@ def job_submit(
     job.code.save(submission.code_name, ContentFile(submission.code), save=False)
     try:
         with stored_with_row(job.code), transaction.atomic(), new_files_undone([job]):
-            live_jobs_check(user)
-            project_jobs_check(user, job.project)
-            storage_check(user.pk, len(submission.code))
+            room_check(user, job.project, submission)
             data = {"cloned_from": cloned_from} if cloned_from and not job.fork else {}
             validations = jobs_store([job], user, now, data)
             if idempotency_key:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from django.contrib.auth.models import User
+from django.db import transaction
 
 from controlplane.core.protocol.wire import Task
 from controlplane.core.values.lifecycle import JobStatus
@@ -25,6 +26,7 @@ from jobs.selectors.limits import limits_of, priority_ceiling, tier_ceiling
 from jobs.selectors.secrets import SecretsError, sealed_secrets, secret_values
 from jobs.selectors.usage import accelerator_kinds
 from jobs.services.lifecycle.colours import free_colours
+from jobs.services.lifecycle.retention import storage_check
 from jobs.submission import SUBMISSION_COLUMNS, Submission, prediction_values
 
 MODEL_FILE = "model.keras"
@@ -115,6 +117,17 @@ def submission_admit(user: User, submission: Submission) -> Artifact | None:
     if wrong:
         raise InvalidInputError("The submission is not valid.", fields=wrong)
     return source
+
+
+def submission_try(user: User, submission: Submission, num_jobs: int = 1) -> None:
+    """Check all that is checked when a submission is stored as so many jobs; store nothing.
+
+    Raises:
+        ConflictError, InvalidInputError, TooLargeError: as `submission_admit` and `room_check`.
+    """
+    submission_admit(user, submission)
+    with transaction.atomic():
+        room_check(user, project_find(user, submission), submission, num_jobs)
 
 
 @contextmanager
@@ -254,6 +267,21 @@ def project_find(user: User, submission: Submission) -> Project | None:
                 "project."
             )
     return project
+
+
+def room_check(
+    user: User, project: Project | None, submission: Submission, num_new: int = 1
+) -> None:
+    """Enforce the limits of live jobs and of stored files before `num_new` jobs are stored.
+
+    Raises:
+        ConflictError: the user would have too many live jobs.
+        InvalidInputError: the project would, or it was closed or deleted since it was read.
+        TooLargeError: the user's jobs have left too many files.
+    """
+    live_jobs_check(user, num_new)
+    project_jobs_check(user, project, num_new)
+    storage_check(user.pk, num_new * len(submission.code))
 
 
 def project_jobs_check(user: User, project: Project | None, num_new: int = 1) -> None:

@@ -20,16 +20,10 @@ from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.services.lifecycle.artifacts import new_files_undone
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import user_actor
-from jobs.services.lifecycle.retention import storage_check
 from jobs.services.lifecycle.transitions import jobs_lock
 from jobs.services.submission import job_actions
 from jobs.services.submission.job_changes import jobs_cancel
-from jobs.services.submission.rows import (
-    jobs_from,
-    live_jobs_check,
-    project_find,
-    project_jobs_check,
-)
+from jobs.services.submission.rows import jobs_from, project_find, room_check
 from jobs.submission import Submission, fingerprint, name_start
 from jobs.sweep_space import DEFAULT_MAX_RUNNING, JOBS_LIMIT
 
@@ -87,10 +81,8 @@ def sweep_submit(
     jobs: list[Job] = []
     try:
         with transaction.atomic(), new_files_undone(jobs):
-            live_jobs_check(user, len(submissions))
             project = project_find(user, request.submission)
-            project_jobs_check(user, project, len(submissions))
-            storage_check(user.pk, len(submissions) * len(request.submission.code))
+            room_check(user, project, request.submission, len(submissions))
             sweep = Sweep.objects.create(
                 owner=user,
                 name=request.submission.name,

@@ -62,10 +62,10 @@ def test_a_model_that_is_deleted_while_it_is_submitted(
 ) -> None:
     source = trained(ada)
 
-    def meanwhile(_user: User) -> None:
+    def meanwhile(*_arguments: object) -> None:
         files_delete(source.pk, at(1), actor="user:ada")
 
-    monkeypatch.setattr(job_actions, "live_jobs_check", meanwhile)
+    monkeypatch.setattr(job_actions, "room_check", meanwhile)
     answer = ada_client.post(URL, values(source_job=source.pk))
     assert (answer.status_code, [*answer.json()["errors"]]) == (400, ["source_job"])
     assert Job.objects.count() == 1

@@ -528,8 +528,9 @@ def test_a_dry_run_knows_how_fast_the_same_code_went_before(
 def test_too_many_live_jobs(ada_client: APIClient, settings: Any) -> None:
     settings.LIVE_JOBS_LIMIT = 1
     assert ada_client.post(URL, submission_values()).status_code == 201
-    response = ada_client.post(URL, submission_values())
-    assert (response.status_code, response.json()["code"]) == (409, "too_many_jobs")
+    for query in ("", "?dry_run=1"):
+        response = ada_client.post(URL + query, submission_values())
+        assert (response.status_code, response.json()["code"]) == (409, "too_many_jobs")
     Job.objects.get()
     assert Job.objects.filter(status=JobStatus.VALIDATING).count() == 1
 

@@ -153,12 +153,13 @@ def test_a_wrong_field_of_the_job_is_named_as_ever(ada: User, client_of: Clients
 def test_the_limit_of_live_jobs_counts_all_of_them(ada: User, client_of: Clients) -> None:
     UserLimits.objects.create(user=ada, live_jobs_limit=6)
     job_make(ada)
-    answer = client_of(ada).post(URL, body(), format="json")
-    assert (answer.status_code, answer.json()["code"]) == (409, "too_many_jobs")
-    assert answer.json()["detail"] == (
-        "You have 1 job that has not ended; wait for some or cancel them. These would be 6 more, "
-        "and 6 are allowed."
-    )
+    for query in ("", "?dry_run=1"):
+        answer = client_of(ada).post(URL + query, body(), format="json")
+        assert (answer.status_code, answer.json()["code"]) == (409, "too_many_jobs")
+        assert answer.json()["detail"] == (
+            "You have 1 job that has not ended; wait for some or cancel them. These would be 6 "
+            "more, and 6 are allowed."
+        )
     assert (Job.objects.count(), Sweep.objects.count()) == (1, 0)
 
 
