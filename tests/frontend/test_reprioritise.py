@@ -7,7 +7,7 @@ import re
 from django.test import Client
 
 from jobs.models import Allocation, Event, Job
-from tests.frontend.world import World
+from tests.frontend.world import World, make_job
 
 
 def shown(page: bytes) -> str:
@@ -73,10 +73,13 @@ def test_what_is_refused_is_said_and_nothing_is_shown(world: World, ada: Client)
         text = done.content.decode()
         assert f'name="priority" value="{form.get("priority", "")}"' in text
         assert "<b>" not in text
-    theirs = Job.objects.exclude(owner=job.owner).first()
-    if theirs is not None:
-        address = f"/jobs/{theirs.pk}/priority/"
-        assert ada.post(address, {"tier": "idle", "preview": "1"}).status_code == 404
+    theirs = make_job(world.ben, "theirs")
+    address = f"/jobs/{theirs.pk}/priority/"
+    assert ada.post(address, {"tier": "idle", "preview": "1"}).status_code == 404
+    form = {"do": "preview", "priority": "5", "job": [job.pk, theirs.pk]}
+    assert f"Job {theirs.pk}: There is no such job" in shown(
+        ada.post("/jobs/actions/", form, follow=True).content
+    )
 
 
 def test_members_choose_among_their_tiers(world: World, ada: Client, admin: Client) -> None:

@@ -25,9 +25,9 @@ from jobs.api.jobs.submission_fields import (
 )
 from jobs.api.requests import body, person
 from jobs.api.throttles import preview_count
-from jobs.exceptions import InvalidInputError, NotFoundError
+from jobs.exceptions import InvalidInputError
 from jobs.query_values import WHOLE_LIMIT
-from jobs.selectors.access import jobs_changeable_by, jobs_visible_to
+from jobs.selectors.access import jobs_visible_to
 from jobs.selectors.policy_preview import STARTS_LIMIT, reprioritise_preview
 from jobs.services.scheduling.policy import cluster_setting
 from jobs.services.submission.many_jobs import (
@@ -36,6 +36,7 @@ from jobs.services.submission.many_jobs import (
     JobsAction,
     PriorityChange,
     jobs_act,
+    jobs_change_check,
     undo_of,
 )
 from jobs.services.submission.standing import Standing, standing_read
@@ -194,7 +195,7 @@ def action_preview(user: Any, data: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         InvalidInputError: the request is not valid, or of another action.
-        NotFoundError: one of the jobs is not there for this user.
+        ForbiddenError, NotFoundError: the user may not change one of the jobs, or see it.
         ThrottledError: the user asks too often.
     """
     values = checked(JobsActionSerializer, data)
@@ -203,8 +204,7 @@ def action_preview(user: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     given = {job_id: change.given for job_id, change in _changes(values).items()}
     for standing in {*given.values()}:
         standing_read(user, asdict(standing))
-    if jobs_changeable_by(user).filter(pk__in=given).count() < len(given):
-        raise NotFoundError("There is no such job, or it is not yours.")
+    jobs_change_check(user, given.keys())
     preview_count(user)
     preview = reprioritise_preview(
         {job_id: one.priority for job_id, one in given.items() if one.priority is not None},

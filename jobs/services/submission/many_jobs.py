@@ -128,6 +128,16 @@ def jobs_act(
     return outcomes
 
 
+def jobs_change_check(user: User, job_ids: Collection[int]) -> None:
+    """Refuse a request with jobs that a user may not change.
+
+    Raises:
+        ControlPlaneError: the first refusal, with the texts of all.
+    """
+    refused = _not_theirs(user, job_ids)
+    _refusals_raise([ActionOutcome(job_id, refused[job_id]) for job_id in sorted(refused)])
+
+
 def _not_theirs(user: User, job_ids: Collection[int]) -> Refusals:
     visible, changeable = (
         set(jobs.filter(pk__in=job_ids).values_list("pk", flat=True))
