@@ -307,7 +307,8 @@ def _lineage(request: HttpRequest, job: Job) -> dict[str, Any]:
         "has_family": len(family) > 1,
         "seen_sources": seen_sources,
         "sees_sweep": access.is_admin(request.user) or job.owner_id == request.user.pk,
-        "sees_project": access.projects_visible_to(request.user).filter(pk=job.project_id).exists(),
+        "sees_project": job.project_id is not None
+        and access.projects_visible_to(request.user).filter(pk=job.project_id).exists(),
         "lineage_query": urlencode({"job": family[:COMPARED_LIMIT]}, doseq=True),
         "checkpoints": has_state,
         "actions": _actions(job, has_state, access.is_changeable(request.user, job)),
