@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import IO, Any
@@ -20,6 +22,8 @@ SUBMISSION_LIMIT_BYTES = 2 * 1024**2
 YAML_LIMIT_BYTES = 64 * 1024
 #: Levels of a YAML document: those of `settings` and some around them.
 YAML_DEPTH_LIMIT = 40
+#: Escapes of JSON for one character beyond U+FFFF, which YAML does not know.
+_PAIR = re.compile(rb"(?i)(?<!\\)((?:\\\\)*)\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})")
 #: Errors of PyYAML's constructors for tags with odd content, such as `!!timestamp foo`.
 _YAML_ERRORS = (
     yaml.YAMLError,
@@ -88,6 +92,8 @@ def yaml_read(text: bytes) -> Any:
     """
     if len(text) > YAML_LIMIT_BYTES:
         raise ParseError(f"At most {YAML_LIMIT_BYTES} bytes of YAML.")
+    if text.lstrip().startswith(b"{"):
+        text = _PAIR.sub(_paired, text)
     try:
         _events_check(text)
         return yaml.load(text, Loader=PlainLoader)  # noqa: S506  a safe loader
@@ -95,9 +101,20 @@ def yaml_read(text: bytes) -> Any:
         raise ParseError(f"This is no YAML: {error}") from None
 
 
-def yaml_write(values: Mapping[str, Any]) -> str:
-    """Write plain values as the YAML that `yaml_read` reads as the same values."""
-    text: str = yaml.dump(dict(values), Dumper=PlainDumper, sort_keys=False, allow_unicode=True)
+def _paired(found: re.Match[bytes]) -> bytes:
+    return found[1] + bytes.fromhex((found[2] + found[3]).decode()).decode("utf-16-be").encode()
+
+
+def yaml_write(values: Mapping[str, Any], *, is_inline: bool = False) -> str:
+    """Write plain values as the YAML that `yaml_read` reads as the same values.
+
+    Args:
+        is_inline: each list or object of scalars stands on one line.
+    """
+    style: dict[str, Any] = {"default_flow_style": None, "width": math.inf} if is_inline else {}
+    text: str = yaml.dump(
+        dict(values), Dumper=PlainDumper, sort_keys=False, allow_unicode=True, **style
+    )
     return text
 
 

@@ -539,13 +539,14 @@ def test_too_many_live_jobs(ada_client: APIClient, settings: Any) -> None:
 def test_what_a_job_does_when_it_is_not_finite_is_a_field_like_any(
     ada_client: APIClient, kind: str
 ) -> None:
-    values = submission_values(on_nonfinite="continue")
-    # JSON is YAML as well.
+    # JSON is YAML as well, also with escapes of characters beyond U+FFFF.
+    values = submission_values(on_nonfinite="continue", name="🚀 \\ud83d\\ude00")
     response = ada_client.post(URL, json.dumps(values), content_type=kind)
     assert response.status_code == 201, response.data
     job = Job.objects.get()
     read = ada_client.get(f"{URL}{job.pk}/").data
     assert (read["on_nonfinite"], read["nonfinite"], read["warning"]) == ("continue", {}, "")
+    assert read["name"] == values["name"]
     clone = ada_client.post(f"{URL}{job.pk}/clone/", {"name": "again"})
     assert clone.data["on_nonfinite"] == "continue"
     changed = ada_client.post(f"{URL}{job.pk}/clone/", {"on_nonfinite": "stop"})
