@@ -368,7 +368,7 @@ def values_shown(values: Mapping[str, Any]) -> dict[str, Any]:
     shown = dict(values)
     for name in JSON_FIELDS:
         if isinstance(shown.get(name), dict):
-            shown[name] = json.dumps(shown[name], indent=2)
+            shown[name] = json.dumps(shown[name], indent=2, ensure_ascii=False)
     if isinstance(kinds := shown.get("accepted_kinds"), str):
         shown["accepted_kinds"] = [kind.strip() for kind in kinds.split(",") if kind.strip()]
     for name in ("secrets", "tags"):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from django import forms
 from rest_framework.exceptions import ParseError
 
-from jobs.api.parsers import yaml_read
+from jobs.api.parsers import yaml_read, yaml_write
 from jobs.api.sweeps.serializers import sweep_plan
 from jobs.exceptions import InvalidInputError
 from jobs.models import Sweep
@@ -79,10 +78,9 @@ class SweepForm(forms.Form):
 
 def sweep_values(sweep: Sweep) -> dict[str, Any]:
     """Return the form's values of a sweep like another one."""
-    lines = (f"{json.dumps(name)}: {json.dumps(values)}" for name, values in sweep.space.items())
     return {
         "name": sweep.name,
-        "sweep_space": "\n".join(lines),
+        "sweep_space": yaml_write(sweep.space, is_inline=True).rstrip(),
         "sweep_num_draws": sweep.num_draws or "",
         "sweep_seed": sweep.seed,
         "sweep_max_running": sweep.max_running,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from jobs.api.parsers import yaml_read
 from jobs.models import Job, JobMetric, Sweep
 from jobs.selectors.sweeps import sweep_table
 from tests.frontend.world import World, make_sweep
@@ -153,11 +154,14 @@ def test_somebody_elses_sweep_is_not_there(world: World, ben: Client) -> None:
 
 
 def test_a_sweep_is_made_again_from_the_form(world: World, ada: Client) -> None:
-    sweep = make_sweep(world.ada, [0.5], space={"units": [8, 16]}, num_draws=2, seed=5)
+    space = {"units": [8, 16], "وسم": ["😀", "x\x7f"], "rate": {"low": 1e-5, "high": 1, "num": 3}}
+    sweep = make_sweep(world.ada, [0.5], space=space, num_draws=2, seed=5)
     job = sweep.jobs.get()
-    page = ada.get(f"/jobs/new/?from={job.pk}&sweep={sweep.pk}").content.decode()
-    assert "&quot;units&quot;: [8, 16]" in page
-    assert 'name="sweep_seed" value="5"' in page
+    response = ada.get(f"/jobs/new/?from={job.pk}&sweep={sweep.pk}")
+    text = response.context["form"]["sweep_space"].value()
+    assert text.splitlines()[:2] == ["units: [8, 16]", 'وسم: [😀, "x\\x7F"]']
+    assert yaml_read(text.encode()) == space
+    assert 'name="sweep_seed" value="5"' in response.content.decode()
 
 
 def test_large_sweeps_have_pages_and_few_queries(
