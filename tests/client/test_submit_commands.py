@@ -143,11 +143,11 @@ def test_errors_of_a_submission_name_the_field(
 def test_a_sweep(site: Site, logged_in: Shell, code: Path, tmp_path: Path) -> None:
     spec = tmp_path / "sweep.yaml"
     spec.write_text(
-        SPEC + "sweep:\n  max_running: 2\n  space: {units: [8, 16, 32], deep: [true]}\n"
+        SPEC + "sweep:\n  max_running: 2\n  space: {units: [8, 16, 32], word: [كلمة]}\n"
     )
     ended = logged_in("sweep", spec, "--code", code, "--dry-run")
     assert (ended.code, ended.out.splitlines()[:2]) == (
-        0, ["3 jobs, 2 at once:", "  deep=true, units=8"],
+        0, ["3 jobs, 2 at once:", '  units=8, word="كلمة"'],
     )  # fmt: skip
     assert not Job.objects.exists()
     made = json.loads(logged_in("sweep", spec, "--code", code, "--json").out)

@@ -71,7 +71,7 @@ def plain(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(plain(item) for item in value)
     if isinstance(value, Mapping):
-        value = json.dumps(value)
+        value = json.dumps(value, ensure_ascii=False)
     return log_text(str(value))
 
 

@@ -141,10 +141,14 @@ def _show(sweep: Sweep) -> None:
             ("at once", sweep["max_running"]),
             ("paused", "yes" if sweep["is_paused"] else None),
             ("draws", sweep["num_draws"]),
-            *((name, json.dumps(values)) for name, values in sweep["space"].items()),
+            *((name, _text(values)) for name, values in sweep["space"].items()),
             ("submitted", when(sweep["submitted_at"])),
         ]
     )
+
+
+def _text(value: Any) -> str:
+    return screen.log_text(json.dumps(value, ensure_ascii=False))
 
 
 def _jobs_text(num_jobs: int, max_running: int) -> str:
@@ -154,7 +158,7 @@ def _jobs_text(num_jobs: int, max_running: int) -> str:
 def _preview(preview: SweepPreview) -> None:
     click.echo(f"{_jobs_text(preview['num_jobs'], preview['max_running'])}:")
     for drawn in preview["settings"][:_SHOWN_DRAWS]:
-        click.echo("  " + ", ".join(f"{name}={json.dumps(v)}" for name, v in drawn.items()))
+        click.echo("  " + ", ".join(f"{name}={_text(value)}" for name, value in drawn.items()))
     if preview["num_jobs"] > _SHOWN_DRAWS:
         click.echo(f"  and {preview['num_jobs'] - _SHOWN_DRAWS} more")
 
