@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -24,7 +24,7 @@ from frontend.views.changes import person, words
 from frontend.views.reprioritise import reprioritise_confirm
 from jobs.exceptions import ControlPlaneError
 from jobs.job_templates import JOB_TEMPLATES
-from jobs.models import Job, SavedFilter
+from jobs.models import Job, Project, SavedFilter
 from jobs.query_values import whole_read
 from jobs.selectors import access, limits
 from jobs.selectors.comparison import COMPARED_LIMIT
@@ -101,7 +101,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
         "ceiling": own_limits.priority_ceiling,
         "tiers": [tier for tier in TIERS if tier.rank >= own_limits.tier_ceiling.rank],
         "all_tiers": TIERS,
-        "projects": projects,
+        "projects": with_chosen(projects, given.get("project")),
         "shows_owners": bool(projects) or access.is_admin(request.user),
         "lowest_priority": PRIORITY_RANGE[0],
         "compared_limit": COMPARED_LIMIT,
@@ -130,6 +130,12 @@ def saved_filter(request: HttpRequest) -> HttpResponse:
         if name:
             query = f"{query}&{urlencode({_TYPED_NAME: name[:200]})}"
     return redirect(f"{reverse('jobs')}?{query}".rstrip("?"))
+
+
+def with_chosen(projects: Iterable[Project], chosen: str | None) -> list[str]:
+    """Return the names that a filter offers, with the chosen one: its user may have left it."""
+    names = [project.name for project in projects]
+    return [*names, chosen] if chosen and chosen not in names else names
 
 
 def _row(job: Job, page: JobPage) -> tuple[Job, Any, float | None]:

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from frontend.views.admin import admin_or_404
 from frontend.views.changes import person, words
+from frontend.views.job_list import with_chosen
 from jobs import nudges
 from jobs.api.bodies import checked
 from jobs.api.projects.serializers import (
@@ -205,7 +206,7 @@ def _usage_page(
     context: dict[str, Any] = {
         "groupings": [one.value for one in UsageBy],
         "query": query,
-        "projects": access.projects_visible_to(request.user),
+        "projects": with_chosen(access.projects_visible_to(request.user), query.get("project")),
         "currency": settings.CURRENCY,
         "prices": _price_rows(known if typed is None else typed),
         "prices_version": prices_version(known),

@@ -197,6 +197,8 @@ def test_a_job_links_to_no_sweep_or_project_of_others(
     of_owner, of_member = (page(client, f"/jobs/{job.pk}/") for client in (ada, ben))
     assert (sweep in of_owner, project in of_owner) == (True, False)
     assert (sweep in of_member, project in of_member) == (False, True)
+    for address in ("/jobs/", "/usage/"):  # its filter stays in sight
+        assert "<option selected>vision</option>" in page(ada, f"{address}?project=vision")
     assert f"Part of sweep {job.sweep_id}." in of_member
 
 
