@@ -44,7 +44,9 @@ def files_delete(job_id: int, now: datetime.datetime, *, actor: str, why: str = 
             raise ConflictError(text, code="wrong_status")
         user = job.used_by.filter(status__in=LIVE_JOB_STATUSES).first()
         if user is not None:
-            raise ConflictError(f"Job {user.pk} predicts with its model.", code="in_use")
+            # Its owner's; an operator of the project may not see it.
+            name = f"Job {user.pk}" if actor == user_actor(job.owner) else "A live job of its owner"
+            raise ConflictError(f"{name} predicts with its model.", code="in_use")
         files: list[FieldFile] = [job.code, *(row.file for row in job.artifacts.all())]
         Artifact.objects.filter(job=job).delete()
         LogChunk.objects.filter(job=job).delete()

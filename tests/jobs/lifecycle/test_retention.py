@@ -18,11 +18,13 @@ from rest_framework.test import APIClient
 from controlplane.core.protocol import wire
 from controlplane.core.values.lifecycle import JobStatus
 from jobs import tasks
+from jobs.exceptions import ConflictError
 from jobs.models import Allocation, Artifact, ExamplePreview, Job, LogChunk
 from jobs.selectors.retention import stored_bytes
 from jobs.services.lifecycle import retention
 from jobs.services.lifecycle.artifacts import artifact_store
-from jobs.services.lifecycle.retention import files_expire
+from jobs.services.lifecycle.events import user_actor
+from jobs.services.lifecycle.retention import files_delete, files_expire
 from jobs.services.reports.log_chunks import log_chunks_store
 from tests.jobs.world import World
 from tests.support.builders import CODE, job_make, node_make, submission_values
@@ -89,7 +91,7 @@ def test_the_task_deletes_a_bounded_portion(
 
 
 def test_a_model_in_use_and_files_of_living_trainers_are_kept(
-    ada: User, settings: Any, client_of: Clients
+    ada: User, bob: User, settings: Any, client_of: Clients
 ) -> None:
     settings.RETENTION_DAYS = 1
     source, files = ended_job(ada, 2)
@@ -105,6 +107,9 @@ def test_a_model_in_use_and_files_of_living_trainers_are_kept(
     for job, code in ((source, "in_use"), (leaving, "wrong_status"), (reader, "wrong_status")):
         refused = client_of(ada).delete(f"/api/v1/jobs/{job.pk}/files/")
         assert (refused.status_code, refused.json()["code"]) == (409, code)
+    for actor, name in ((ada, f"Job {reader.pk}"), (bob, "A live job of its owner")):
+        with pytest.raises(ConflictError, match=f"^{name} predicts"):
+            files_delete(source.pk, timezone.now(), actor=user_actor(actor))
     assert all(map(default_storage.exists, files))
     Job.objects.filter(pk=reader.pk).update(status="cancelled", ended_at=timezone.now())
     Allocation.objects.filter(pk=held.pk).update(released_at=timezone.now())
