@@ -77,7 +77,7 @@ def run(settings: AgentSettings) -> int:
     except StateDirectoryBusyError as error:
         return _refused(error, EXIT_BUSY)
     except (ValueError, OSError) as error:
-        return _refused(error, EXIT_USAGE)
+        return _refused(_with_fix(error, settings), EXIT_USAGE)
     try:
         names = ", ".join(f"{item.index}: {item.kind} ({item.name})" for item in accelerators)
         log.info("offering %s at %s", names, host)
@@ -86,7 +86,11 @@ def run(settings: AgentSettings) -> int:
         if warning := port_range_warning(settings.first_port, settings.last_port):
             log.warning("%s", warning)
         with _stop_signal() as stop:
-            return _drive(Agent(settings, state, accelerators, host), settings, stop)
+            try:
+                agent = Agent(settings, state, accelerators, host)
+            except OSError as error:
+                return _refused(_with_fix(error, settings), EXIT_USAGE)
+            return _drive(agent, settings, stop)
     except ConnectionSettingsError as error:
         return _refused(error, EXIT_USAGE)
     finally:
@@ -94,14 +98,24 @@ def run(settings: AgentSettings) -> int:
 
 
 def local_address(server: str) -> str:
-    """Return this machine's local address on the route to `server`; no packet is sent."""
+    """Return this machine's local address on the route to `server`; no packet is sent.
+
+    Raises:
+        ValueError: there is no route, or the name has no address.
+    """
     parts = urlsplit(server)
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_DGRAM)
-    family, kind, protocol, _, address = found[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.connect(address)
-        return str(probe.getsockname()[0])
+    try:
+        found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise ValueError(
+            f"no way to {server} is found: {error}; correct --server or this machine's network, or "
+            "give this machine's address with --host"
+        ) from error
 
 
 def _drive(agent: Agent, settings: AgentSettings, stop: StopSignal) -> int:
@@ -155,6 +169,16 @@ def _round(agent: Agent) -> bool:
         log.exception("this round failed, trying again in %g s", FAILED_ROUND_S)
         time.sleep(FAILED_ROUND_S)
         return False
+
+
+def _with_fix(error: Exception, settings: AgentSettings) -> str:
+    """Return the text of an error, with the fix if the system's own text is all it has."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return str(error)
+    return (
+        f"{error}; see whether {settings.state_dir} can be read and written, and its disk is "
+        "neither full nor broken, or give another --state-dir"
+    )
 
 
 @contextmanager

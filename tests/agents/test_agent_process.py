@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -131,3 +133,29 @@ def test_wrong_options_are_named(
     assert main() == 2
     assert words in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "words"),
+    [
+        ("socket.getaddrinfo", socket.gaierror(-2, "Name or service"), "correct --server"),
+        ("agents.__main__.StateDirectory", PermissionError(13, "Denied", "/x"), "--state-dir"),
+        ("agents.__main__.Agent", OSError(5, "Input/output error"), "--state-dir"),
+    ],
+)
+def test_an_error_of_the_system_at_the_start_is_told_with_the_fix(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+    error: OSError,
+    words: str,
+) -> None:
+    options = ["--server", "http://127.0.0.1:9", "--node", "a", "--state-dir", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["agents", *options, "--emulate", "1"])
+    monkeypatch.setattr("agents.__main__.subreaper_set", lambda: None)
+    monkeypatch.setattr(place, Mock(side_effect=error))
+    assert main() == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert str(error) in told
+    assert words in told
