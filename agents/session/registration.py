@@ -78,8 +78,12 @@ class Registration:
             answered = self._client.hello(self._hello())
         if answered != reply:
             # Stored before it is used: its first use ends the old token.
-            self._state.keep_credentials(self._settings.server, answered)
-            self._client.authorise(answered.agent_token)
+            try:
+                self._state.keep_credentials(self._settings.server, answered)
+            except OSError as error:
+                log.warning("the control plane's answer cannot be stored, going on: %s", error)
+            else:
+                self._client.authorise(answered.agent_token)
         return answered
 
     def _enrol(self) -> EnrolReply:

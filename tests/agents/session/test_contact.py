@@ -9,14 +9,17 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from agents.session.client import ConnectionSettingsError, ControlPlaneClient
 from agents.session.contact import EXIT_REFUSED, EXIT_REMOVED
 from agents.session.outbox import MAX_ITEMS
+from agents.session.registration import Registration
+from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory, StateDirectoryBusyError
-from controlplane.core.protocol.wire import ReportKind
+from controlplane.core.protocol.wire import EnrolReply, ReportKind
 from tests.agents.builders import membership, wanted_trainer
 from tests.agents.conftest import DrivenAgent, trainers_below
 from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane
@@ -125,6 +128,26 @@ def test_a_new_token_of_a_hello_is_kept_and_used(
     plane.token = "the-next-one"
     driven.until(lambda: plane.batches)
     assert "the-next-one" in (state_dir / "credentials.json").read_text()
+
+
+def test_a_new_token_that_cannot_be_stored_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its use would end the old one, and with it the node at the agent's next start."""
+    settings = AgentSettings(server="http://127.0.0.1:9", node="a", state_dir=tmp_path)
+    old = EnrolReply(node_id=7, agent_token="old", heartbeat_s=0.3, lease_s=0.4)
+    new = dataclasses.replace(old, agent_token="new", lease_s=0.5)
+    state = StateDirectory(tmp_path)
+    state.keep_credentials(settings.server, old)
+    client = Mock(hello=Mock(return_value=new))
+    registration = Registration(settings, state, client, "127.0.0.1", ())
+    full = Mock(side_effect=OSError(28, "No space left on device"))
+    monkeypatch.setattr("agents.state_directory.write_atomically", full)
+    assert registration.register() == new
+    monkeypatch.undo()
+    assert registration.register() == new
+    assert [call.args for call in client.authorise.mock_calls] == [("old",), ("old",), ("new",)]
+    state.close()
 
 
 def test_a_removed_node_stops(plane: ControlPlane, drive: Drive) -> None:
