@@ -9,9 +9,11 @@ outlives the agent, whose trainers do so too. Connections that exist are not cut
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -30,6 +32,8 @@ Caller = tuple[int, Address]
 #: Time limits of nft: for the check at the agent's start, and for changes, for which the agent's
 #: loop waits (see `watchdog.STUCK_S`).
 _CHECK_LIMIT_S, _CHANGE_LIMIT_S = 10.0, 3.0
+#: Time without changes after one that has not ended, so that heartbeats go on meanwhile.
+PAUSE_S = 6.0
 #: Longest wait for the address of a name, which a resolver may seek for half a minute, and names
 #: that are sought at a time.
 LOOKUP_S, LOOKUPS_LIMIT = 1.0, 64
@@ -37,6 +41,10 @@ LOOKUP_S, LOOKUPS_LIMIT = 1.0, 64
 
 class FirewallError(OSError):
     """The rules cannot be set; the message is that of nft."""
+
+
+class _FirewallTimeoutError(FirewallError):
+    """The program nft did not end."""
 
 
 class Firewall:
@@ -58,6 +66,12 @@ class Firewall:
         self._names: dict[str, frozenset[Address]] = {}
         self._background = Background(LOOKUPS_LIMIT, lambda: None)
         self._lookups: dict[str, Future[frozenset[Address]]] = {}  # that take long
+        self._paused_until = -math.inf
+
+    @property
+    def is_paused(self) -> bool:
+        """True for a time after a change that has not ended; others fail at once meanwhile."""
+        return time.monotonic() < self._paused_until
 
     @classmethod
     def find(cls, settings: AgentSettings) -> Firewall | None:
@@ -121,7 +135,7 @@ class Firewall:
         if self._known.get(uid) == (peers, callers):
             return
         wanted = {**self._known, uid: (peers, callers)}
-        _nft(self._rules(wanted))
+        self._change(self._rules(wanted))
         self._known = wanted
 
     def forget(self, uid: int) -> None:
@@ -132,9 +146,18 @@ class Firewall:
         self._known.pop(uid, None)
         if not self._known:
             try:
-                _nft(f"{self._table}\ndelete {self._table}\n")
+                self._change(f"{self._table}\ndelete {self._table}\n")
             except FirewallError as error:
                 log.warning("the %s stays: %s", self._table, error)
+
+    def _change(self, rules: str) -> None:
+        if self.is_paused:
+            raise FirewallError("nft does not end, and is tried again in some seconds")
+        try:
+            _nft(rules)
+        except _FirewallTimeoutError:
+            self._paused_until = time.monotonic() + PAUSE_S
+            raise
 
     def _addresses(self, host: str) -> frozenset[Address]:
         """Return the addresses of a host, all that its name has had so far.
@@ -228,7 +251,9 @@ def _nft(rules: str, *options: str) -> None:
             timeout=_CHECK_LIMIT_S if options else _CHANGE_LIMIT_S,
             check=False,
         )
-    except (OSError, subprocess.SubprocessError) as error:
+    except subprocess.TimeoutExpired as error:
+        raise _FirewallTimeoutError(f"nft did not end within {error.timeout:g} s") from error
+    except OSError as error:
         raise FirewallError(str(error)) from error
     if done.returncode:
         raise FirewallError(done.stderr.strip()[-500:] or f"nft ended with {done.returncode}")

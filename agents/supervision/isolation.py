@@ -162,6 +162,11 @@ class Isolation:
         """True if a firewall keeps strangers from the ports of trainers."""
         return self._firewall is not None
 
+    @property
+    def is_paused(self) -> bool:
+        """True while no user can be given, because the firewall's rules cannot be changed now."""
+        return self._firewall is not None and self._firewall.is_paused
+
     def reach(self, run_dir: Path, orders: TrainerOrders) -> None:
         """Let a trainer and the others of its membership reach each other.
 

@@ -385,8 +385,9 @@ class TrainerHandle:
 
     def _can_start(self, wanted: WantedTrainer) -> bool:
         limits = self._accelerator_environment(wanted)
-        is_waiting = self._around.fork_servers.is_warming(limits)
-        return not is_waiting and self.directory.path not in self._around.isolation.leaving
+        isolation = self._around.isolation
+        is_waiting = self._around.fork_servers.is_warming(limits) or isolation.is_paused
+        return not is_waiting and self.directory.path not in isolation.leaving
 
     def _start(self, now: float, wanted: WantedTrainer) -> None:
         self._write_orders(wanted)

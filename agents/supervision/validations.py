@@ -124,6 +124,7 @@ class ValidationAttempt:
         elif (
             self._fetch.done()
             and not self._around.fork_servers.is_warming(VALIDATION_ENVIRONMENT)
+            and not self._around.isolation.is_paused
             and self.path not in self._around.isolation.leaving
         ):
             self._start(now, self._fetch.exception())

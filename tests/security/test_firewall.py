@@ -9,8 +9,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import wait
 from ipaddress import ip_address
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,8 +67,15 @@ def test_rules_that_are_not_set_are_tried_again(monkeypatch: pytest.MonkeyPatch)
     with monkeypatch.context() as patched:
         patched.setattr(firewall.shutil, "which", lambda *_, **__: "/usr/sbin/nft")
         patched.setattr(firewall.subprocess, "run", hang)
-        with pytest.raises(FirewallError, match="timed out"):
+        with pytest.raises(FirewallError, match="did not end within 3 s"):
             wall.follow(JOB, peers)
+        assert wall.is_paused
+        patched.setattr(firewall.subprocess, "run", None)  # not run again for a time
+        with pytest.raises(FirewallError, match="tried again in some seconds"):
+            wall.follow(JOB + 1, peers)
+    later = time.monotonic() + firewall.PAUSE_S
+    monkeypatch.setattr(firewall, "time", SimpleNamespace(monotonic=lambda: later))
+    assert not wall.is_paused
     calls: list[str] = []
     monkeypatch.setattr(firewall, "_nft", lambda rules, *_: calls.append(rules))
     for _ in range(2):

@@ -17,6 +17,7 @@ import pytest
 
 from agents.supervision import oom_kills, run_directory, trainer_handle
 from agents.supervision.cache import FileCache
+from agents.supervision.isolation import Isolation
 from agents.supervision.run_directory import AGENT_SEQUENCE, RunDirectory
 from agents.supervision.trainer_handle import Stage
 from controlplane.core.protocol.fork import Adoption
@@ -55,10 +56,17 @@ def test_agent_token_is_for_the_owner_alone(
 
 
 def test_starts_a_trainer_that_waits_for_go(
-    plane: ControlPlane, drive: Drive, state_dir: Path
+    plane: ControlPlane, drive: Drive, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driven = drive()
+    monkeypatch.setattr(Isolation, "is_paused", True)  # a firewall that does not answer
     plane.want(wanted_trainer(plane, slot=1, go=False))
+    driven.until(lambda: (state_dir / "trainers" / "1-1" / "code" / "job.py").exists())
+    rounds = iter(range(5))
+    driven.until(lambda: next(rounds) == 4)
+    assert not trainers_below(state_dir)
+    assert not plane.kinds(1, 1)
+    monkeypatch.setattr(Isolation, "is_paused", False)
     driven.until(lambda: ReportKind.READY in plane.kinds(1, 1))
     driven.until(lambda: plane.owned() and plane.owned()[0].pid)
 

@@ -31,10 +31,17 @@ def results(plane: ControlPlane) -> list[ValidationReport]:
 
 
 def test_what_the_process_found_is_passed_on_once(
-    plane: ControlPlane, drive: Drive, state_dir: Path
+    plane: ControlPlane, drive: Drive, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driven = drive()
+    monkeypatch.setattr(Isolation, "is_paused", True)  # a firewall that does not answer
     plane.want(validations=[wanted_validation(plane, play="fine")])
+    driven.until(lambda: (state_dir / "validations" / "1-1" / "orders.json").exists())
+    rounds = iter(range(5))
+    driven.until(lambda: next(rounds) == 4)
+    assert not trainers_below(state_dir)
+    assert not results(plane)
+    monkeypatch.setattr(Isolation, "is_paused", False)
     driven.until(lambda: results(plane))
     sent = len(plane.batches)
     driven.until(lambda: len(plane.batches) > sent + 2)
