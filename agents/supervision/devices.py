@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,12 @@ from controlplane.core.protocol.wire import AcceleratorInfo
 
 log = logging.getLogger("agents")
 
+#: Time after which it is told that NVML, whose calls have no time limit, does not answer.
+SLOW_S = 15.0
+_SLOW = (
+    "NVML has not answered yet, and the agent waits for it; see whether nvidia-smi answers and "
+    "what the kernel says of the driver (dmesg), or start the agent with --gpus none"
+)
 #: Words of a product name that do not distinguish kinds.
 _VENDOR_WORDS = re.compile(r"\b(nvidia|tesla|graphics device)\b")
 
@@ -27,7 +34,13 @@ def accelerators_found(settings: AgentSettings, nvml: Any = pynvml) -> tuple[Acc
     Raises:
         ValueError: there is none, or `settings.gpus` names a missing GPU.
     """
-    gpus, lost = ((), set[int]()) if settings.gpus == "none" else _gpus_found(settings.gpus, nvml)
+    slow = threading.Timer(SLOW_S, log.warning, [_SLOW])
+    slow.daemon = True
+    slow.start()
+    try:
+        gpus, lost = _gpus_found(settings.gpus, nvml) if settings.gpus != "none" else ((), set())
+    finally:
+        slow.cancel()
     first_free = max({gpu.index for gpu in gpus} | lost, default=-1) + 1
     found = (*gpus, *_emulated(settings, first_index=first_free))
     if not found:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from queue import Queue
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from agents.settings import AgentSettings, settings_from
+from agents.supervision import devices
 from agents.supervision.devices import accelerator_environment, accelerators_found, kind_of
 from agents.supervision.processes import trainer_environment
 from agents.supervision.trainer_handle import Stage, TrainerHandle
@@ -190,3 +192,15 @@ def test_settings_from_variables_and_a_token_file(tmp_path: Path) -> None:
     assert settings_from(["--no-peer-filter"], variables).peer_filter is False
     with pytest.raises(ValueError, match="--peer-filter must be 0 or 1"):
         settings_from([], variables | {"VIRTUALFLOW_PEER_FILTER": "no"})
+
+
+def test_a_driver_that_does_not_answer_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: Queue[str] = Queue()
+    monkeypatch.setattr(devices, "SLOW_S", 0.001)
+    monkeypatch.setattr(devices.log, "warning", told.put)
+    nvml = fake_nvml(MIXED)
+    nvml.nvmlInit = lambda: told.put(told.get(timeout=10))
+    accelerators_found(settings(tmp_path, gpus="all"), nvml)
+    assert "nvidia-smi" in told.get(timeout=10)
