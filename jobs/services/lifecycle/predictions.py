@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery.exceptions import SoftTimeLimitExceeded
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q
 
 from controlplane.core.protocol.prediction_parts import (
     RESULT_FILE,
@@ -46,12 +46,18 @@ def membership_resume(job: Job, membership: Membership) -> Membership:
     """Set where predictions resume, if no member has a state that contains it."""
     if job.task != Task.PREDICT or membership.source_slot is not None or not membership.members:
         return membership
-    return dataclasses.replace(membership, resume_at=examples_safe(parts_stored(job)))
+    return dataclasses.replace(membership, resume_at=_examples_stored(job))
 
 
 def predictions_are_whole(job: Job, finished: Mapping[str, Any]) -> bool:
     """Return whether stored parts hold a prediction for each example counted by the leader."""
-    return examples_safe(parts_stored(job)) >= finished["num_examples"]
+    return _examples_stored(job) >= finished["num_examples"]
+
+
+def _examples_stored(job: Job) -> int:
+    """Count the examples with stored predictions by the names alone: parts may be very many."""
+    names = job.artifacts.filter(name__startswith="predictions-").values_list("name", flat=True)
+    return examples_safe(part for name in names if (part := part_of(name)))
 
 
 def predictions_join_next(now: datetime.datetime) -> int | None:
@@ -63,8 +69,9 @@ def predictions_join_next(now: datetime.datetime) -> int | None:
     was_tried = Event.objects.filter(job=OuterRef("pk"), kind=_DAMAGED)
     waiting = Job.objects.filter(
         is_free, task=Task.PREDICT, status=JobStatus.FINISHED, files_deleted_at=None
-    )
-    for job in waiting.exclude(Exists(has_result) | Exists(was_tried)).order_by("id")[:10]:
+    ).exclude(Exists(has_result) | Exists(was_tried))
+    # One that was tried for long keeps no other job waiting.
+    for job in waiting.order_by(F("results_claimed_at").asc(nulls_first=True), "id")[:10]:
         if Job.objects.filter(is_free, id=job.pk).update(results_claimed_at=now):
             _join(job, now)
             return job.pk
@@ -83,16 +90,17 @@ def _join(job: Job, now: datetime.datetime) -> None:
     with tempfile.TemporaryFile() as whole:
         try:
             parts_join(parts, num_examples, lambda part: parts[part].file.open("rb"), whole)
-        except SoftTimeLimitExceeded:
-            raise  # tried again after JOIN_LIMIT_S
         except Exception as error:  # of parts that a job wrote
-            if is_disk_full(error) or _is_read_error(error):
-                raise  # likewise
+            is_late = isinstance(error, SoftTimeLimitExceeded)
+            is_first = job.results_claimed_at is None
+            if is_disk_full(error) or _is_read_error(error) or (is_late and is_first):
+                raise  # tried again after JOIN_LIMIT_S
             if Job.objects.exclude(files_deleted_at=None).filter(id=job.pk).exists():
                 return  # its parts went meanwhile
             text = "predictions of job %s cannot be joined"
             logger.exception(text, job.pk, extra=job_fields(job))
-            text = f"The parts of its predictions cannot be joined: {error}"
+            cause = "it takes too long" if is_late else error
+            text = f"The parts of its predictions cannot be joined: {cause}"
             event_add(_DAMAGED, text, now=now, job=job)
             return
         size_bytes = whole.tell()

@@ -10,11 +10,13 @@ from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 from django.core.files.storage import default_storage
+from django.utils import timezone
 
 from controlplane.core.protocol import prediction_parts
 from controlplane.core.protocol.prediction_parts import parts_join
@@ -197,30 +199,37 @@ def test_parts_that_cannot_be_joined_stay_and_say_so(content: bytes) -> None:
     assert predictions_join_next(world.now + timedelta(hours=1)) is None
 
 
-@pytest.mark.parametrize(
-    ("place", "error"),
-    [
-        (predictions, SoftTimeLimitExceeded()),
-        (prediction_parts._SmallReads, OSError(errno.EIO, "Input/output error")),
-    ],
-    ids=["no time", "no read"],
-)
-def test_a_join_that_is_kept_from_its_end_is_tried_again(
-    place: Any, error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_join_that_is_kept_from_its_end_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     world, job = running()
     part_store(world, job, 0, 64)
     finish(world, job)
-
-    def failed(*_parts: Any) -> None:
-        raise error
-
+    failed = Mock(side_effect=OSError(errno.EIO, "Input/output error"))
     with monkeypatch.context() as patch:
-        patch.setattr(place, "parts_join" if place is predictions else "read", failed)
-        with pytest.raises((SoftTimeLimitExceeded, OSError, zipfile.BadZipFile)):
+        patch.setattr(prediction_parts._SmallReads, "read", failed)
+        with pytest.raises((OSError, zipfile.BadZipFile)):
             predictions_join_next(world.now)
     assert not Event.objects.filter(job=job, kind="predictions_damaged").exists()
     assert predictions_join_next(world.now + timedelta(seconds=predictions.JOIN_LIMIT_S + 1))
+
+
+def test_a_join_that_takes_too_long_keeps_no_other_one_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow, other = job_make(**PREDICTION), job_make(**PREDICTION)
+    now = timezone.now()
+    Job.objects.filter(pk__in=[slow.pk, other.pk]).update(status="finished", ended_at=now)
+    later = now + timedelta(seconds=predictions.JOIN_LIMIT_S + 1)
+    too_late = Mock(side_effect=SoftTimeLimitExceeded())
+    with monkeypatch.context() as patch:
+        patch.setattr(predictions, "parts_join", too_late)
+        with pytest.raises(SoftTimeLimitExceeded):
+            predictions_join_next(now)
+    assert predictions_join_next(later) == other.pk
+    monkeypatch.setattr(predictions, "parts_join", too_late)
+    assert predictions_join_next(later) == slow.pk
+    (damaged,) = Event.objects.filter(kind="predictions_damaged")
+    assert (damaged.job_id, "it takes too long" in damaged.message) == (slow.pk, True)
+    assert predictions_join_next(later + timedelta(hours=1)) is None
 
 
 @pytest.mark.parametrize("when", ["before", "in the middle", "at the end"])
