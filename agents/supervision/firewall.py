@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from agents.session.background import Background
@@ -34,7 +35,7 @@ Caller = tuple[int, Address]
 _CHECK_LIMIT_S, _CHANGE_LIMIT_S = 10.0, 3.0
 #: Time without changes after one that has not ended, so that heartbeats go on meanwhile.
 PAUSE_S = 6.0
-#: Longest wait for the address of a name, which a resolver may seek for half a minute, and names
+#: Longest wait for the addresses of names, which a resolver may seek for half a minute, and names
 #: that are sought at a time.
 LOOKUP_S, LOOKUPS_LIMIT = 1.0, 64
 
@@ -102,27 +103,29 @@ class Firewall:
         _nft(self._rules({self._uids[-1]: (peers, frozenset({(1, old), (1, new)}))}), "--check")
 
     def peers_at(self, addresses: Iterable[str], *, has_gpus: bool) -> frozenset[Peer]:
-        """Return the peers at addresses "host:port"; may take `LOOKUP_S` for each name of a host.
+        """Return the peers at addresses "host:port"; may take `LOOKUP_S` if hosts have names.
 
         Raises:
             FirewallError: a name has no address, or none yet.
         """
+        places = [text.rpartition(":") for text in addresses]
+        found = self._addresses(host.strip("[]") for host, _, _ in places)
         peers: set[Peer] = set()
-        for text in addresses:
-            host, _, port = text.rpartition(":")
-            for address in self._addresses(host.strip("[]")):
+        for host, _, port in places:
+            for address in found[host.strip("[]")]:
                 peers.add((address, int(port)))
                 if has_gpus:
                     peers.add((address, None))
         return frozenset(peers)
 
     def callers_at(self, port: int, hosts: Iterable[str]) -> frozenset[Caller]:
-        """Return the callers of a port at hosts; may take `LOOKUP_S` for each name of a host.
+        """Return the callers of a port at hosts; may take `LOOKUP_S` if hosts have names.
 
         Raises:
             FirewallError: a name has no address, or none yet.
         """
-        return frozenset((port, address) for host in hosts for address in self._addresses(host))
+        found = self._addresses(hosts)
+        return frozenset((port, address) for known in found.values() for address in known)
 
     def follow(
         self, uid: int, peers: frozenset[Peer], callers: frozenset[Caller] = frozenset()
@@ -159,30 +162,41 @@ class Firewall:
             self._paused_until = time.monotonic() + PAUSE_S
             raise
 
-    def _addresses(self, host: str) -> frozenset[Address]:
-        """Return the addresses of a host, all that its name has had so far.
+    def _addresses(self, hosts: Iterable[str]) -> dict[str, frozenset[Address]]:
+        """Return the addresses of hosts, all that their names have had so far.
 
-        The agent's loop waits here, so a name server that does not answer is waited for once only;
-        the answer that comes later is that of a later call.
+        The agent's loop waits here, so all names are looked up at a time, and a name server that
+        does not answer is waited for once only; the answer that comes later is that of a later
+        call.
         """
-        try:
-            return frozenset({ip_address(host)})
-        except ValueError:
-            pass  # a name
-        error: object = "the name server has not answered yet"
-        lookup = self._lookups.pop(host, None)
-        if lookup is None:
-            lookup = self._background.start(host, lambda: _resolved(host))
-            wait([lookup] if lookup else [], LOOKUP_S)
-        if lookup is not None and not lookup.done():
-            self._lookups[host] = lookup
-        elif lookup is not None:
-            error = lookup.exception()
-            known = self._names.get(host, frozenset())
-            self._names[host] = known if error else known | lookup.result()
-        if not self._names.get(host):
-            raise FirewallError(f"no address is known of {host}: {error}")
-        return self._names[host]
+        found: dict[str, frozenset[Address]] = {}
+        names: set[str] = set()
+        for host in hosts:
+            try:
+                found[host] = frozenset({ip_address(host)})
+            except ValueError:
+                names.add(host)
+        lookups = {name: self._lookups.pop(name, None) for name in names}
+        started = []
+        for name in sorted(names, key=lambda name: (name in self._names, name)):
+            if lookups[name] is None:
+                lookups[name] = self._background.start(name, partial(_resolved, name))
+                started.append(lookups[name])
+        wait([lookup for lookup in started if lookup is not None], LOOKUP_S)
+        errors: dict[str, object] = {}
+        for name, lookup in lookups.items():
+            errors[name] = "the name server has not answered yet"
+            if lookup is not None and not lookup.done():
+                self._lookups[name] = lookup
+            elif lookup is not None:
+                errors[name] = error = lookup.exception()
+                known = self._names.get(name, frozenset())
+                self._names[name] = known if error else known | lookup.result()
+            found[name] = self._names.get(name, frozenset())
+        for name in sorted(names):
+            if not found[name]:
+                raise FirewallError(f"no address is known of {name}: {errors[name]}")
+        return found
 
     def _rules(self, known: Mapping[int, tuple[frozenset[Peer], frozenset[Caller]]]) -> str:
         allowed = [

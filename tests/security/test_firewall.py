@@ -116,3 +116,17 @@ def test_a_name_server_that_is_away_keeps_the_loop_waiting_once(
     answers.clear()
     assert wall.callers_at(21_001, ["node-7"]) == expected
     answers.set()
+
+
+def test_names_are_looked_up_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    all_asked = threading.Barrier(3, timeout=5)
+
+    def answer(name: str, *_args: object, **_options: object) -> list[Any]:
+        all_asked.wait()
+        return [(0, 0, 0, "", (f"10.0.0.{name[-1]}", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    wall = Firewall(UIDS, PORTS, [])
+    found = wall.peers_at(["node-1:21001", "node-2:21001", "node-3:21002"], has_gpus=False)
+    expected = [("10.0.0.1", 21_001), ("10.0.0.2", 21_001), ("10.0.0.3", 21_002)]
+    assert found == {(ip_address(address), port) for address, port in expected}
