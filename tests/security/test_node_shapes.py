@@ -15,9 +15,9 @@ from rest_framework.test import APIClient
 
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.wire import HelloRequest
-from jobs.exceptions import InvalidInputError
+from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import Event, Node
-from jobs.services.cluster.node_shapes import host_check
+from jobs.services.cluster.node_shapes import CHANGES_AN_HOUR, host_check, shape_check
 from tests.jobs.world import World
 from tests.support.builders import accelerators, job_make, node_make
 
@@ -42,7 +42,7 @@ def node() -> tuple[Node, Client]:
     return made, Client(headers={"Authorization": f"Agent {token}"})
 
 
-def hello(client: Client, node: Node, **changes: Any) -> Any:
+def hello_of(node: Node, **changes: Any) -> HelloRequest:
     request = HelloRequest(
         host=node.host,
         first_port=node.first_port,
@@ -50,7 +50,11 @@ def hello(client: Client, node: Node, **changes: Any) -> Any:
         boot_id=node.boot_id,
         accelerators=PINNED,
     )
-    body = json.dumps(encode(dataclasses.replace(request, **changes)))
+    return dataclasses.replace(request, **changes)
+
+
+def hello(client: Client, node: Node, **changes: Any) -> Any:
+    body = json.dumps(encode(hello_of(node, **changes)))
     return client.post("/api/v1/agent/hello/", body, content_type="application/json")
 
 
@@ -100,6 +104,21 @@ def test_the_honest_agent_is_not_disturbed(node: tuple[Node, Client], ada: User)
     row.refresh_from_db()
     assert row.proposed_shape is None
     assert "Waits for an administrator" not in browser.get("/nodes/").content.decode()
+
+
+def test_lies_fill_neither_the_events_nor_the_database(node: tuple[Node, Client]) -> None:
+    row = node[0]
+    for number in range(CHANGES_AN_HOUR + 2):
+        told = {"name": f"{number}" * 10_000, "threads": 10**200, "uuid": "u" * 10_000}
+        lies = (dataclasses.replace(PINNED[0], kind="h100", **told),)
+        with pytest.raises(ConflictError):
+            shape_check(row, hello_of(row, accelerators=lies), timezone.now())
+    row.refresh_from_db()
+    assert row.proposed_shape is not None
+    assert row.proposed_shape["accelerators"][0]["name"] == "11" * 60
+    events = Event.objects.filter(node=row, kind="node_changed")
+    assert events.count() == CHANGES_AN_HOUR
+    assert max(len(json.dumps(event.data)) for event in events) < 1000
 
 
 def test_missing_accelerators_may_come_back(node: tuple[Node, Client]) -> None:

@@ -6,6 +6,7 @@ shape, with which it would be given other jobs. The new shape is kept until an a
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import hashlib
 import ipaddress
@@ -28,14 +29,17 @@ from controlplane.core.protocol.wire import (
 from controlplane.core.values.explanations import counted
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.exceptions import ConflictError, InvalidInputError
-from jobs.models import Accelerator, AuditAction, Node
+from jobs.models import Accelerator, AuditAction, Event, Node
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import event_add
 
 #: Share by which the memory of an accelerator may differ, after an update of its driver.
 _MEMORY_SHARE = 0.05
-#: Bound of the memory of an accelerator, which has a column of 64 bits.
-_MEMORY_LIMIT = 2**60
+#: Bounds of what an agent tells of an accelerator.
+_MEMORY_LIMIT, _THREADS_LIMIT = 2**60, 4096
+_NAME_CHARACTERS, _UUID_CHARACTERS = 120, 80
+#: Events of one node about other shapes within an hour; a hostile agent has many.
+CHANGES_AN_HOUR = 10
 RESOLVE_LIMIT_S = 3.0
 #: Addresses at which clouds serve credentials, besides the link-local ones.
 _METADATA = frozenset({"100.100.100.200", "168.63.129.16", "fd00:ec2::254"})
@@ -87,18 +91,8 @@ def ports_taken(request: HelloRequest, now: datetime.datetime, node: Node | None
 def accelerators_write(node: Node, infos: Sequence[AcceleratorInfo]) -> None:
     """Write the rows of a node's accelerators; those that are not listed are not present."""
     for info in infos:
-        Accelerator.objects.update_or_create(
-            node=node,
-            index=info.index,
-            defaults={
-                "kind": info.kind,
-                "name": info.name[:120],
-                "memory_bytes": _memory_bytes(info),
-                "threads": max(min(info.threads, 4096), 0),
-                "uuid": info.uuid[:80],
-                "is_present": True,
-            },
-        )
+        values = {**encode(_bounded(info)), "is_present": True}
+        Accelerator.objects.update_or_create(node=node, index=values.pop("index"), defaults=values)
     present = [info.index for info in infos]
     Accelerator.objects.filter(node=node).exclude(index__in=present).update(is_present=False)
 
@@ -118,7 +112,10 @@ def shape_check(node: Node, request: HelloRequest, now: datetime.datetime) -> No
         return
     shape = _shape(request)
     changed = Node.objects.filter(id=node.pk).exclude(proposed_shape__digest=shape["digest"])
-    if changed.update(proposed_shape=shape):
+    recent = Event.objects.filter(
+        node=node, kind="node_changed", at__gt=now - datetime.timedelta(hours=1)
+    )
+    if changed.update(proposed_shape=shape) and recent.count() < CHANGES_AN_HOUR:
         text = f"{node.name} has changed and waits for an admin: {_shape_text(shape)}"
         event_add("node_changed", text, now=now, node=node, data=shape)
     raise ConflictError(
@@ -173,9 +170,9 @@ def _is_pinned(node: Node, request: HelloRequest) -> bool:
     rows = {row.index: row for row in node.accelerators.all()}
     return all(
         (row := rows.get(info.index)) is not None
-        and (row.kind, row.threads) == (info.kind, max(min(info.threads, 4096), 0))
-        and abs(row.memory_bytes - _memory_bytes(info)) <= _MEMORY_SHARE * row.memory_bytes
-        for info in request.accelerators
+        and (row.kind, row.threads) == (info.kind, info.threads)
+        and abs(row.memory_bytes - info.memory_bytes) <= _MEMORY_SHARE * row.memory_bytes
+        for info in map(_bounded, request.accelerators)
     )
 
 
@@ -186,8 +183,15 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _memory_bytes(info: AcceleratorInfo) -> int:
-    return min(max(info.memory_bytes, 0), _MEMORY_LIMIT)
+def _bounded(info: AcceleratorInfo) -> AcceleratorInfo:
+    """Return what an agent tells of an accelerator, cut to what its columns hold."""
+    return dataclasses.replace(
+        info,
+        name=info.name[:_NAME_CHARACTERS],
+        memory_bytes=min(max(info.memory_bytes, 0), _MEMORY_LIMIT),
+        threads=min(max(info.threads, 0), _THREADS_LIMIT),
+        uuid=info.uuid[:_UUID_CHARACTERS],
+    )
 
 
 def _shape(request: HelloRequest) -> dict[str, Any]:
@@ -195,9 +199,7 @@ def _shape(request: HelloRequest) -> dict[str, Any]:
         "host": request.host,
         "first_port": request.first_port,
         "last_port": request.last_port,
-        "accelerators": [
-            {**encode(info), "memory_bytes": _memory_bytes(info)} for info in request.accelerators
-        ],
+        "accelerators": [encode(_bounded(info)) for info in request.accelerators],
     }
     content = json.dumps(shape, sort_keys=True)
     return {**shape, "digest": hashlib.sha256(content.encode()).hexdigest()[:16]}
