@@ -7,6 +7,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 
+from controlplane.core.protocol.plain_text import REORDERING
 from jobs.exceptions import GoneError
 from jobs.models import Job
 from jobs.selectors.retention import job_code
@@ -14,6 +15,8 @@ from jobs.selectors.retention import job_code
 #: Most bytes and lines of a file that are shown.
 SHOWN_BYTES = 128 * 1024
 SHOWN_LINES = 2_000
+#: Code must not look like other code than it is: with these a comment can pass for a statement.
+_VISIBLE = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in REORDERING})
 #: Most files of an archive that are named.
 _FILES_LIMIT = 200
 
@@ -65,6 +68,7 @@ def _text(name: str, names: list[str], data: bytes) -> CodeText:
     if b"\0" in data:
         return CodeText(name, names, [], problem="The file is no text.")
     text = io.StringIO(data[:SHOWN_BYTES].decode(errors="replace"), newline=None).read()
+    text = text.translate(_VISIBLE)
     lines = text.removesuffix("\n").split("\n")  # as Python counts them
     is_cut = len(data) > SHOWN_BYTES or len(lines) > SHOWN_LINES
     return CodeText(name, names, lines[:SHOWN_LINES], is_cut)

@@ -22,8 +22,10 @@ _SEQUENCE = re.compile(
 _UNFINISHED = re.compile(rf"(?:{_STRING}\x1b?|(?:\x1b\[|\x9b)[0-?]*[ -/]*|\x1b[ -/]*)\Z")
 #: Largest number of characters kept of an unfinished sequence.
 UNFINISHED_LIMIT = 16
+#: Characters that change the order in which text is shown, of lines of code too (UAX #9).
+REORDERING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 #: All characters to be removed. Carriage returns and backspaces have been applied before.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{REORDERING}]")
 #: Stands for the sequence that erases the rest of a line; real vertical tabs are removed before.
 _ERASE = "\v"
 _MOVES = re.compile(r"([\r\b\v])")

@@ -57,6 +57,7 @@ ANY_TEXT = st.one_of(st.text(), st.lists(st.one_of(PIECES, MOVING), max_size=30)
         ("\x1b[1mInput 0\x1b[0m of layer", "Input 0 of layer"),
         ("\x1b[38;5;33mdense\x1b[0m (\x1b[38;5;34mDense\x1b[0m)", "dense (Dense)"),
         ("\x1b]0;title\x07text", "text"),
+        ("lost \u202e99.0\u202c: \u2066loss\u2069", "lost 99.0: loss"),
         ("\x1b]8;;https://example.org\x1b\\link\x1b]8;;\x1b\\", "link"),
         ("\x9b31mred\x9d0;title\x9c", "red"),
         ("\x1bPdata\x1b\\\x1b_data\x1b\\\x1b^data\x1b\\\x1bXdata\x1b\\text", "text"),
