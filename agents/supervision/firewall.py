@@ -200,15 +200,12 @@ class Firewall:
 
     def _rules(self, known: Mapping[int, tuple[frozenset[Peer], frozenset[Caller]]]) -> str:
         allowed = [
-            f"meta skuid {uid} {_version(address)} daddr {address} {self._port(port)} accept"
+            f"meta skuid {uid} {rule}"
             for uid, (peers, _) in sorted(known.items())
-            for address, port in sorted(peers, key=str)
+            for rule in self._accepting("daddr", peers)
         ]
         callers = frozenset().union(*(callers for _, callers in known.values()))
-        entering = [
-            f"{_version(address)} saddr {address} {self._port(port)} accept"
-            for port, address in sorted(callers, key=str)
-        ]
+        entering = self._accepting("saddr", {(address, port) for port, address in callers})
         allowed += [f"{_version(network)} daddr {network} accept" for network in self._networks]
         users = f"{self._uids[0]}-{self._uids[-1]}"
         # Packets without a socket have no user: they pass the first rule of `output` by.
@@ -238,9 +235,24 @@ class Firewall:
             ]
         )
 
-    def _port(self, port: int | None) -> str:
-        others = f"!= {self._ports[0]}-{self._ports[1]}"
-        return f"meta l4proto {{ tcp, udp }} th dport {others if port is None else port}"
+    def _accepting(self, side: str, peers: Iterable[Peer]) -> list[str]:
+        """Return rules, four at most however many peers there are: each packet passes all.
+
+        Args:
+            side: of a packet, on which the peers are: "saddr" or "daddr".
+        """
+        places: dict[str, list[str]] = {}
+        for address, port in sorted(peers, key=str):
+            where, place = f"{_version(address)} {side}", str(address)
+            if port is not None:
+                where, place = f"{where} . th dport", f"{address} . {port}"
+            places.setdefault(where, []).append(place)
+        others = f"th dport != {self._ports[0]}-{self._ports[1]} "
+        return [
+            f"meta l4proto {{ tcp, udp }} {'' if '.' in where else others}"
+            f"{where} {{ {', '.join(known)} }} accept"
+            for where, known in places.items()
+        ]
 
 
 def _resolved(name: str) -> frozenset[Address]:

@@ -130,3 +130,12 @@ def test_names_are_looked_up_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     found = wall.peers_at(["node-1:21001", "node-2:21001", "node-3:21002"], has_gpus=False)
     expected = [("10.0.0.1", 21_001), ("10.0.0.2", 21_001), ("10.0.0.3", 21_002)]
     assert found == {(ip_address(address), port) for address, port in expected}
+
+
+def test_rules_do_not_grow_with_the_peers() -> None:
+    """Thousands would take nft seconds, for which the agent's loop waits."""
+    addresses = [ip_address(f"10.0.{number % 9}.{number % 251}") for number in range(256)]
+    peers = frozenset((address, port) for address in addresses for port in (21_001, None))
+    callers = frozenset((21_002, address) for address in addresses)
+    rules = Firewall(UIDS, PORTS, [])._rules({JOB: (peers, callers)})
+    assert len(rules.splitlines()) < 30
