@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
-from controlplane.core.protocol.wire import ReportKind
+import pytest
+from django.utils import timezone
+
+from agents.session.outbox import MAX_ITEMS
+from controlplane.core.protocol.wire import LogChunk, ReportBatch, ReportKind, ValidationReport
+from jobs.exceptions import TooLargeError
+from jobs.models import Node
+from jobs.services.reports.batches import ITEMS_LIMIT, batch_take
 from tests.agents.builders import wanted_trainer
 from tests.agents.conftest import DrivenAgent
 from tests.agents.control_plane import ControlPlane
@@ -37,3 +45,17 @@ def test_nothing_is_dropped_while_the_control_plane_fails_over_everything(
     plane.refuse_with.clear()
     driven.until(lambda: len(plane.reports(1, 0)) > 10)
     assert [report.sequence for report in plane.reports(1, 0)][:5] == [0, 1, 2, 3, 4]
+
+
+def test_more_items_than_any_agent_sends_are_refused_at_once() -> None:
+    """A request of 8 MiB has 200,000 of them, which would keep a thread for minutes."""
+    assert ITEMS_LIMIT >= 10 * MAX_ITEMS
+    many: dict[str, Any] = {
+        "validations": (ValidationReport(ok=False),) * (ITEMS_LIMIT + 1),
+        "logs": (LogChunk(job_id=1, slot=0, offset=0, text=""),) * (ITEMS_LIMIT + 1),
+    }
+    for kind, items in many.items():
+        lists = {"trainers": (), "reports": (), "logs": (), "validations": (), kind: items}
+        batch = ReportBatch(boot_id="a", sent_at=0.0, wanted_version="", **lists)
+        with pytest.raises(TooLargeError, match="At most 1000 items"):
+            batch_take(Node(), batch, timezone.now())

@@ -28,6 +28,7 @@ from controlplane.core.protocol.wire import (
     ValidationReport,
 )
 from jobs import counters
+from jobs.exceptions import TooLargeError
 from jobs.models import Allocation, Job, Node
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.selectors.prepared import PreparedObjects
@@ -56,6 +57,8 @@ _PROGRESS_KINDS = frozenset(
     }
 )
 
+#: Items of each kind in a batch, some times what an agent sends. Each takes a millisecond or more.
+ITEMS_LIMIT = 1000
 _NUMBER_LIMIT = 2**31 - 1
 #: Stand-in of `_open_query`.
 _NODE = -1
@@ -85,7 +88,12 @@ def batch_take(node: Node, batch: ReportBatch, now: datetime.datetime) -> BatchO
 
     Args:
         node: as it was read before this batch's heartbeat was written.
+
+    Raises:
+        TooLargeError: it has more than `ITEMS_LIMIT` items of a kind.
     """
+    if max(len(batch.reports), len(batch.logs), len(batch.validations)) > ITEMS_LIMIT:
+        raise TooLargeError(f"At most {ITEMS_LIMIT} items of a kind in a batch.")
     outcome = BatchOutcome(BatchReply(stale=()))
     taken = [_validation_take(node, received, now, outcome) for received in batch.validations]
     if any(taken):
