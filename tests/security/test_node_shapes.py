@@ -17,6 +17,7 @@ from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.wire import HelloRequest
 from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import Event, Node
+from jobs.services.cluster import node_shapes
 from jobs.services.cluster.node_shapes import CHANGES_AN_HOUR, host_check, shape_check
 from tests.jobs.world import World
 from tests.support.builders import accelerators, job_make, node_make
@@ -170,3 +171,12 @@ def test_hosts_that_no_trainer_can_have(node: tuple[Node, Client], host: str) ->
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "10.0.0.7", "localhost", "2001:db8::1"])
 def test_hosts_of_trainers(host: str) -> None:
     host_check(host)
+
+
+def test_slow_names_of_others_hold_up_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The few threads that resolve names may all wait for the name server of a hostile agent."""
+    monkeypatch.setattr(node_shapes, "_resolver", None)
+    host_check("10.0.0.9")
+    host_check("[fd00::9]")
+    with pytest.raises(InvalidInputError):
+        host_check("169.254.169.254")

@@ -52,14 +52,7 @@ def host_check(host: str) -> None:
     Raises:
         InvalidInputError: the host does not resolve, or to a link-local or metadata address.
     """
-    try:
-        found = _resolver.submit(socket.getaddrinfo, host.strip("[]"), None).result(RESOLVE_LIMIT_S)
-    except (OSError, UnicodeError, FutureTimeoutError):
-        raise InvalidInputError.of(
-            host=f"{host!r:.80} does not resolve here; start the agent with --host and an address."
-        ) from None
-    for row in found:
-        address = ipaddress.ip_address(str(row[4][0]).partition("%")[0])
+    for address in _addresses(host):
         mapped = getattr(address, "ipv4_mapped", None) or address
         is_odd = mapped.is_link_local or mapped.is_multicast or mapped.is_unspecified
         if is_odd or str(mapped) in _METADATA:
@@ -67,6 +60,26 @@ def host_check(host: str) -> None:
                 host=f"{host!r:.80} is {mapped}, an address that no trainer can have; start the "
                 "agent with --host and the node's own address."
             )
+
+
+def _addresses(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """Return the addresses of a host; one without a name waits for no name server.
+
+    Raises:
+        InvalidInputError: the host does not resolve.
+    """
+    bare = host.strip("[]")
+    try:
+        return [ipaddress.ip_address(bare)]
+    except ValueError:
+        pass  # a name
+    try:
+        found = _resolver.submit(socket.getaddrinfo, bare, None).result(RESOLVE_LIMIT_S)
+    except (OSError, UnicodeError, FutureTimeoutError):
+        raise InvalidInputError.of(
+            host=f"{host!r:.80} does not resolve here; start the agent with --host and an address."
+        ) from None
+    return [ipaddress.ip_address(str(row[4][0]).partition("%")[0]) for row in found]
 
 
 def ports_taken(request: HelloRequest, now: datetime.datetime, node: Node | None = None) -> str:
