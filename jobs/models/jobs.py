@@ -38,9 +38,14 @@ def code_path(_job: Job, filename: str) -> str:
     return f"code/{uuid.uuid4().hex}{'.zip' if filename.endswith('.zip') else '.py'}"
 
 
+def artifacts_folder(job_id: int) -> str:
+    """Return the storage path of the folder with all artifacts of a job, and nothing else."""
+    return f"jobs/{job_id}"
+
+
 def artifact_path(artifact: Artifact, _filename: str) -> str:
     """Return the storage path of an artifact; new each time, so that open readers can finish."""
-    return f"jobs/{artifact.job_id}/{uuid.uuid4().hex}-{artifact.name}"
+    return f"{artifacts_folder(artifact.job_id)}/{uuid.uuid4().hex}-{artifact.name}"
 
 
 class Job(models.Model):

@@ -7,13 +7,14 @@ import datetime
 from collections.abc import Sequence
 
 from django.conf import settings
+from django.core.files.storage import default_storage
 from django.db import transaction
 from django.db.models.fields.files import FieldFile
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES
 from jobs.exceptions import ConflictError, TooLargeError
 from jobs.models import Allocation, Artifact, AuditAction, Job, LogChunk
-from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.models.jobs import LIVE_JOB_STATUSES, artifacts_folder
 from jobs.selectors.limits import limits_of
 from jobs.selectors.retention import stored_bytes
 from jobs.services.lifecycle.audit import audit_add
@@ -57,7 +58,7 @@ def files_delete(job_id: int, now: datetime.datetime, *, actor: str, why: str = 
         if actor not in (SYSTEM, user_actor(job.owner)):
             audit_add(AuditAction.FILES_DELETED, f"job:{job.pk}", owner=job.owner_id)
         # The rows first: a row must never refer to a missing file.
-        transaction.on_commit(lambda: _remove(files))
+        transaction.on_commit(lambda: _remove(files, artifacts_folder(job_id)))
     return job
 
 
@@ -101,7 +102,12 @@ def _has_trainers(job: Job) -> bool:
     return Allocation.objects.filter(job=job, released_at=None).exists()
 
 
-def _remove(files: Sequence[FieldFile]) -> None:
+def _remove(files: Sequence[FieldFile], folder: str) -> None:
+    """Delete files, and a folder with what uploads left there whose process was killed."""
     for file in files:
         with contextlib.suppress(OSError, ValueError):
             file.storage.delete(file.name or "")
+    with contextlib.suppress(OSError):
+        for name in default_storage.listdir(folder)[1]:
+            default_storage.delete(f"{folder}/{name}")
+        default_storage.delete(folder)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
 from django.test import Client
 from django.utils import timezone
@@ -59,9 +60,11 @@ def test_old_files_are_deleted_and_the_job_stays(ada: User, settings: Any) -> No
     old, old_files = ended_job(ada, 31)
     new, new_files = ended_job(ada, 29)
     running = job_make(ada, status=JobStatus.RUNNING)
+    # A process that was killed between a file and its row has left one.
+    default_storage.save(f"jobs/{old.pk}/left-checkpoint.npz", ContentFile(b"state"))
     assert tasks.expire_files() == [old.pk]
     assert tasks.expire_files() == []
-    assert not any(map(default_storage.exists, old_files))
+    assert not any(map(default_storage.exists, [*old_files, f"jobs/{old.pk}"]))
     assert all(map(default_storage.exists, [*new_files, running.code.name]))
     assert [*LogChunk.objects.values_list("job", flat=True)] == [new.pk]
     assert [*ExamplePreview.objects.values_list("job", flat=True)] == [new.pk]
