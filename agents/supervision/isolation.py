@@ -27,7 +27,7 @@ from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
 from agents.supervision.cgroups import Cgroups
 from agents.supervision.deletion import ROUND_S, deletion, deletion_advance
-from agents.supervision.firewall import Caller, Firewall, Peer
+from agents.supervision.firewall import Caller, Firewall, FirewallError, Peer
 from agents.supervision.processes import PROJECT_ROOT, uids_of
 from agents.trainer.contract import job_user
 from agents.trainer.contract.job_user import JobUser
@@ -247,7 +247,7 @@ class Isolation:
 
     def leave(self, run_dir: Path) -> None:
         """Take the user back as soon as `is_cleared`; `step` goes on with it."""
-        if not self.is_cleared(run_dir):
+        if not self._is_left(run_dir):
             self.leaving.append(run_dir)
 
     def kill(self, run_dir: Path) -> None:
@@ -275,7 +275,15 @@ class Isolation:
 
     def step(self) -> None:
         """Go on clearing; call in every round."""
-        self.leaving = [run_dir for run_dir in self.leaving if not self.is_cleared(run_dir)]
+        self.leaving = [run_dir for run_dir in self.leaving if not self._is_left(run_dir)]
+
+    def _is_left(self, run_dir: Path) -> bool:
+        """Return `is_cleared`; a firewall that fails for one folder keeps none of the others."""
+        try:
+            return self.is_cleared(run_dir)
+        except FirewallError as error:
+            log.debug("%s is not cleared yet: %s", run_dir, error)
+            return False
 
     def _is_killed(self, uid: int) -> bool:
         """Kill all processes of a user, whether any is seen or not; True once none is left.

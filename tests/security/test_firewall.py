@@ -12,15 +12,20 @@ import threading
 import time
 from concurrent.futures import wait
 from ipaddress import ip_address
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from agents.supervision import firewall
+from agents.supervision.cgroups import Cgroups
 from agents.supervision.firewall import Firewall, FirewallError
 from agents.supervision.fork_servers import REPLY_LIMIT_S
+from agents.supervision.isolation import Isolation
 from agents.supervision.watchdog import STUCK_S
+from tests.agents.builders import agent_settings
 from tests.security.network_namespace import JOB, PORTS, UIDS
 
 _LIMIT_S = 120
@@ -139,3 +144,21 @@ def test_rules_do_not_grow_with_the_peers() -> None:
     callers = frozenset((21_002, address) for address in addresses)
     rules = Firewall(UIDS, PORTS, [])._rules({JOB: (peers, callers)})
     assert len(rules.splitlines()) < 30
+
+
+def test_a_firewall_that_fails_keeps_no_other_folder_from_being_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wall = Mock(follow=Mock(side_effect=FirewallError("nft did not end")))
+    monkeypatch.setattr(Firewall, "find", lambda _: wall)
+    monkeypatch.setattr(Cgroups, "find", lambda: None)
+    isolation = Isolation(agent_settings("http://127.0.0.1:9", tmp_path, job_uids=UIDS), 1)
+    one, other, third = (tmp_path / name for name in "abc")
+    isolation._users = {one: JOB, third: JOB}  # a job's user stays while it has another trainer
+    isolation.leave(one)
+    isolation.leave(other)
+    isolation.step()
+    assert isolation.leaving == [one]
+    wall.follow.side_effect = None
+    isolation.step()
+    assert not isolation.leaving
