@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -10,7 +11,9 @@ from django.test import Client
 from django.utils import timezone
 
 from controlplane.core.protocol.wire import HelloRequest, encode
+from jobs.exceptions import InvalidInputError
 from jobs.models import Node
+from jobs.services.cluster import nodes
 from jobs.services.cluster.nodes import enrolment_token_create
 from tests.support.builders import accelerators, enrol_request, node_make
 
@@ -57,6 +60,16 @@ def test_a_hello_is_refused(field: str, odd: str) -> None:
     answer = post("hello", with_odd(hello, field, odd), token)
     assert answer.status_code == 400
     assert Node.objects.get().boot_id == node.boot_id
+
+
+def test_accelerators_have_printable_names() -> None:
+    """They stand in events, in messages and in other users' terminals."""
+    told = dataclasses.replace(enrol_request("token", "alpha"), accelerators=accelerators(1))
+    for odd in ("h100\x1b[2J", "h100\u202e", "h100\n"):
+        for name in ("kind", "name", "uuid"):
+            wrong = dataclasses.replace(told.accelerators[0], **{name: odd})
+            with pytest.raises(InvalidInputError):
+                nodes._node_check(dataclasses.replace(told, accelerators=(wrong,)))
 
 
 @pytest.mark.parametrize("odd", ODD, ids=ascii)

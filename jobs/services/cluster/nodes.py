@@ -331,8 +331,8 @@ def _node_check(request: HelloRequest) -> None:
     if any(not 1 <= len(info.kind) <= 40 for info in request.accelerators):
         fields["accelerators"] = ["Give each accelerator a kind of 1 to 40 characters."]
     texts = [text for row in request.accelerators for text in (row.kind, row.name, row.uuid)]
-    if not all(_TEXT.fullmatch(text) for text in texts):
-        fields["accelerators"] = ["Give text without NUL and lone surrogates."]
+    if not all(text.isprintable() for text in texts):
+        fields["accelerators"] = ["Give text of printable characters."]
     if fields:
         raise InvalidInputError("The node's description is not valid.", fields=fields)
 
