@@ -13,6 +13,7 @@ from typing import Any
 from celery.exceptions import SoftTimeLimitExceeded
 from django.db.models import Exists, F, OuterRef, Q
 
+from controlplane.core.protocol.plain_text import plain_text
 from controlplane.core.protocol.prediction_parts import (
     RESULT_FILE,
     PredictionPart,
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 #: Seconds after which an unfinished join counts as lost and another process may start again.
 JOIN_LIMIT_S = 900.0
 _DAMAGED = "predictions_damaged"
+_CAUSE_CHARACTERS = 500
 #: Errors of a disk or of the network's file system.
 _READ_ERRORS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 
@@ -99,7 +101,8 @@ def _join(job: Job, now: datetime.datetime) -> None:
                 return  # its parts went meanwhile
             text = "predictions of job %s cannot be joined"
             logger.exception(text, job.pk, extra=job_fields(job))
-            cause = "it takes too long" if is_late else error
+            # Names and types of arrays are the job's own words.
+            cause = "it takes too long" if is_late else plain_text(str(error))[:_CAUSE_CHARACTERS]
             text = f"The parts of its predictions cannot be joined: {cause}"
             event_add(_DAMAGED, text, now=now, job=job)
             return
