@@ -117,10 +117,13 @@ class RunDirectory:
         return orders if 0 <= orders.membership.generation < _COUNT_LIMIT else None
 
     def write_orders(self, orders: TrainerOrders) -> None:
-        """Replace the orders, each copy atomically: the trainer's and the agent's own."""
+        """Replace the orders, each copy atomically: the trainer's and then the agent's own.
+
+        An agent that is killed in between, or finds no room, tells the trainer once more.
+        """
         text = json.dumps(encode(orders))
-        write_atomically(self.records / "orders.json", text)
         plain_file_write(self._orders, text.encode())
+        write_atomically(self.records / "orders.json", text)
 
     def write_process(self, pid: int, started_at: float) -> None:
         """Record the process, for adoption by a later agent process."""

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
 
 from agents.supervision.isolation import Isolation
-from controlplane.core.protocol.wire import EnrolReply, ReportKind
-from tests.agents.builders import membership, wanted_trainer
+from controlplane.core.protocol.wire import (
+    AcceleratorInfo,
+    EnrolReply,
+    ReportKind,
+    TrainerOrders,
+)
+from tests.agents.builders import membership, run_directory, training_spec, wanted_trainer
 from tests.agents.conftest import AgentProcess, DrivenAgent, trainers_below, wait_until
 from tests.agents.control_plane import AGENT_TOKEN, ENROLMENT_TOKEN, ControlPlane
 
@@ -291,3 +298,23 @@ def test_a_new_enrolment_ends_and_forgets_the_work_of_the_former_node(
     assert not told & old
     # A process that starts just now does not show its environment yet.
     second.until(lambda: [item.pid for item in trainers_below(state_dir)] == [plane.owned()[0].pid])
+
+
+def test_an_agent_knows_no_orders_that_the_trainer_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would not write them again, and the job would wait for a resize in vain."""
+    directory = run_directory(tmp_path)
+    orders = TrainerOrders(
+        spec=training_spec("0" * 64),
+        slot=2,
+        accelerator=AcceleratorInfo(index=0, kind="cpu", name="one", memory_bytes=0, threads=1),
+        membership=membership(1, 2),
+        go=True,
+    )
+    directory.write_orders(orders)
+    full = Mock(side_effect=OSError(28, "No space left on device"))
+    monkeypatch.setattr("agents.supervision.run_directory.plain_file_write", full)
+    with pytest.raises(OSError, match="No space"):
+        directory.write_orders(dataclasses.replace(orders, membership=membership(2, 2)))
+    assert directory.read_orders() == orders
