@@ -183,11 +183,16 @@ class ControlPlaneClient:
             size_bytes = os.fstat(file.fileno()).st_size
             if size_bytes > MAX_UPLOAD_BYTES:
                 raise OSError(f"{path.name} is larger than {MAX_UPLOAD_BYTES} bytes")
+            # A file that its job makes longer meanwhile is read as far as it was.
+            digest = hashlib.sha256()
+            for chunk in _chunks(file, size_bytes):
+                digest.update(chunk)
             headers = {
-                "X-Sha256": hashlib.file_digest(file, "sha256").hexdigest(),
+                "X-Sha256": digest.hexdigest(),
                 "Content-Length": str(file.tell()),
                 "Content-Type": "application/octet-stream",
             }
+            size_bytes = file.tell()
             file.seek(0)
             stored_s = self._timeout_s + size_bytes / STORED_BYTES_A_SECOND
             self._exchange(
@@ -195,7 +200,7 @@ class ControlPlaneClient:
                 f"jobs/{job_id}/files/{name}/",
                 params={"slot": str(slot), "generation": str(generation)},
                 headers=headers,
-                content=_chunks(file),
+                content=_chunks(file, size_bytes),
                 timeout=httpx.Timeout(self._timeout_s, read=stored_s),
             )
 
@@ -235,8 +240,11 @@ class ControlPlaneClient:
             )
 
 
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(CHUNK_BYTES):
+def _chunks(file: BinaryIO, num_bytes: int) -> Iterator[bytes]:
+    """Yield the next bytes of a file, fewer if it ends before."""
+    left = num_bytes
+    while chunk := file.read(min(left, CHUNK_BYTES)):
+        left -= len(chunk)
         yield chunk
 
 

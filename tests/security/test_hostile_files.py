@@ -10,7 +10,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import httpx
 import pytest
 
 from agents.session.client import MAX_UPLOAD_BYTES, ControlPlaneClient
@@ -199,6 +201,33 @@ def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:
     client = ControlPlaneClient("http://127.0.0.1:9", 0.1)
     with pytest.raises(OSError, match="larger than"):
         client.upload(1, 0, 1, "model.keras", path, directory.path)
+    client.close()
+
+
+def test_of_a_file_that_grows_only_the_beginning_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that grows by terabytes of nothing would keep all uploads of the node waiting."""
+    directory = run_directory(tmp_path)
+    path = directory.outputs / "model.keras"
+    path.write_bytes(b"weights")
+    sizes = os.fstat
+
+    def grown(descriptor: int) -> os.stat_result:
+        found = sizes(descriptor)
+        os.truncate(path, 1024**2)
+        return found
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        received.append((request.read(), request.headers["Content-Length"]))
+        return httpx.Response(204)
+
+    received: list[tuple[bytes, str]] = []
+    client = ControlPlaneClient("http://127.0.0.1:9", 0.1)
+    client._http = httpx.Client(base_url="http://a", transport=httpx.MockTransport(answer))
+    monkeypatch.setattr("agents.session.client.os", Mock(fstat=grown))
+    client.upload(1, 0, 1, "model.keras", path, directory.path)
+    assert received == [(b"weights", "7")]
     client.close()
 
 
