@@ -210,6 +210,9 @@ class EventContent:
 
     def __init__(self, subscriber: Subscriber) -> None:
         self._subscriber = subscriber
+        # Scripts of pages do not hear comments; programs expect no other event than `changed`.
+        is_page = subscriber.credential.kind == "session"
+        self._still_here = b"event: alive\ndata: {}\n\n" if is_page else b": still here\n\n"
         self._hub = hub()
         self._loop = asyncio.get_running_loop()
         self._hub.join(subscriber)
@@ -226,7 +229,7 @@ class EventContent:
                 async with asyncio.timeout(KEEP_ALIVE_S):
                     await self._subscriber.wake.wait()
             except TimeoutError:
-                yield b": still here\n\n"
+                yield self._still_here
                 continue
             if not self._subscriber.is_over:
                 yield self._subscriber.take()

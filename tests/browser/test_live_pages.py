@@ -107,6 +107,14 @@ def test_without_a_stream_the_page_asks_every_few_seconds(browser: Browser, site
     assert refused
     site.run(_EVENT.format(job_id=JOB["running"], message="Found by asking"))
     expect(visitor.page.locator("#events")).to_contain_text("Found by asking", timeout=WAIT_MS)
+    # A stream that has been silent for too long is opened again.
+    visitor.page.unroute(f"{site.stream_address}/**")
+    visitor.page.clock.install()
+    visitor.open(f"/jobs/{JOB['running']}/")
+    _hears_the_stream(visitor.page)
+    with visitor.page.expect_request(lambda request: request.url.startswith(site.stream_address)):
+        visitor.page.clock.fast_forward(60_000)
+    expect(visitor.page.locator("#live-state")).to_have_text("Live", timeout=WAIT_MS)
     visitor.page.context.close()
     # The browser notes that nobody listens on the stream's port; nothing else is wrong.
     assert [c for c in visitor.complaints if "ERR_CONNECTION_REFUSED" not in c] == []

@@ -6,12 +6,15 @@ import { clockText } from "./times.js";
 const POLL_MS = 4000;
 const MIN_GAP_MS = 1000;
 const RETRY_LIMIT_MS = 60000;
+// The stream says every 15 s that it is alive.
+const SILENCE_LIMIT_MS = 40000;
 
 const listeners = new Set();
 let state = "";
 let source = null;
 let retryMs = 2000;
 let lastAt = 0;
+let heardAt = 0;
 let isAsked = false;
 let isBusy = false;
 let isStale = false;
@@ -59,6 +62,9 @@ async function refresh() {
 
 function open(url) {
   source = new EventSource(url, { withCredentials: true });
+  for (const kind of ["open", "alive", "changed"]) {
+    source.addEventListener(kind, () => (heardAt = Date.now()));
+  }
   source.addEventListener("open", () => {
     retryMs = 2000;
     show("live");
@@ -80,6 +86,11 @@ export function start() {
   if (url) open(url);
   show("polling");
   window.setInterval(() => {
+    if (state === "live" && Date.now() - heardAt > SILENCE_LIMIT_MS) {
+      source.close();
+      show("polling");
+      open(url);
+    }
     if (state !== "live" || isStale) announce();
   }, POLL_MS);
   document.addEventListener("visibilitychange", announce);
