@@ -7,6 +7,7 @@ virtual node). Slices do not depend on the mapping, so neither do the bits of th
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from agents.trainer.model.state import WORD_BYTES, ModelState
 from agents.trainer.model.stateful_ops import refuse_process_operations
 from agents.trainer.step.functions import example_specs
 from agents.trainer.step.prefetch import LocalPiece
+from controlplane.core.protocol.prediction_parts import ARRAYS_LIMIT, OUTPUT_NAME
 
 Tensor = Any
 #: Name of the output of a model with a single, unnamed output.
@@ -148,8 +150,7 @@ class PredictFunctions:
         ]
         named = keras.tree.flatten_with_path(given)
         self._names = [_output_name(path) for path, _ in named]
-        if twice := [name for name, count in Counter(self._names).items() if count > 1]:
-            raise _refusal(f"two outputs have the name {twice[0]!r}; rename one key of the dict")
+        _names_check(self._names)
         return [_dense(name, value) for name, (_, value) in zip(self._names, named, strict=True)]
 
     def _predict(
@@ -185,10 +186,21 @@ class PredictFunctions:
 
 
 def _output_name(path: Sequence[Any]) -> str:
-    """Name an output by its path: dict keys unchanged, positions as `output_0` ..."""
+    """Name an output by its path: dict keys, their slashes as dots; positions as `output_0` ..."""
     if not path:
         return ONLY_OUTPUT
-    return ".".join(f"output_{key}" if isinstance(key, int) else str(key) for key in path)
+    name = ".".join(f"output_{key}" if isinstance(key, int) else str(key) for key in path)
+    return re.sub(r"[/\\]", ".", name)  # the names are those of files in an archive
+
+
+def _names_check(names: Sequence[str]) -> None:
+    """Raise if the arrays of outputs with these names cannot be joined in one file."""
+    if not 1 <= len(names) <= ARRAYS_LIMIT:
+        raise _refusal(f"the model gives {len(names)} outputs; give 1 to {ARRAYS_LIMIT}")
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise _refusal(f"two outputs have the name {twice[0]!r}; rename one key of the dict")
+    if unfit := [name for name in names if not OUTPUT_NAME.fullmatch(name)]:
+        raise _refusal(f"an output has the name {unfit[0]!r:.60}; give 1 to 200 characters, no NUL")
 
 
 def _dense(name: str, value: Any) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -89,8 +90,11 @@ class PartWriter:
 
 
 def _arrays_write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    with atomic_write(path, is_synced=True) as partial, partial.open("wb") as stream:
-        np.savez(stream, allow_pickle=False, **arrays)
+    """Write what `np.savez` writes, where an output cannot have the name "file"."""
+    with atomic_write(path, is_synced=True) as partial, zipfile.ZipFile(partial, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
 
 
 def summary_save(

@@ -18,7 +18,9 @@ import numpy as np
 
 RESULT_FILE = "predictions.npz"
 _PART_NAME = re.compile(r"predictions-(\d{1,15})-(\d{1,15})\.npz")
-_ARRAY_NAME = re.compile(r"[^/\\\0]{1,200}\.npy")
+#: Name of an output, from which follows that of its array's entry.
+OUTPUT_NAME = re.compile(r"[^/\\\0]{1,200}")
+_ARRAY_NAME = re.compile(rf"{OUTPUT_NAME.pattern}\.npy")
 #: Files of a job: what a trainer writes in 16 weeks, at one each ten seconds.
 PARTS_LIMIT = 1_000_000
 #: Outputs of a model.

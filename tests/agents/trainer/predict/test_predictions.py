@@ -212,7 +212,9 @@ def test_a_layout_gives_back_what_it_packed() -> None:
     [
         (keras.layers.Lambda(lambda x: keras.ops.sum(x)), "first axis must be the examples"),
         (keras.layers.Lambda(lambda x: tf.as_string(x)), "holds string"),
-        (keras.layers.Lambda(lambda x: {"a.b": x, "a": {"b": x}}), "two .* name 'a.b'"),
+        (keras.layers.Lambda(lambda x: {"a/b": x, "a": {"b": x}}), "two .* name 'a.b'"),
+        (keras.layers.Lambda(lambda x: {"n" * 201: x}), "1 to 200 characters"),
+        (keras.layers.Lambda(lambda x: dict.fromkeys(range(257), x)), "257 outputs; give 1 to"),
         (keras.layers.Lambda(lambda x: tf.boolean_mask(x, x > 0)[None]), "known shape"),
         (keras.layers.Lambda(lambda x: tf.RaggedTensor.from_tensor(x)), "RaggedTensor"),
     ],
@@ -256,17 +258,17 @@ def test_parts_are_bounded_and_hold_only_what_follows_each_other(tmp_path: Path)
     writer, _ = part_writer(tmp_path, part_bytes=100, part_s=1e9)
     rows = np.arange(80, dtype=np.float32)
     for first in (0, 10, 20, 30):  # 40 bytes each: the third one fills a part
-        writer.add(first, {"y": rows[first : first + 10]}, 10)
+        writer.add(first, {"file": rows[first : first + 10]}, 10)
     assert reported(tmp_path) == [(0, 30)]
-    writer.add(60, {"y": rows[60:70]}, 10)  # the job went on elsewhere
+    writer.add(60, {"file": rows[60:70]}, 10)  # the job went on elsewhere
     assert reported(tmp_path) == [(0, 30), (30, 40)]
     writer.close()
     writer.close()
     assert reported(tmp_path) == [(0, 30), (30, 40), (60, 70)]
     with np.load(tmp_path / "outputs" / "predictions-60-70.npz") as found:
-        np.testing.assert_array_equal(found["y"], rows[60:70])
+        np.testing.assert_array_equal(found["file"], rows[60:70])
     hasty, _ = part_writer(tmp_path, part_s=0.0)
-    hasty.add(70, {"y": rows[70:]}, 10)
+    hasty.add(70, {"file": rows[70:]}, 10)
     assert reported(tmp_path)[-1] == (70, 80)
 
 
