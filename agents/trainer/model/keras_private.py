@@ -15,6 +15,8 @@ from keras.src.random.seed_generator import global_seed_generator
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
+from agents.trainer.contract.user_errors import JobCodeError
+
 Tensor = Any
 SUM_REDUCTION = "sum"
 
@@ -209,9 +211,21 @@ def compiled_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
 
 
 def metric_results(model: keras.Model) -> dict[str, Any]:
-    """Return the metrics' values by their names in the logs; one that is a dict has several."""
+    """Return the metrics' values by their names in the logs; one that is a dict has several.
+
+    Raises:
+        JobCodeError: the model's own `get_metrics_result` gives no dict.
+    """
+    given = model.get_metrics_result()
+    if not isinstance(given, dict):
+        raise JobCodeError(
+            "metric_not_a_number",
+            "code.build",
+            f"get_metrics_result() of {type(model).__name__} gives a {type(given).__name__}; "
+            "return a dict of names and numbers",
+        )
     results: dict[str, Any] = {}
-    for name, value in model.get_metrics_result().items():
+    for name, value in given.items():
         results |= value if isinstance(value, dict) else {name: value}
     return results
 

@@ -615,3 +615,6 @@ def test_a_metric_of_dicts_in_a_dict_is_refused() -> None:
     model_build(model, (np.zeros((2, 2)), np.zeros((2, 1))))
     with pytest.raises(JobCodeError, match="metric 'a' gives a dict, not a number"):
         built_model_check(model, 2)
+    model.get_metrics_result = list
+    with pytest.raises(JobCodeError, match="of Sequential gives a list; return a dict of names"):
+        built_model_check(model, 2)
