@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError, user_traceback
 from agents.trainer.data.nests import PART_NAMES
@@ -54,6 +55,8 @@ def prediction_job(
     model, data = result[:2]
     if type(data) is tuple and len(data) <= len(PART_NAMES):  # arrays (x, y); y may be text
         data = data[:1]
+    if isinstance(data, tf.data.Dataset) and type(data.element_spec) is tuple:
+        data = data.map(lambda *parts: parts[:1])
     if source is not None:
         model = _source_load(source, code_dir)
     elif not isinstance(model, keras.Model):

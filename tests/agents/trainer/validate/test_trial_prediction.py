@@ -51,7 +51,12 @@ def code(result: str = "model, x", layer: str = "keras.layers.Softmax()") -> str
 
 
 @pytest.mark.parametrize(
-    "result", ["model, x", "model, (x, np.array(['cat'] * 50)), None", "[model, x]"]
+    "result",
+    [
+        "model, tf.data.Dataset.from_tensor_slices((x, ['cat'] * 50)).batch(20)",
+        "model, (x, np.array(['cat'] * 50)), None",
+        "[model, x]",
+    ],
 )
 def test_a_model_that_was_never_compiled_will_do(tmp_path: Path, result: str) -> None:
     report = validated(tmp_path, code(result))
