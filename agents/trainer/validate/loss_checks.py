@@ -43,6 +43,10 @@ DRAWS = 12
 STANDARD_ERRORS = 10.0
 #: Margin, relative to the loss, above which the report says that it was large.
 LARGE_MARGIN = 0.01
+SLICE_LOSS = (
+    "the loss in training depends on which examples share a slice, as with batch normalisation, "
+    "and so on the number of virtual nodes"
+)
 #: Layers of Keras that mix the examples of a batch in training and keep no state.
 MIXING_LAYERS = (keras.layers.MixUp, keras.layers.CutMix)
 
@@ -86,8 +90,8 @@ def training_loss_check(
     """Compare losses as the model trains, unless it may depend on who shares a slice.
 
     Batch normalisation may: virtual nodes normalise over their slices. So it is tried as if it were
-    frozen, and with fewer examples. Other state that depends on the examples may, too; the warnings
-    name that which is not the mean of the parts', as a moving average of maxima.
+    frozen, and with fewer examples. A model with other state that depends on the examples may, too;
+    it gets a warning, and one for state that is not the mean of the parts', as of maxima.
 
     Raises:
         JobCodeError: `loss_not_additive`.
@@ -103,10 +107,15 @@ def training_loss_check(
             [each for each in layers if isinstance(each, keras.layers.BatchNormalization)]
         ):
             runner = PartRunner(runner.model, whole, training=True)
-    if state_depends(runner, *parts):
-        return slice_state(runner, whole, parts)
-    loss_check(runner, whole, parts)
-    return []
+    if not state_depends(runner, *parts):
+        loss_check(runner, whole, parts)
+        return []
+    warnings = slice_state(runner, whole, parts)
+    try:
+        loss_check(runner, whole, parts)
+    except JobCodeError:
+        warnings.append(SLICE_LOSS)
+    return warnings
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from keras import ops
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import model_build, model_layers
+from agents.trainer.validate.loss_checks import SLICE_LOSS
 from agents.trainer.validate.split_checks import splitting_check
 from tests.support.cases import pairs
 
@@ -371,7 +372,6 @@ AVERAGES = {
     "average of maxima": lambda old, x: 0.9 * old + 0.1 * ops.max(x, 0),
     "length": lambda old, x: 0.9 * old + 0.1 * ops.mean(ops.norm(x, axis=-1)),
     "slow mean": lambda old, x: 0.9999 * old + 0.0001 * ops.mean(x, 0),
-    "mean of the last batch": lambda old, x: 0.0 * old + ops.mean(x, 0),
     "flag": lambda old, x: ops.maximum(old, 1.0),
     "power iteration": lambda old, x: ops.normalize(old + 1.0),
 }
@@ -405,6 +405,19 @@ def test_float_state_that_is_an_average_is_accepted(name: str) -> None:
     warnings = splitting_check(*model_with_state(OwnState(AVERAGES[name])))
     is_of_slices = name in ("variance", "average of maxima")
     assert ["is computed for each slice" in each for each in warnings] == [True] * is_of_slices
+
+
+class Centred(OwnState):
+    """Subtracts its state in training."""
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        given = super().call(inputs, training)
+        return given - self.state if training else given
+
+
+def test_a_loss_that_depends_on_the_slice_by_own_state_gets_a_warning() -> None:
+    centred = Centred(lambda old, x: 0.0 * old + ops.mean(x, 0))
+    assert splitting_check(*model_with_state(centred)) == [SLICE_LOSS]
 
 
 @pytest.mark.parametrize("start", [np.nan, np.inf, -np.inf, 1e9, 3e38])
