@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import (
     TrainingScope,
     batch_of,
@@ -100,6 +101,8 @@ class VirtualNode:
             state = [scope.get_current_value(variable) for variable in self.state.fixed]
             metrics = self._metrics(scope, count, weight)
         refuse_untracked_variables(scope.untracked)
+        if training:
+            self._refuse_other_weights()
         share = tf.cast(weight, self.dtype)
         changes: list[tuple[int, Tensor]] = []
         integers: list[tuple[int, Tensor]] = []
@@ -157,6 +160,19 @@ class VirtualNode:
             writer.add(FieldKind.METRIC, index, grown, variable.shape)
         if training:
             writer.add(FieldKind.LOSS, 0, results.loss, ())
+
+    def _refuse_other_weights(self) -> None:
+        """Raise if the model's own call has set `trainable`: `fit` would look at it afterwards."""
+        lists = (self.model.trainable_variables, self.state.trainable)
+        now, known = ({id(variable): variable for variable in each} for each in lists)
+        changed = [(now | known)[key].path for key in now.keys() ^ known.keys()]
+        if changed:
+            raise JobCodeError(
+                "custom_trainable_weights",
+                "code.build",
+                f"the model's own call sets trainable, which changes {', '.join(changed[:3])}; set "
+                "it on layers in build, before compile",
+            )
 
     def _scope(
         self,

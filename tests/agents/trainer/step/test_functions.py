@@ -384,6 +384,23 @@ def test_python_functions_are_refused_by_name() -> None:
     assert refused.value.code == "python_function"
 
 
+class Toggling(keras.Sequential):  # type: ignore[misc]  # no types in Keras
+    """Freezes its first layer as it trains, after the optimizer was built for it."""
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        self.layers[0].trainable = not training
+        return super().call(inputs, training=training)
+
+
+def test_a_call_that_freezes_weights_is_refused_by_name() -> None:
+    model = Toggling(
+        [keras.Input((4,)), keras.layers.Dense(2, name="first"), keras.layers.Dense(1)]
+    )
+    model.compile(optimizer="sgd", loss="mse")
+    with pytest.raises(JobCodeError, match=r"own call sets trainable, which .*first/kernel"):
+        EpochByVirtualNodes(model, (X, Y), 2)
+
+
 @pytest.mark.parametrize(
     ("draw", "operation"),
     [
