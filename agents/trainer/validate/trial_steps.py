@@ -27,6 +27,7 @@ from agents.trainer.selection.state import selection_of
 from agents.trainer.step.batch_plan import TRAINING_STREAM, step_seeds
 from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.merging import why_not_merged
+from agents.trainer.validate.gradient_trial import gradients_check
 from agents.trainer.validate.job_file import LoadedJob
 from agents.trainer.validate.merging_trial import merging_try
 from agents.trainer.validate.selection_trial import (
@@ -104,7 +105,8 @@ def steps_try(
             the free memory.
 
     Raises:
-        JobCodeError: a step changes what is no part of the job's state.
+        JobCodeError: a step changes what is no part of the job's state, or its gradients do not
+            add up.
     """
     order = job.train.order(spec.seed, 0, spec.shuffle)
     selection = selection_of(spec, len(job.train))
@@ -139,6 +141,10 @@ def steps_try(
         times = _selection_facts(job, functions, order, trials[-1], sizes)
     finally:  # also for what is checked after a step that failed
         state.put(before)
+    few, num_seeds = trials[0].examples, len(functions.seeds)
+    if 2 * few <= trials[-1].examples:  # which fitted
+        whole = _arguments(job, order, 2 * few, num_seeds, num_slices=1)
+        gradients_check(functions, whole, _arguments(job, order, few, num_seeds))
     warnings = []
     if reason:
         warnings.append(f"a slice of {largest} examples was not tried here: {reason}")

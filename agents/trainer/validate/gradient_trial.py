@@ -1,0 +1,60 @@
+"""Trial of the gradients of a real step: those of a batch must be the sum of its slices'.
+
+They may not be where the loss is: a function with a gradient of its own, or a value that counts in
+the gradient alone, may look at the whole batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.model.keras_private import model_layers
+from agents.trainer.step.functions import StepFunctions
+from agents.trainer.step.gradient_layout import FieldKind, message_read
+
+#: Difference attributed to rounding, relative to the length of the slices' gradients.
+TOLERANCE = 1e-2
+#: Pieces of a step with which gradients depend on who shares a slice, or are rounded to 8 bits.
+STATE_PIECES = frozenset({FieldKind.CHANGE, FieldKind.WEIGHT, FieldKind.VALUE})
+
+
+def gradients_check(functions: StepFunctions, whole: list[Any], slices: list[Any]) -> None:
+    """Compare gradients of one slice with the sum of those of two with the same examples.
+
+    Only in single precision, of a model that draws no random numbers and has no such state.
+
+    Args:
+        whole: arguments of a training step over one slice.
+        slices: those over two slices.
+
+    Raises:
+        JobCodeError: `loss_not_additive`.
+    """
+    model = functions.model
+    is_half = any("16" in str(layer.compute_dtype) for layer in [model, *model_layers(model)])
+    if is_half or STATE_PIECES & {piece.kind for piece in functions.train_pieces}:
+        return
+    others_seeds = [*whole[:3], slices[3][1:], *whole[4:]]
+    expected, drawn, found = (functions.train(*a)[0] for a in (whole, others_seeds, slices))
+    if not tf.reduce_all(tf.equal(expected, drawn)):
+        return
+    length = distance = tf.zeros([], functions.dtype)
+    pairs = zip(*(message_read(functions.train_pieces, v) for v in (expected, found)), strict=True)
+    for (piece, wanted), (_, value) in pairs:
+        if piece.kind is FieldKind.GRADIENT:
+            distance += tf.reduce_sum(tf.square(wanted - value))
+        elif piece.kind is FieldKind.SQUARE:
+            length = value[0]
+    if distance > TOLERANCE**2 * length:
+        raise JobCodeError(
+            "loss_not_additive",
+            "code.build",
+            "the gradient of a batch is not the mean of its parts' gradients, though the loss is, "
+            "so virtual nodes would train something else. Causes: a tf.custom_gradient, or what "
+            "stop_gradient leaves of a value, that divides by a norm or a mean over the batch, or "
+            "multiplies by its size; let it treat each example by itself, or use clipnorm of the "
+            "optimizer",
+        )
