@@ -56,6 +56,8 @@ def splitting_check(
     _metrics_check(inference, first, second)
     warnings += _slice_metrics(inference, examples)
     training = PartRunner(model, examples, training=True)  # tracing also checks the operations
+    if own_metrics(model):  # which may be updated, or read, in training alone
+        _metrics_check(training, first, second)
     state_check(training, examples, first, second)
     return warnings + training_loss_check(training, examples, (first, second))
 
@@ -103,12 +105,21 @@ def _mask_check(runner: PartRunner) -> None:
 def _metrics_check(runner: PartRunner, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
     """Compare metric state after two consecutive batches with the sum of both from zero.
 
-    Trackers of single losses are excluded: Keras weights them by batch, the engine by example.
+    Trackers of single losses are excluded: Keras weights them by batch, the engine by example. The
+    loss must not depend on the metrics, which each virtual node starts from zero.
     """
     start = [np.asarray(v) for v in runner.metrics]
     zeros = [np.zeros_like(value) for value in start]
     in_a_row = runner(second, Conditions(1.0, runner(first, Conditions(1.0, start)).metrics))
-    apart = [runner(examples, Conditions(1.0, zeros)).metrics for examples in (first, second)]
+    runs = [runner(examples, Conditions(1.0, zeros)) for examples in (first, second)]
+    if not _is_close(in_a_row.losses[0], runs[1].losses[0], runner.model):
+        raise JobCodeError(
+            "metric_not_additive",
+            "code.build",
+            "the loss depends on the value of a metric, which in a virtual node is that of its own "
+            "slice alone. Keep what the model reads in a weight, add_weight(trainable=False)",
+        )
+    apart = [run.metrics for run in runs]
     left_out = {id(variable) for variable in unweighted_trackers(runner.model)}
     for variable, wanted, *pair in zip(runner.metrics, in_a_row.metrics, *apart, strict=True):
         if id(variable) in left_out or _is_close(wanted, pair[0] + pair[1], runner.model):

@@ -325,6 +325,29 @@ def test_metrics_that_add_up_are_not_warned_of() -> None:
     assert splitting_check(model, tuple(array[:7] for array in examples)) == []
 
 
+class Adaptive(keras.Sequential):  # type: ignore[misc]  # no types in Keras
+    """Weights its loss in training by the mean of the losses so far, which a metric keeps."""
+
+    def __init__(self, layers: Any) -> None:
+        super().__init__(layers)
+        self.mean = keras.metrics.Mean(name="mean")
+
+    def compute_loss(self, *args: Any, training: bool = True, **kwargs: Any) -> Any:
+        loss = super().compute_loss(*args, training=training, **kwargs)
+        adapted = loss * (1.0 + self.mean.result()) if training else loss
+        self.mean.update_state(loss)
+        return adapted
+
+
+def test_a_loss_that_reads_a_metric_is_refused() -> None:
+    model = Adaptive([keras.Input((4,)), keras.layers.Dense(4)])
+    model.compile("sgd", "mse")
+    model_build(model, (VECTORS, VECTORS))
+    with pytest.raises(JobCodeError, match="depends on the value of a metric") as caught:
+        splitting_check(model, (VECTORS[:6], VECTORS[:6]))
+    assert caught.value.code == "metric_not_additive"
+
+
 class OwnState(keras.layers.Layer):
     """Has state that `after` computes from the old value and the examples [n, 4]."""
 
@@ -373,7 +396,6 @@ AVERAGES = {
     "length": lambda old, x: 0.9 * old + 0.1 * ops.mean(ops.norm(x, axis=-1)),
     "slow mean": lambda old, x: 0.9999 * old + 0.0001 * ops.mean(x, 0),
     "flag": lambda old, x: ops.maximum(old, 1.0),
-    "power iteration": lambda old, x: ops.normalize(old + 1.0),
 }
 VECTORS = RANDOM.normal(size=(48, 4)).astype("float32")
 
