@@ -15,11 +15,11 @@ from controlplane.core.play import (
     decided,
     holdings_of,
     later,
-    obeyed,
     work_scaled,
 )
 from controlplane.core.policies import POLICIES
 from controlplane.core.policies.common.user_shares import Policy
+from controlplane.core.scheduling.plan import obeyed
 from controlplane.core.values.types import JobId, Plan, Snapshot
 
 #: Ends later than this are not told: 10 years.

@@ -21,7 +21,6 @@ from controlplane.core.play import (
     decided,
     holdings_of,
     later,
-    obeyed,
     work_scaled,
 )
 from controlplane.core.policies import DEMANDS, POLICIES
@@ -29,6 +28,7 @@ from controlplane.core.policies.common.rates import full_demand, largest_nodes
 from controlplane.core.policies.common.user_shares import Policy
 from controlplane.core.scheduling.cordons import capacity_uncordoned, cordon_split
 from controlplane.core.scheduling.maintenance import maintenance_ends, maintenance_over
+from controlplane.core.scheduling.plan import obeyed
 from controlplane.core.scheduling.pools import (
     arrival_order,
     can_start_ever,

@@ -17,8 +17,9 @@ from controlplane.core.policies.common.user_shares import Policy
 from controlplane.core.scheduling.cordons import cordon_split
 from controlplane.core.scheduling.maintenance import maintenance_over
 from controlplane.core.scheduling.placement import place
+from controlplane.core.scheduling.plan import obeyed
 from controlplane.core.scheduling.sweeps import sweeps_split
-from controlplane.core.values.types import AcceleratorId, Job, JobId, Snapshot
+from controlplane.core.values.types import Job, JobId, Snapshot
 
 #: Largest number of decisions of a forecast.
 MOST_DECISIONS = 64
@@ -130,38 +131,4 @@ def _progressed(job: Job, holding: Holding, after_s: float) -> Job:
         attained_accelerator_s=attained,
         remaining_examples=job.remaining_examples - done,
         done_examples=job.done_examples + done,
-    )
-
-
-def obeyed(
-    snapshot: Snapshot, given: Mapping[JobId, tuple[AcceleratorId, ...]], carried: object | None
-) -> Snapshot:
-    """Give every job its accelerators at once."""
-    jobs = (
-        _changed(job, snapshot.held.get(job.id, ()), given.get(job.id, ()), snapshot.now)
-        for job in snapshot.jobs
-    )
-    return replace(
-        snapshot,
-        jobs=tuple(jobs),
-        held=given,
-        kept={},
-        releasing=frozenset(),
-        resizing=frozenset(),
-        carried=carried,
-    )
-
-
-def _changed(
-    job: Job, held: tuple[AcceleratorId, ...], given: tuple[AcceleratorId, ...], now: float
-) -> Job:
-    if set(held) == set(given):
-        return job
-    return replace(
-        job,
-        num_resizes=job.num_resizes + bool(held),
-        changed_at=now,
-        running_since=(job.running_since if held else now) if given else None,
-        pending_since=None if given else now,
-        most_accelerators=max(job.most_accelerators, len(given)),
     )

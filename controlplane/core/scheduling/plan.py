@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from controlplane.core.scheduling.circular_waits import BlockedMove, detours
 from controlplane.core.values.explanations import others_jobs_named
 from controlplane.core.values.types import (
@@ -115,3 +118,37 @@ def _meanwhile(
     if standing.issuperset(held):
         return held  # moving elsewhere: stay until the new accelerators are free
     return ()  # a held accelerator has left the cluster: save the state and wait
+
+
+def obeyed(
+    snapshot: Snapshot, given: Mapping[JobId, tuple[AcceleratorId, ...]], carried: object | None
+) -> Snapshot:
+    """Give every job its accelerators at once."""
+    jobs = (
+        _changed(job, snapshot.held.get(job.id, ()), given.get(job.id, ()), snapshot.now)
+        for job in snapshot.jobs
+    )
+    return replace(
+        snapshot,
+        jobs=tuple(jobs),
+        held=given,
+        kept={},
+        releasing=frozenset(),
+        resizing=frozenset(),
+        carried=carried,
+    )
+
+
+def _changed(
+    job: Job, held: tuple[AcceleratorId, ...], given: tuple[AcceleratorId, ...], now: float
+) -> Job:
+    if set(held) == set(given):
+        return job
+    return replace(
+        job,
+        num_resizes=job.num_resizes + bool(held),
+        changed_at=now,
+        running_since=(job.running_since if held else now) if given else None,
+        pending_since=None if given else now,
+        most_accelerators=max(job.most_accelerators, len(given)),
+    )

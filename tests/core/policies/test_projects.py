@@ -82,6 +82,19 @@ def test_a_cluster_with_quotas_comes_to_rest(name: str, snapshot: Snapshot) -> N
     assert decide(snapshot, name).resizes == ()
 
 
+def test_a_cluster_with_a_limit_comes_to_rest() -> None:
+    """A decision that stops jobs is not taken back as soon as they have left."""
+    cluster = accelerators_make("b b", "a", "b", "a", "b b")
+    ending = replace(job_make(1, most=2, at=500.0), project=VISION, remaining_examples=50.0)
+    long = replace(job_make(2, most=3), project=VISION)
+    ended = replace(job_make(3, most=5, at=10.0), remaining_examples=0.0)
+    snapshot = snapshot_make(cluster, ending, long, ended, held={1: (1, 2)})
+    snapshot = replace(snapshot, projects={VISION: ProjectQuota(limit=4)})
+    for _ in range(4):
+        snapshot = after(snapshot, decide(snapshot, "srtf"))
+    assert decide(snapshot, "srtf").resizes == ()
+
+
 @every_policy
 def test_a_guarantee_takes_no_more_than_its_users_may_have(name: str) -> None:
     """One guarantee is kept in full, as the other one's only user may have no more than one."""

@@ -41,9 +41,18 @@ from controlplane.core.policies.common.quota_states import (
 )
 from controlplane.core.policies.common.rates import node_sizes
 from controlplane.core.scheduling.placement import place
+from controlplane.core.scheduling.plan import obeyed, plan_between
 from controlplane.core.scheduling.pools import capacity_by_kind
 from controlplane.core.values.explanations import Reason, reason
-from controlplane.core.values.types import AcceleratorId, Decision, Job, JobId, Share, Snapshot
+from controlplane.core.values.types import (
+    AcceleratorId,
+    Allocation,
+    Decision,
+    Job,
+    JobId,
+    Share,
+    Snapshot,
+)
 
 
 def projects_kept(policy: Policy, *, is_rigid: bool) -> Policy:
@@ -53,7 +62,38 @@ def projects_kept(policy: Policy, *, is_rigid: bool) -> Policy:
         is_rigid: whether jobs wait for all the accelerators that they can use.
     """
     by_user = _kept(policy, users_in_projects, is_rigid=is_rigid)
-    return _kept(by_user, projects_of, is_rigid=is_rigid)
+    return _seen_ahead(_kept(by_user, projects_of, is_rigid=is_rigid))
+
+
+def _seen_ahead(policy: Policy) -> Policy:
+    """Return a policy that decides once more, for the time when jobs have left what others get.
+
+    The choice of accelerators depends on what jobs hold. Without this, the next decision could give
+    back what one has taken, and the one after it take that again, without end.
+    """
+
+    @wraps(policy)
+    def seen_ahead(snapshot: Snapshot) -> Decision:
+        decision = policy(snapshot)
+        if not projects_of(snapshot):
+            return decision
+        placed = place(snapshot, decision).accelerators
+        plan = plan_between(snapshot, Allocation(placed))
+        if not (plan.waiting and plan.resizes):
+            return decision
+        held = {**snapshot.held, **{one.job_id: one.wanted for one in plan.resizes}}
+        given = {job_id: row for job_id, row in held.items() if row}
+        then = policy(obeyed(snapshot, given, decision.carried))
+        if then.shares == decision.shares:
+            return decision
+        stopped = {
+            job_id: why
+            for job_id, why in decision.reasons.items()
+            if job_id in snapshot.held and job_id not in {**decision.shares, **then.shares}
+        }
+        return replace(then, reasons={**then.reasons, **stopped})
+
+    return seen_ahead
 
 
 def _kept(
