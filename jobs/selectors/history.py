@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from django.db.models import Avg, Count, F, Q
 
 from controlplane.core.estimates.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from controlplane.core.values.projects import ProjectId, ProjectQuota
 from controlplane.core.values.tiers import Tier
 from controlplane.simulator.settings import MEASURED, ResizeCosts
 from controlplane.simulator.workloads.history import History, HistoryJob
@@ -29,6 +30,7 @@ MOST_JOBS = 5_000
 _NEVER_TRAINED = "never trained, so that nothing is known of its speed"
 _NO_END = "still trains, and its end cannot be predicted"
 _NO_WORK = "did no step before it ended"
+_NO_ROOM = "needs more accelerators of one kind that it accepts than there are now"
 _OVER_LIMIT = "needs more accelerators than its project may hold now"
 _TOO_MANY = f"older than the newest {MOST_JOBS}"
 
@@ -50,16 +52,13 @@ def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> Hist
     in_epoch = epoch_examples(jobs)
     ready_at = _ready_at(jobs)
     quotas, nodes = project_quotas(), _nodes()
-    kinds = {kind for kind, _ in nodes}
     kept = []
     for job in reversed(jobs):
         row = _job(job, known[job.pk], ready_at.get(job.pk), in_epoch.get(job.pk, 0))
+        if not isinstance(row, str):
+            row = _fitting(row, nodes, quotas)
         if isinstance(row, str):
             left_out[row] += 1
-        elif row.project in quotas and row.min_accelerators > quotas[row.project].most(
-            row.accepted_kinds or kinds
-        ):
-            left_out[_OVER_LIMIT] += 1
         else:
             kept.append(dataclasses.replace(row, user_factor=factors.get(job.owner_id, 1.0)))
     return History(
@@ -128,6 +127,26 @@ def _nodes() -> tuple[tuple[str, int], ...]:
         .order_by("node_id", "kind")
     )
     return tuple((row["kind"], row["number"]) for row in rows)
+
+
+def _fitting(
+    job: HistoryJob,
+    nodes: Iterable[tuple[str, int]],
+    quotas: Mapping[ProjectId, ProjectQuota],
+) -> HistoryJob | str:
+    """Return a job, or the reason why it could never start on the nodes that there are."""
+    rooms: Counter[str] = Counter()
+    for kind, number in nodes:
+        if not job.accepted_kinds or kind in job.accepted_kinds:
+            rooms[kind] += number
+    if job.min_accelerators > max(rooms.values(), default=0):
+        return _NO_ROOM
+    quota = None if job.project is None else quotas.get(job.project)
+    if quota is not None and all(
+        job.min_accelerators > min(number, quota.most([kind])) for kind, number in rooms.items()
+    ):
+        return _OVER_LIMIT
+    return job
 
 
 def _policy_between(start_at: datetime.datetime, end_at: datetime.datetime) -> str:

@@ -21,7 +21,7 @@ from controlplane.simulator.workloads.history import (
     history_to_dict,
     history_workload,
 )
-from jobs.models import Event, Job, Project, Replay
+from jobs.models import Accelerator, Event, Job, Node, Project, Replay
 from jobs.selectors import history as selector
 from jobs.selectors.history import history_read
 from jobs.selectors.projects import accelerators_by_kind
@@ -181,6 +181,16 @@ def test_quotas_of_projects_are_recorded_and_replayed() -> None:
     assert {count for _, number, count in allocation if number == job.pk} == {0, 1}
 
     Job.objects.update(min_accelerators=2)
+    (why,) = history_read(*whole(world)).left_out
+    assert why == "needs more accelerators than its project may hold now"
+
+    Job.objects.update(accepted_kinds=["gone"])
+    (why,) = history_read(*whole(world)).left_out
+    assert why == "needs more accelerators of one kind that it accepts than there are now"
+
+    Accelerator.objects.create(node=Node.objects.get(), index=9, kind="b")
+    Job.objects.update(accepted_kinds=[])  # one b is too few
+    Project.objects.update(limit=None)
     (why,) = history_read(*whole(world)).left_out
     assert why == "needs more accelerators than its project may hold now"
 
