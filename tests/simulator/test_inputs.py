@@ -243,6 +243,7 @@ def test_clusters_are_read() -> None:
         ("{", "--workload: .* is no JSON"),
         ('{"format": "mine"}', "export_history"),
         ('[{"arrival_time": 1}]', "job 0 of .*: 'gpu_demand' is missing"),
+        ('[{"gpu_demand": -2, "workload": "a"}]', "job 0 of .*: 'gpu_demand' must be at least 1"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, content: str, message: str) -> None:

@@ -172,6 +172,8 @@ def virtualflow_workload(
     for index, row in enumerate(trace):
         with row_of("--workload", f"job {index} of {path}"):
             demand, name = _accelerators(row, "gpu_demand"), f"{index}-{text_of(row, 'workload')}"
+            if demand < 1:
+                raise ValueError(f"'gpu_demand' must be at least 1, not {demand}")
             run_s = seconds.get(str(index), UNKNOWN_RUN_S + COLD_START_S) - COLD_START_S
             rates = rates_of(demand)[: demand + 1]
             applications[name] = ScaledApplication(
