@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from controlplane.core.cycle import decide, decision_check
 from controlplane.core.policies import POLICIES, POLICY_STATES, policy_state_decode
+from controlplane.core.policies.common.quota_groups import users_in_projects
 from controlplane.core.policies.common.quota_states import QuotaStates, joined
 from controlplane.core.policies.tiresias import SecondQueue
 from controlplane.core.protocol.codec import encode
@@ -218,6 +219,17 @@ def test_tiers_share_a_limit_and_a_guarantee(name: str) -> None:
     projects = {VISION: ProjectQuota(guaranteed=3, limit=3)}
     snapshot = replace(snapshot_make(EIGHT, *jobs, now=500.0), projects=projects)
     assert held(settled(snapshot, name)) == {1: 2, 2: 1, 3: 4}
+
+
+def test_the_order_of_users_in_projects_is_not_that_of_their_jobs() -> None:
+    """Groups choose in turns: a job that ends would change what other users get."""
+    jobs = [replace(job_make(i, most=1), project=VISION, user=i % 3 or None) for i in range(1, 6)]
+    projects = {VISION: ProjectQuota(user_limit=1)}
+    orders = {
+        tuple(group.key for group in users_in_projects(replace(snapshot, projects=projects)))
+        for snapshot in (snapshot_make(EIGHT, *jobs), snapshot_make(EIGHT, *reversed(jobs)))
+    }
+    assert len(orders) == 1
 
 
 def test_guarantees_above_the_cluster_are_shared_in_proportion() -> None:

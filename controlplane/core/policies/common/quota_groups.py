@@ -73,7 +73,7 @@ def projects_of(snapshot: Snapshot) -> list[QuotaGroup]:
 
 
 def users_in_projects(snapshot: Snapshot) -> list[QuotaGroup]:
-    """List the users with jobs in projects that limit them."""
+    """List the users with jobs in projects that limit them, in an order that no job changes."""
     jobs: dict[tuple[int, int | None], list[Job]] = {}
     for job in snapshot.jobs:
         quota = None if job.project is None else snapshot.projects.get(job.project)
@@ -87,5 +87,10 @@ def users_in_projects(snapshot: Snapshot) -> list[QuotaGroup]:
             0,
             snapshot.projects[project].user_limit_left(user),
         )
-        for (project, user), members in jobs.items()
+        for (project, user), members in sorted(jobs.items(), key=_group_order)
     ]
+
+
+def _group_order(row: tuple[tuple[int, int | None], list[Job]]) -> tuple[int, int]:
+    (project, user), _ = row
+    return project, -1 if user is None else user
