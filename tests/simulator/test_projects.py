@@ -60,6 +60,9 @@ def test_a_job_that_its_project_never_lets_start_is_refused() -> None:
     jobs = replace(jobs, projects={1: ProjectQuota(limit_by_kind={"a": 2})})
     with pytest.raises(ValueError, match="one-a needs 3 accelerators, its project may hold 2"):
         simulate(jobs, cluster_make(6, 1, {"a": 4, "b": 2}), "weighted_fair")
+    jobs = with_quota(workload(job("one-a")), ProjectQuota(limit=0))
+    with pytest.raises(ValueError, match="one-a needs 1 accelerator, its project may hold 0"):
+        simulate(jobs, cluster_make(1, 4), "weighted_fair")
 
 
 def test_shares_of_jobs_are_drawn_independently_of_tiers() -> None:

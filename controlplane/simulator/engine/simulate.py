@@ -131,7 +131,7 @@ def _fits_check(job: SimulatedJob, cluster: Cluster, workload: Workload) -> None
     within = max(min(cluster.kinds[kind], quota.most([kind])) for kind in kinds) if quota else most
     if least > within:
         raise ValueError(
-            f"workload: job {job.spec.name} needs {least} accelerators, its project may hold "
-            f"{within:g}; raise the limit, or let jobs make do with less (a policy for "
-            "elastic jobs)"
+            f"workload: job {job.spec.name} needs {least} accelerator{'s' * (least > 1)}, its "
+            f"project may hold {within:g}; raise the limit, or let jobs make do with less (a "
+            "policy for elastic jobs)"
         )
