@@ -1,6 +1,7 @@
 """Explains the frequent errors of Keras and TensorFlow in one sentence each.
 
-Each family of errors consists of a pattern for the text and a function that writes the sentence.
+Each family of errors consists of a pattern for the text and a sentence with the pattern's groups as
+fields, or a function that writes the sentence.
 The patterns fit the pinned versions; the text of an error that matches none is reported unchanged.
 """
 
@@ -43,11 +44,13 @@ def known_sentence(text: str, shapes: DataShapes = ()) -> str | None:
         shapes: shapes of the data, to recognise a layer whose input is the data themselves.
     """
     inner = unwrapped(text)
-    for pattern, write in _FAMILIES:
+    for pattern, sentence in _FAMILIES:
         found = pattern.search(inner)
         if found is not None:
             with suppress(ValueError, IndexError):  # the text matches, but has unexpected values
-                return write(found, shapes)
+                if isinstance(sentence, str):
+                    return sentence.format(**found.groupdict())
+                return sentence(found, shapes)
     return None
 
 
@@ -268,61 +271,6 @@ def _structures(found: Match, _shapes: DataShapes) -> str:
     )
 
 
-def _text_for_numbers(found: Match, _shapes: DataShapes) -> str:
-    return (
-        f"The text {found['text']!r} stands where a step takes numbers; labels in a dict need the "
-        "names of the model's outputs as keys"
-    )
-
-
-def _types(found: Match, _shapes: DataShapes) -> str:
-    return (
-        f"Types do not match: {found['operation']} gets {found['first']} and {found['second']}; "
-        "convert one of them with keras.ops.cast"
-    )
-
-
-def _identifier(found: Match, _shapes: DataShapes) -> str:
-    return f"Keras knows no {found['kind']} named {found['name'].strip()!r}"
-
-
-def _download(found: Match, _shapes: DataShapes) -> str:
-    return (
-        f"The node cannot download {found['url']} ({found['why']}); put the file into the uploaded "
-        ".zip, or let the operator put it on every node"
-    )
-
-
-def _out_of_scope(_found: Match, _shapes: DataShapes) -> str:
-    return (
-        "A tensor of a step is used after the step: a list or an attribute keeps it. Keep a number "
-        "in add_weight() of the layer or add_variable() of the metric, and return other tensors"
-    )
-
-
-def _tensorboard(found: Match, _shapes: DataShapes) -> str:
-    return (
-        f"{found['call']} needs TensorBoard, which trainers do not have; leave it out, and give "
-        "compile() a metric for numbers to follow: they stand in the job's curves"
-    )
-
-
-def _dict_attribute(found: Match, _: DataShapes) -> str:
-    name = found["name"]
-    return (
-        f"A dict has no attribute {name!r}; settings are a dict: read settings[{name!r}], or "
-        f"settings.get({name!r}, default)"
-    )
-
-
-def _no_optimizer(found: Match, _shapes: DataShapes) -> str:
-    return (
-        f"{found['model']} reads its optimizer and has none: compile the model in build; for the "
-        "model of another job, let this job's code define and register the classes of its "
-        "optimizer, losses and metrics (@keras.saving.register_keras_serializable())"
-    )
-
-
 def _shape(text: str) -> Shape:
     """Parse "(None, 4)" or "[5,4]"."""
     parts = [part.strip() for part in text.strip("()[] ").split(",")]
@@ -355,9 +303,13 @@ _INPUT = (
     r"the layer: expected "
 )
 _RANGE = r"(?P<number>-?\d+) (?:which is outside the valid range of|is not in) \[0, (?P<end>\d+)\)"
-_FAMILIES: tuple[tuple[re.Pattern[str], Callable[[Match, DataShapes], str]], ...] = tuple(
-    (re.compile(pattern), write)
-    for pattern, write in (
+_TYPES = (
+    "Types do not match: {operation} gets {first} and {second}; convert one of them with "
+    "keras.ops.cast"
+)
+_FAMILIES: tuple[tuple[re.Pattern[str], str | Callable[[Match, DataShapes], str]], ...] = tuple(
+    (re.compile(pattern), sentence)
+    for pattern, sentence in (
         (
             _INPUT + r"axis (?P<axis>-?\d+) of input shape to have value (?P<wanted>\d+), but "
             rf"received input with shape (?P<shape>{_SHAPE})",
@@ -422,29 +374,53 @@ _FAMILIES: tuple[tuple[re.Pattern[str], Callable[[Match, DataShapes], str]], ...
             r"y_pred: (?P<outputs>.*)",
             _structures,
         ),
-        (r"Expected float\d+, but got (?P<text>\S{1,100}) of type 'str'", _text_for_numbers),
+        (
+            r"Expected float\d+, but got (?P<text>\S{1,100}) of type 'str'",
+            "The text {text!r} stands where a step takes numbers; labels in a dict need the names "
+            "of the model's outputs as keys",
+        ),
         (
             r"Input '\w+' of '(?P<operation>\w+)' Op has type (?P<second>\w+) that does not match "
             r"type (?P<first>\w+) of argument",
-            _types,
+            _TYPES,
         ),
         (
             r"cannot compute (?P<operation>\w+) as input #\d+\(zero-based\) was expected to be an? "
             r"(?P<first>\w+) tensor but is an? (?P<second>\w+) tensor",
-            _types,
+            _TYPES,
         ),
-        (r"URL fetch failure on (?P<url>\S+): \w+ -- (?P<why>[^\n]+)", _download),
-        (r"> is out of scope and cannot be used here", _out_of_scope),
+        (
+            r"URL fetch failure on (?P<url>\S+): \w+ -- (?P<why>[^\n]+)",
+            "The node cannot download {url} ({why}); put the file into the uploaded .zip, or let "
+            "the operator put it on every node",
+        ),
+        (
+            r"> is out of scope and cannot be used here",
+            "A tensor of a step is used after the step: a list or an attribute keeps it. Keep a "
+            "number in add_weight() of the layer or add_variable() of the metric, and return other "
+            "tensors",
+        ),
         # In a layer, its own text stands twice: Keras makes a new error of the same class.
         (
             r"TensorBoard is not installed, missing implementation for (?P<call>tf\.summary\.\w+)",
-            _tensorboard,
+            "{call} needs TensorBoard, which trainers do not have; leave it out, and give "
+            "compile() a metric for numbers to follow: they stand in the job's curves",
         ),
-        (r"'(?P<model>\w+)' object has no attribute '_?optimizer'", _no_optimizer),
-        (r"\A'dict' object has no attribute '(?P<name>\w{1,60})'\Z", _dict_attribute),
         (
-            r"Could not interpret (?P<kind>\w+)(?: function)? identifier: (?P<name>[^\n]{1,100})",
-            _identifier,
+            r"'(?P<model>\w+)' object has no attribute '_?optimizer'",
+            "{model} reads its optimizer and has none: compile the model in build; for the model "
+            "of another job, let this job's code define and register the classes of its optimizer, "
+            "losses and metrics (@keras.saving.register_keras_serializable())",
+        ),
+        (
+            r"\A'dict' object has no attribute '(?P<name>\w{1,60})'\Z",
+            "A dict has no attribute {name!r}; settings are a dict: read settings[{name!r}], or "
+            "settings.get({name!r}, default)",
+        ),
+        (
+            r"Could not interpret (?P<kind>\w+)(?: function)? identifier: "
+            r"\s*(?P<name>[^\n]{0,99}[^\s])",
+            "Keras knows no {kind} named {name!r}",
         ),
     )
 )
