@@ -117,7 +117,7 @@ def user_traceback(error: BaseException, code_dir: Path) -> str:
     texts = []
     for link in _chain(error):
         lines = traceback_module.format_exception(link, chain=False)
-        text = user_frames(plain_text(_without_shown_escapes("".join(lines))), code_dir)
+        text = user_frames(plain_text(_SHOWN_ESCAPE.sub("", "".join(lines))), code_dir)
         has_frames = any(_FRAME.match(line) for line in text.splitlines())
         if not has_frames:
             text = text.removeprefix("Traceback (most recent call last):\n")
@@ -250,11 +250,6 @@ def _maker(code_dir: Path) -> str:
 def _example_shapes(sample: Any) -> DataShapes:
     leaves = [] if sample is None else keras.tree.flatten(sample)
     return {tuple(leaf.shape[1:]) for leaf in leaves if hasattr(leaf, "shape")}
-
-
-def _without_shown_escapes(text: str) -> str:
-    """Remove terminal escape sequences that a repr() has turned into visible text."""
-    return _SHOWN_ESCAPE.sub("", text)
 
 
 def _cut(text: str, limit: int = MESSAGE_LIMIT) -> str:

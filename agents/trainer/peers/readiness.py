@@ -73,12 +73,8 @@ class Beacon:
                 time.sleep(ASK_EVERY_S)  # an unreachable peer; the next query may succeed
 
 
-def _never() -> bool:
-    return False
-
-
 def wait_until_ready(
-    address: str, generation: int, is_superseded: Callable[[], bool] = _never
+    address: str, generation: int, is_superseded: Callable[[], bool] = lambda: False
 ) -> None:
     """Wait until the trainer at `address` is ready for `generation`.
 

@@ -271,7 +271,7 @@ def _check_stop(spec: TrainingSpec, job: LoadedJob) -> None:
     """Raise if the metric of the stop condition is not among the job's logs."""
     if spec.stop.kind is not StopKind.METRIC:
         return
-    names = _log_names(job)
+    names = [*_metric_names(job), "learning_rate"]
     if spec.stop.metric not in names:
         hint = "" if job.validation is not None else "; val_ names need validation data"
         raise JobCodeError(
@@ -374,10 +374,6 @@ def _data_facts(spec: TrainingSpec, job: LoadedJob) -> dict[str, Any]:
         "steps_per_epoch": math.ceil(len(job.train) / spec.global_batch_size),
         "data_fingerprint": data_fingerprint(job.train, job.validation),
     }
-
-
-def _log_names(job: LoadedJob) -> list[str]:
-    return [*_metric_names(job), "learning_rate"]
 
 
 def _metric_names(job: LoadedJob) -> list[str]:

@@ -125,16 +125,12 @@ def _leavers_stop(now: datetime.datetime) -> set[int]:
     for row in allocations.filter(release_requested_at__lt=since).select_related("job"):
         active = Generation.objects.filter(job=row.job, phase=GenerationPhase.ACTIVE).first()
         is_past = active is not None and (active.switched_at or now) < since
-        if is_past and active is not None and not _is_member(active, row.slot):
+        if is_past and active is not None and row.slot not in active.membership.slots:
             late.add((row.job_id, row.slot))
     for job_id, slot in sorted(late):
         with errors_contained(job_id, _NOT_KEPT):
             _stop(job_id, slot, now)
     return {job_id for job_id, _ in late}
-
-
-def _is_member(generation: Generation, slot: int) -> bool:
-    return slot in generation.membership.slots
 
 
 def _stop(job_id: int, slot: int, now: datetime.datetime) -> None:

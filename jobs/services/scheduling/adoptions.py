@@ -133,14 +133,10 @@ def _settle(job: Job, now: datetime.datetime) -> bool:
     later = Artifact.objects.filter(job=job, name__startswith="checkpoint")
     if later.filter(step__gt=job.adoption["step"] or 0).exists():
         return _end(job.pk)
-    if job.status != JobStatus.RUNNING or _asked_s(job, now) < ASK_AGAIN_S:
+    if job.status != JobStatus.RUNNING or now.timestamp() - job.save_request / 1000 < ASK_AGAIN_S:
         return False
     Job.objects.filter(id=job.pk).update(save_request=int(now.timestamp() * 1000))
     return True
-
-
-def _asked_s(job: Job, now: datetime.datetime) -> float:
-    return now.timestamp() - job.save_request / 1000
 
 
 def _end(job_id: int) -> bool:
