@@ -32,11 +32,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import redis
 
 from benchmarks.figures import figures_print
-from benchmarks.rest import Site
+from benchmarks.rest import Site, exchange
+from benchmarks.stream_watchers import process_use
 from controlplane.core.protocol.wire import REPORT_EVERY_S
 from tests.support import servers
 
@@ -131,14 +131,12 @@ def _figures(num_nodes: int, num_jobs: int, seconds: float, database: str) -> di
         with closing(site):
             site.start()
             server = site.process("stream")
-            began_s = _processor_s(server)
+            began_s = process_use(server).processor_s
             running = load_process.submit(load, site.stream_port, site.broker, agents, seconds)
             time.sleep(seconds / 2)
-            processes = [server, *server.children(recursive=True)]
-            threads = sum(process.num_threads() for process in processes)
-            memory = sum(float(process.memory_full_info().uss) for process in processes)
+            use = process_use(server)
             found = running.result()
-            processor_s = _processor_s(server) - began_s
+            processor_s = process_use(server).processor_s - began_s
     times_s = sorted(found.heartbeats_s)
     return {
         "heartbeats": len(times_s),
@@ -146,15 +144,10 @@ def _figures(num_nodes: int, num_jobs: int, seconds: float, database: str) -> di
         "heartbeat_p99_ms": round(1e3 * times_s[int(_PERCENTILE * (len(times_s) - 1))], 1),
         "report_every_s": max(found.reports_every_s, default=0.0),
         "processor_percent": round(100 * processor_s / seconds),
-        "threads": threads,
-        "memory_mb": round(memory / 1e6),
+        "threads": use.num_threads,
+        "memory_mb": round(use.memory / 1e6),
         "refused": sum(n for status, n in found.statuses.items() if status not in (200, 304)),
     }
-
-
-def _processor_s(root: psutil.Process) -> float:
-    times = [process.cpu_times() for process in (root, *root.children(recursive=True))]
-    return sum(one.user + one.system for one in times)
 
 
 def load(port: int, broker: str, agents: Sequence[Agent], seconds: float) -> Load:
@@ -243,18 +236,13 @@ async def _answer(
     body: str, found: Load,
 ) -> bytes:  # fmt: skip
     """Send a request; return the body of its answer, and count its status."""
-    writer.write(
+    request = (
         f"{method} /api/v1/agent/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         f"Authorization: Agent {token}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+        f"Content-Length: {len(body)}\r\n\r\n{body}"
     )
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _ANSWER_S)
-    first, *lines = head.decode("latin-1").lower().split("\r\n")
-    status = int(first.split(" ")[1])
+    status, answer = await exchange(reader, writer, request.encode(), _ANSWER_S)
     found.statuses[status] = found.statuses.get(status, 0) + 1
-    headers = dict(line.split(": ", 1) for line in lines if ": " in line)
-    length = int(headers.get("content-length", 0))
-    answer = await asyncio.wait_for(reader.readexactly(length), _ANSWER_S) if length else b""
     return answer if status == 200 else b""
 
 

@@ -46,7 +46,7 @@ import httpx
 import psutil
 
 from benchmarks.figures import figures_print
-from benchmarks.stream_watchers import FILL, PER_USER, watchers_figures
+from benchmarks.stream_watchers import FILL, PER_USER, process_use, watchers_figures
 from jobs.demo.environment import demo_environment, socket_path
 from jobs.demo.stack.processes import broker_part, site_parts
 from jobs.demo.stack.supervisor import Supervisor
@@ -255,9 +255,7 @@ class Site:
 
     def memory_mb(self) -> float:
         """Return the memory of the web server's processes that no other one shares."""
-        root = self.process("web")
-        processes = [root, *root.children(recursive=True)]
-        return sum(float(process.memory_full_info().uss) for process in processes) / 1e6
+        return process_use(self.process("web")).memory / 1e6
 
 
 class Bench:
@@ -316,18 +314,29 @@ async def _connection(port: int, request: bytes, status: int, ends_at: float) ->
     latencies = []
     try:
         while (sent_at := time.perf_counter()) < ends_at:
-            writer.write(request)
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), ANSWER_S)
-            first, *lines = head.decode("latin-1").lower().split("\r\n")
-            if first.split(" ")[1] != str(status):
-                raise RuntimeError(f"{request!r}: {first}")
-            headers = dict(line.split(": ", 1) for line in lines if ": " in line)
-            if length := int(headers.get("content-length", 0)):
-                await asyncio.wait_for(reader.readexactly(length), ANSWER_S)
+            found, _ = await exchange(reader, writer, request)
+            if found != status:
+                raise RuntimeError(f"{request!r}: {found}")
             latencies.append(time.perf_counter() - sent_at)
     finally:
         writer.close()
     return latencies
+
+
+async def exchange(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    request: bytes,
+    answer_s: float = ANSWER_S,
+) -> tuple[int, bytes]:
+    """Send a request on a connection that stays open; return the status and body of its answer."""
+    writer.write(request)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), answer_s)
+    first, *lines = head.decode("latin-1").lower().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines if ": " in line)
+    length = int(headers.get("content-length", 0))
+    body = await asyncio.wait_for(reader.readexactly(length), answer_s) if length else b""
+    return int(first.split(" ")[1]), body
 
 
 if __name__ == "__main__":

@@ -78,16 +78,16 @@ def watchers_figures(
         broker: address of Redis.
         sessions: name of the cookie, and session and job of each user.
     """
-    before = _use(server)
+    before = process_use(server)
     load = load_process.submit(streams_load, port, broker, *sessions)
     # Between the openings and the changes there is a time without any.
     client = _redis(broker)
     while client.blpop(["benchmark:open"], timeout=1) is None:
         if load.done():
             load.result()
-    began = _use(server)
+    began = process_use(server)
     time.sleep(_IDLE_S)
-    idle = _use(server)
+    idle = process_use(server)
     client.rpush("benchmark:go", "1")
     found = load.result(timeout=_OPENED_S)
     assert found.own_only, "a stream was told of another user's job, or not of its own"
@@ -102,16 +102,19 @@ def watchers_figures(
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
+class Use:
+    """What processes use: bytes of memory that no other has, threads, seconds of processors."""
+
     memory: float
     num_threads: int
     processor_s: float
 
 
-def _use(root: psutil.Process) -> _Use:
+def process_use(root: psutil.Process) -> Use:
+    """Return what a process and all that it started use."""
     processes = [root, *root.children(recursive=True)]
     times = [process.cpu_times() for process in processes]
-    return _Use(
+    return Use(
         sum(float(process.memory_full_info().uss) for process in processes),
         sum(process.num_threads() for process in processes),
         sum(one.user + one.system for one in times),
