@@ -58,9 +58,5 @@ def login(server: str | None, as_json: bool) -> None:
 def logout(as_json: bool) -> None:
     """Forget the stored address and token; the token itself stays valid."""
     was_there = credentials_forget()
-    if as_json:
-        screen.print_json({"forgotten": was_there})
-    else:
-        click.echo(
-            f"Deleted {credentials_path()}." if was_there else "There was nothing to forget."
-        )
+    sentence = f"Deleted {credentials_path()}." if was_there else "There was nothing to forget."
+    screen.print_answer({"forgotten": was_there}, sentence, as_json=as_json)

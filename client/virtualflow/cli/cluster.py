@@ -13,7 +13,6 @@ from virtualflow.cli.common import as_json, reason
 from virtualflow.cli.screen import Column, when
 from virtualflow.client import Client
 
-_NODES_LIMIT = 10_000
 _NODE_COLUMNS = (
     Column("node", lambda node: node["name"]),
     Column("status", lambda node: node["status"], is_status=True),
@@ -137,9 +136,7 @@ def uncordon(node: str, reason: str, as_json: bool) -> None:
 
 
 def _tell(node: Node, text: str, *, as_json: bool) -> None:
-    if as_json:
-        return screen.print_json(node)
-    return click.echo(f"{screen.plain(node['name'])} {text}.")
+    screen.print_answer(node, f"{screen.plain(node['name'])} {text}.", as_json=as_json)
 
 
 def node_number(client: Client, node: str) -> int:
@@ -172,11 +169,9 @@ def templates(as_json: bool) -> None:
     """List the ready jobs that `submit --template` starts from."""
     with Client.from_login() as client:
         found = client.templates()
-    if as_json:
-        return screen.print_json(found)
     columns = (
         Column("name", lambda row: row["name"]),
         Column("title", lambda row: row["title"]),
         Column("description", lambda row: row["description"], at_width=90),
     )
-    return screen.print_table(columns, found)
+    screen.print_table(columns, found, as_json=as_json)

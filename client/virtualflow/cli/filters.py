@@ -28,9 +28,7 @@ def list_filters(as_json: bool) -> None:
     """List the filters."""
     with Client.from_login() as client:
         found = client.saved_filters()
-    if as_json:
-        return screen.print_json(found)
-    return screen.print_table(_COLUMNS, found, "No filter is saved.")
+    screen.print_table(_COLUMNS, found, "No filter is saved.", as_json=as_json)
 
 
 @filters.command()
@@ -41,10 +39,7 @@ def save(name: str, query: str, as_json: bool) -> None:
     """Keep QUERY, such as 'status=live&tag=baseline', as the filter NAME."""
     with Client.from_login() as client:
         saved = client.save_filter(name, query)
-    if as_json:
-        screen.print_json(saved)
-    else:
-        click.echo(f"Filter {screen.plain(saved['name'])} is saved.")
+    screen.print_answer(saved, f"Filter {screen.plain(saved['name'])} is saved.", as_json=as_json)
 
 
 @filters.command()
@@ -54,10 +49,8 @@ def rm(name: str, as_json: bool) -> None:
     """Delete the filter NAME."""
     with Client.from_login() as client:
         client.delete_filter(filter_named(client, name)["id"])
-    if as_json:
-        screen.print_json({"name": name, "deleted": True})
-    else:
-        click.echo(f"Filter {screen.plain(name)} is deleted.")
+    sentence = f"Filter {screen.plain(name)} is deleted."
+    screen.print_answer({"name": name, "deleted": True}, sentence, as_json=as_json)
 
 
 def filter_named(client: Client, name: str) -> SavedFilter:

@@ -113,9 +113,7 @@ def ls(
         jobs = list(islice(found, limit + 1))
     if len(jobs) > limit:
         screen.note(f"There are more than {limit}; --limit shows them.")
-    if as_json:
-        return screen.print_json(jobs[:limit])
-    return screen.print_table(_JOB_COLUMNS, jobs[:limit], "No job matches.")
+    screen.print_table(_JOB_COLUMNS, jobs[:limit], "No job matches.", as_json=as_json)
 
 
 def _best_text(best: answers.BestMetric) -> str:

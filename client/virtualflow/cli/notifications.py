@@ -37,7 +37,7 @@ def channels(as_json: bool) -> None:
     """List the channels."""
     with Client.from_login() as client:
         found = client.channels()
-    return screen.print_json(found) if as_json else screen.print_table(_CHANNELS, found)
+    screen.print_table(_CHANNELS, found, as_json=as_json)
 
 
 @notifications.command()
@@ -70,10 +70,8 @@ def test(channel: int, as_json: bool) -> None:
     """Send a test message; `deliveries` shows what came of it."""
     with Client.from_login() as client:
         client.test_channel(channel)
-    if as_json:
-        screen.print_json({"channel": channel, "asked": True})
-    else:
-        click.echo(f"A message is on its way: `virtualflow notifications deliveries {channel}`.")
+    sentence = f"A message is on its way: `virtualflow notifications deliveries {channel}`."
+    screen.print_answer({"channel": channel, "asked": True}, sentence, as_json=as_json)
 
 
 @notifications.command()
@@ -82,8 +80,7 @@ def test(channel: int, as_json: bool) -> None:
 def deliveries(channel: int, as_json: bool) -> None:
     """List the messages of a channel, the newest first."""
     with Client.from_login() as client:
-        found = list(client.deliveries(channel))
-    return screen.print_json(found) if as_json else screen.print_table(_DELIVERIES, found)
+        screen.print_table(_DELIVERIES, client.deliveries(channel), as_json=as_json)
 
 
 @notifications.command()
@@ -93,7 +90,5 @@ def rm(channel: int, as_json: bool) -> None:
     """Delete a channel."""
     with Client.from_login() as client:
         client.delete_channel(channel)
-    if as_json:
-        screen.print_json({"channel": channel, "deleted": True})
-    else:
-        click.echo(f"Channel {channel} is deleted.")
+    sentence = f"Channel {channel} is deleted."
+    screen.print_answer({"channel": channel, "deleted": True}, sentence, as_json=as_json)

@@ -92,11 +92,7 @@ def projects(name: str | None, as_json: bool) -> None:
     with Client.from_login() as client:
         found = client.projects()
         if name is None:
-            return (
-                screen.print_json(found)
-                if as_json
-                else screen.print_table(_COLUMNS, found, "You are in no project.")
-            )
+            return screen.print_table(_COLUMNS, found, "You are in no project.", as_json=as_json)
         chosen = [row["id"] for row in found if row["name"] == name]
         if not chosen:
             names = ", ".join(row["name"] for row in found)

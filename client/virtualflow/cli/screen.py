@@ -128,22 +128,34 @@ def print_json_line(data: Any) -> None:
     click.echo(json.dumps(data))
 
 
-def print_table(columns: Sequence[Column], rows: Iterable[Any], empty: str = "") -> None:
+def print_answer(data: Any, sentence: str, *, as_json: bool) -> None:
+    """Print what was done: one JSON document, or a sentence for people."""
+    if as_json:
+        print_json(data)
+    else:
+        click.echo(sentence)
+
+
+def print_table(
+    columns: Sequence[Column], rows: Iterable[Any], empty: str = "", *, as_json: bool = False
+) -> None:
     """Print rows as a table; not on a terminal, as lines with tabs, with all columns.
 
     Args:
         empty: note in place of a table without rows.
+        as_json: print one JSON document instead.
     """
     rows = list(rows)
+    if as_json:
+        return print_json(rows)
     out = console()
     if not out.is_terminal:
         _print_line([column.title for column in columns])
         for row in rows:
             _print_line([plain(column.text(row)) for column in columns])
-        return
+        return None
     if not rows and empty:
-        note(empty)
-        return
+        return note(empty)
     shown = [column for column in columns if out.width >= column.at_width]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in shown:
@@ -151,7 +163,7 @@ def print_table(columns: Sequence[Column], rows: Iterable[Any], empty: str = "")
         table.add_column(column.title, justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*(_cell(column, row) for column in shown))
-    out.print(table)
+    return out.print(table)
 
 
 def _print_line(cells: Iterable[str]) -> None:

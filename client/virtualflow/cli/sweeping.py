@@ -113,10 +113,7 @@ def sweeps(
         raise click.UsageError("Say which: give the number of a sweep.")
     with Client.from_login() as client:
         if sweep_id is None:
-            found = list(client.sweeps())
-            if as_json:
-                return screen.print_json(found)
-            return screen.print_table(_COLUMNS, found, "No sweeps yet.")
+            return screen.print_table(_COLUMNS, client.sweeps(), "No sweeps yet.", as_json=as_json)
         if max_running is not None:
             client.limit_sweep(sweep_id, max_running, reason)
         match action:

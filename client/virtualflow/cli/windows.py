@@ -85,6 +85,4 @@ def cancel(window_id: int, reason: str, as_json: bool) -> None:
 
 
 def _tell(windows: list[MaintenanceWindow], *, as_json: bool) -> None:
-    if as_json:
-        return screen.print_json(windows)
-    return screen.print_table(_COLUMNS, windows, "No maintenance is planned.")
+    screen.print_table(_COLUMNS, windows, "No maintenance is planned.", as_json=as_json)
