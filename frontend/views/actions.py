@@ -25,52 +25,26 @@ from jobs.services.submission import job_actions
 from jobs.services.submission.standing import standing_read
 
 
-@login_required
-@require_POST
-def job_cancel(request: HttpRequest, job_id: int) -> HttpResponse:
-    """Cancel a job."""
-    return _do(
-        request,
-        changeable_job_or_404(request, job_id),
-        lambda job: job_actions.job_cancel(job.pk, timezone.now(), actor=actor(request)),
-        "Job #{} is cancelled.",
-    )
+def _action(change: Callable[..., Job], done: str) -> Callable[[HttpRequest, int], HttpResponse]:
+    """Return a view of a button that changes a job by a service and needs nothing else."""
+
+    def act(request: HttpRequest, job_id: int) -> HttpResponse:
+        return _do(
+            request,
+            changeable_job_or_404(request, job_id),
+            lambda job: change(job.pk, timezone.now(), actor=actor(request)),
+            done,
+        )
+
+    return login_required(require_POST(act))
 
 
-@login_required
-@require_POST
-def job_files_delete(request: HttpRequest, job_id: int) -> HttpResponse:
-    """Delete the files of a job that has ended."""
-    return _do(
-        request,
-        changeable_job_or_404(request, job_id),
-        lambda job: files_delete(job.pk, timezone.now(), actor=actor(request)),
-        "The files of job #{} are deleted.",
-    )
-
-
-@login_required
-@require_POST
-def job_pause(request: HttpRequest, job_id: int) -> HttpResponse:
-    """Pause a job: its state is saved, its accelerators become free."""
-    return _do(
-        request,
-        changeable_job_or_404(request, job_id),
-        lambda job: job_actions.job_pause(job.pk, timezone.now(), actor=actor(request)),
-        "Job #{} gives its accelerators back and keeps its state.",
-    )
-
-
-@login_required
-@require_POST
-def job_resume(request: HttpRequest, job_id: int) -> HttpResponse:
-    """Return a paused job to the queue."""
-    return _do(
-        request,
-        changeable_job_or_404(request, job_id),
-        lambda job: job_actions.job_resume(job.pk, timezone.now(), actor=actor(request)),
-        "Job #{} is in the queue again.",
-    )
+job_cancel = _action(job_actions.job_cancel, "Job #{} is cancelled.")
+job_files_delete = _action(files_delete, "The files of job #{} are deleted.")
+job_pause = _action(
+    job_actions.job_pause, "Job #{} gives its accelerators back and keeps its state."
+)
+job_resume = _action(job_actions.job_resume, "Job #{} is in the queue again.")
 
 
 @login_required
