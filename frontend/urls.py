@@ -6,6 +6,7 @@ from functools import wraps
 from http import HTTPStatus
 from typing import Any
 
+from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
@@ -39,9 +40,9 @@ from frontend.views import (
 
 
 def _page(route: str, view: View | Any, name: str) -> URLPattern:
-    """Route to a page; to all but the open ones, forms of people who are logged out are kept."""
+    """Route to a page; all but the open ones need a login, without which a form is kept."""
     is_open = name in ("login", "logout", "oidc_start", "oidc_callback")
-    kept = view if is_open else with_typed_kept(view)
+    kept = view if is_open else with_typed_kept(login_required(view))
     return path(route, with_policy(_with_page_of_refusal(kept)), name=name)
 
 

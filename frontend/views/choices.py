@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from django.conf import settings
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
 from django.shortcuts import redirect
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -14,14 +13,12 @@ from django.views.decorators.http import require_POST
 from frontend.choices import COOKIE_S, THEME_COOKIE, THEMES, ZONE_COOKIE, ZONES
 
 
-@login_required
 @require_POST
 def theme(request: HttpRequest) -> HttpResponse:
     """Keep a theme for this browser, and lead back to the page where it was chosen."""
     return _keep(request, "theme", THEMES, THEME_COOKIE)
 
 
-@login_required
 @require_POST
 def zone(request: HttpRequest) -> HttpResponse:
     """Keep a time zone for this browser, and lead back to the page where it was chosen."""

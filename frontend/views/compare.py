@@ -7,7 +7,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django import forms
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
@@ -76,7 +75,6 @@ def _form(request: HttpRequest) -> CompareForm:
     return form
 
 
-@login_required
 @require_safe
 def compare(request: HttpRequest) -> HttpResponse:
     """Show jobs side by side; the address holds jobs, axis, scale and smoothing.
@@ -141,7 +139,6 @@ def _row(request: HttpRequest, found: Comparison, place: int) -> dict[str, Any]:
     }
 
 
-@login_required
 @require_safe
 def compare_figures(request: HttpRequest) -> HttpResponse:
     """Return the page's figures as JSON."""

@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -37,7 +36,6 @@ class CodeFile:
     job_id: int | None
 
 
-@login_required
 @require_safe
 def job_copy(request: HttpRequest, job_id: int) -> HttpResponse:
     """Show texts that submit the same job again."""

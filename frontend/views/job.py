@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
 from django.core.files import File
 from django.http import Http404, HttpRequest, HttpResponse
@@ -106,7 +105,6 @@ def sends_file(view: FileView) -> FileView:
     return answer
 
 
-@login_required
 @require_safe
 def job(request: HttpRequest, job_id: int) -> HttpResponse:
     """Show everything about one job."""
@@ -173,7 +171,6 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
     )
 
 
-@login_required
 @require_safe
 def job_figures(request: HttpRequest, job_id: int) -> HttpResponse:
     """Return the job's figures as JSON."""
@@ -181,7 +178,6 @@ def job_figures(request: HttpRequest, job_id: int) -> HttpResponse:
     return figures_response(request, job_charts(found, timezone.now(), options))
 
 
-@login_required
 @require_safe
 @sends_file
 def job_file(request: HttpRequest, job_id: int, name: str) -> HttpResponseBase:
@@ -194,7 +190,6 @@ def job_file(request: HttpRequest, job_id: int, name: str) -> HttpResponseBase:
     return _download(request, artifact.file, f"job-{job_id}-{artifact.name}", artifact.sha256)
 
 
-@login_required
 @require_safe
 @sends_file
 def job_code(request: HttpRequest, job_id: int) -> HttpResponseBase:

@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -57,7 +56,6 @@ class Heading:
     arrow: str
 
 
-@login_required
 @require_safe
 def jobs(request: HttpRequest) -> HttpResponse:
     """List jobs; the address holds filter, order and page."""
@@ -113,7 +111,6 @@ def jobs(request: HttpRequest) -> HttpResponse:
     return render(request, "frontend/jobs.html", context, status=400 if errors else 200)
 
 
-@login_required
 @require_POST
 def saved_filter(request: HttpRequest) -> HttpResponse:
     """Keep the filter of the list by a name, or delete one that was kept."""
@@ -175,7 +172,6 @@ def _query(query: Mapping[str, Sequence[str]], cursor: str) -> str:
     return urlencode({**query, _CURSOR: cursor}, doseq=True) if cursor else ""
 
 
-@login_required
 @require_POST
 def job_actions(request: HttpRequest) -> HttpResponse:
     """Act on the ticked jobs, undo such an action, or lead to the comparison of the jobs."""

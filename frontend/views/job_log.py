@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, JsonResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_safe
@@ -22,7 +21,6 @@ _SEARCH_LIMIT = 200
 _CONTEXT = 3
 
 
-@login_required
 @require_safe
 def job_log(request: HttpRequest, job_id: int) -> HttpResponseBase:
     """Return lines as JSON.
@@ -46,7 +44,6 @@ def job_log(request: HttpRequest, job_id: int) -> HttpResponseBase:
     return JsonResponse(_window_data(_window(request, found, slot)))
 
 
-@login_required
 @require_safe
 @sends_file
 def job_log_file(request: HttpRequest, job_id: int) -> HttpResponseBase:

@@ -7,7 +7,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.conf import settings
-from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -37,7 +36,6 @@ _TITLES = {
 _ALWAYS = ("utilisation_percent", "memory_bytes")
 
 
-@login_required
 @require_safe
 def node(request: HttpRequest, node_id: int) -> HttpResponse:
     """Show a node: its accelerators and their use over time, its jobs and events."""
@@ -75,7 +73,6 @@ def node(request: HttpRequest, node_id: int) -> HttpResponse:
     return render(request, "frontend/node.html", context)
 
 
-@login_required
 @require_safe
 def node_figures(request: HttpRequest, node_id: int) -> HttpResponse:
     """Return the figures of a node's readings as JSON."""

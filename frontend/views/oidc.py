@@ -8,7 +8,6 @@ from typing import Any
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import login
-from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render, resolve_url
@@ -88,7 +87,6 @@ def oidc_callback(request: HttpRequest) -> HttpResponse:
 
 
 @sensitive_post_parameters("password")
-@login_required
 @require_POST
 def oidc_link(request: HttpRequest) -> HttpResponse:
     """Confirm the password before the own account is linked to one of the provider.

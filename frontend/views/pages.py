@@ -7,7 +7,6 @@ import json
 from typing import Any
 from urllib.parse import urlencode
 
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -27,7 +26,6 @@ _WAITING = frozenset({JobStatus.VALIDATING, JobStatus.PENDING})
 _MOST_EXPLAINED = 20
 
 
-@login_required
 @require_safe
 def overview(request: HttpRequest) -> HttpResponse:
     """Show the holders of accelerators, the waiting jobs with reasons, and charts of both."""
@@ -65,7 +63,6 @@ def overview(request: HttpRequest) -> HttpResponse:
     )
 
 
-@login_required
 @require_safe
 def overview_figures(request: HttpRequest) -> HttpResponse:
     """Return the overview's figures as JSON."""

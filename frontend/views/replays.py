@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.db.models import F
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect, render
@@ -55,7 +54,6 @@ _FIELD_NAMES = {"policy": "policy", "accelerators": "kind", "resize_cost_s": "re
 _LENGTH_LIMIT = 40
 
 
-@login_required
 @require_safe
 def what_if(request: HttpRequest) -> HttpResponse:
     """Show the form for replays, filled from the address, and the replays so far."""
@@ -64,7 +62,6 @@ def what_if(request: HttpRequest) -> HttpResponse:
     return _page(request, given | _given(request.GET), {})
 
 
-@login_required
 @require_POST
 def ask(request: HttpRequest) -> HttpResponse:
     """Request replays of the scenarios; show the form again with messages at invalid fields."""
@@ -112,7 +109,6 @@ def _errors(error: ControlPlaneError, numbers: Sequence[int]) -> dict[str, str]:
     return found
 
 
-@login_required
 @require_safe
 def replay(request: HttpRequest, replay_id: int) -> HttpResponse:
     """Show a replay beside those over the same history: progress, figures and charts."""
@@ -154,7 +150,6 @@ def replay(request: HttpRequest, replay_id: int) -> HttpResponse:
     return render(request, "frontend/replay.html", context)
 
 
-@login_required
 @require_safe
 def replay_figures(request: HttpRequest, replay_id: int) -> HttpResponse:
     """Return the figures of a comparison as JSON; empty ones before the results."""
@@ -165,7 +160,6 @@ def replay_figures(request: HttpRequest, replay_id: int) -> HttpResponse:
     )
 
 
-@login_required
 @require_POST
 def cancel(request: HttpRequest, replay_id: int) -> HttpResponse:
     """Cancel the live replays of a comparison, or delete all once they have ended."""

@@ -9,7 +9,6 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
@@ -52,7 +51,6 @@ from jobs.submission import NEWEST, Submission, fingerprint
 _FORM_KEY = re.compile(r"[0-9a-f]{32}")
 
 
-@login_required
 @require_http_methods(["GET", "HEAD", "POST"])
 def submit(request: HttpRequest) -> HttpResponse:
     """Show the form, fill it from YAML, check or measure a submission, or submit it."""
@@ -158,7 +156,6 @@ def _measured(request: HttpRequest, form: forms.JobForm, submission: Submission)
     return _answer(request, form, check=check)
 
 
-@login_required
 @require_GET
 def validation(request: HttpRequest, validation_id: int) -> HttpResponse:
     """Return the state of a validation for the form's script."""

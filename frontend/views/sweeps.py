@@ -6,7 +6,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
@@ -31,7 +30,6 @@ _SHOWN_SWEEPS = 50
 _PAGE_SIZE = 100
 
 
-@login_required
 @require_safe
 def sweeps(request: HttpRequest) -> HttpResponse:
     """List the newest sweeps."""
@@ -41,7 +39,6 @@ def sweeps(request: HttpRequest) -> HttpResponse:
     return render(request, "frontend/sweeps.html", {"rows": rows, "shown_limit": _SHOWN_SWEEPS})
 
 
-@login_required
 @require_safe
 def sweep(request: HttpRequest, sweep_id: int) -> HttpResponse:
     """Show a sweep; the address holds metric, order and page of its jobs."""
@@ -75,7 +72,6 @@ def sweep(request: HttpRequest, sweep_id: int) -> HttpResponse:
     return render(request, "frontend/sweep.html", context)
 
 
-@login_required
 @require_safe
 def sweep_figures(request: HttpRequest, sweep_id: int) -> HttpResponse:
     """Return the figure of a sweep as JSON."""
@@ -83,7 +79,6 @@ def sweep_figures(request: HttpRequest, sweep_id: int) -> HttpResponse:
     return figures_response(request, {"sweep": sweep_figure(table)})
 
 
-@login_required
 @require_POST
 def sweep_act(request: HttpRequest, sweep_id: int) -> HttpResponse:
     """Pause, resume or cancel a sweep, or change how many of its jobs run at once."""

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from django.contrib.auth.decorators import login_required
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -87,7 +86,6 @@ class Period:
         return urlencode({**texts, **node})
 
 
-@login_required
 @require_safe
 def timeline(request: HttpRequest) -> HttpResponse:
     """Show the timeline."""
@@ -106,7 +104,6 @@ def timeline(request: HttpRequest) -> HttpResponse:
     )
 
 
-@login_required
 @require_safe
 def timeline_figures(request: HttpRequest) -> HttpResponse:
     """Return the timeline's figure as JSON."""
