@@ -37,6 +37,13 @@ class TypedSite(Transport):
         """Post what does no harm when it is done twice."""
         return answer_read(self.request("POST", path, is_repeatable=True, **content), kind)
 
+    def rows(self, path: str, kind: type[T], method: str = "GET", **content: Any) -> list[T]:
+        """Read a list without pages."""
+        found = answer_json(self.request(method, path, **content))
+        if not isinstance(found, list):
+            raise unexpected_answer()
+        return [item_read(row, kind) for row in found]
+
     def pages(
         self,
         path: str,

@@ -7,10 +7,7 @@ from collections.abc import Iterator, Sequence
 from virtualflow import answers
 from virtualflow.typed_site import (
     TypedSite,
-    answer_json,
     given_only,
-    item_read,
-    unexpected_answer,
 )
 
 _WINDOWS = "maintenance-windows/"
@@ -23,10 +20,7 @@ class ClusterRequests:
 
     def templates(self) -> list[answers.Template]:
         """Return the ready jobs that a submission may name."""
-        found = answer_json(self._site.request("GET", "templates/"))
-        if not isinstance(found, list):
-            raise unexpected_answer()
-        return [item_read(row, answers.Template) for row in found]
+        return self._site.rows("templates/", answers.Template)
 
     def nodes(self) -> Iterator[answers.Node]:
         """Yield the nodes with their accelerators."""
@@ -73,7 +67,7 @@ class ClusterRequests:
 
     def windows(self) -> list[answers.MaintenanceWindow]:
         """Return the maintenance windows that have not ended, the next one first."""
-        return self._windows(answer_json(self._site.request("GET", _WINDOWS)))
+        return self._site.rows(_WINDOWS, answers.MaintenanceWindow)
 
     def plan_windows(
         self, node_ids: Sequence[int], starts_at: str, ends_at: str, reason: str
@@ -85,7 +79,7 @@ class ClusterRequests:
         """
         values = {"nodes": [*node_ids], "starts_at": starts_at, "ends_at": ends_at}
         body = {**values, "reason": reason}
-        return self._windows(answer_json(self._site.request("POST", _WINDOWS, json=body)))
+        return self._site.rows(_WINDOWS, answers.MaintenanceWindow, "POST", json=body)
 
     def preview_windows(self, node_ids: Sequence[int]) -> answers.DrainPreview:
         """Return who would move where if maintenance of some nodes began now (admins)."""
@@ -97,12 +91,6 @@ class ClusterRequests:
         """Cancel a maintenance window before or during it (admins)."""
         path = f"{_WINDOWS}{window_id}/cancel/"
         return self._site.post(path, answers.MaintenanceWindow, json={"reason": reason})
-
-    @staticmethod
-    def _windows(found: object) -> list[answers.MaintenanceWindow]:
-        if not isinstance(found, list):
-            raise unexpected_answer()
-        return [item_read(row, answers.MaintenanceWindow) for row in found]
 
     def policy(self) -> answers.Policy:
         """Return the policy in force, and the names of all."""

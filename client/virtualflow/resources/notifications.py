@@ -11,8 +11,6 @@ from virtualflow.typed_site import (
     TypedSite,
     answer_json,
     answer_read,
-    item_read,
-    unexpected_answer,
 )
 
 
@@ -23,10 +21,7 @@ class NotificationRequests:
 
     def channels(self) -> list[answers.Channel]:
         """Return the own notification channels."""
-        found = answer_json(self._site.request("GET", "channels/"))
-        if not isinstance(found, list):
-            raise unexpected_answer()
-        return [item_read(row, answers.Channel) for row in found]
+        return self._site.rows("channels/", answers.Channel)
 
     def create_channel(
         self,

@@ -8,11 +8,8 @@ from urllib.parse import quote
 from virtualflow import answers
 from virtualflow.typed_site import (
     TypedSite,
-    answer_json,
     answer_read,
     given_only,
-    item_read,
-    unexpected_answer,
 )
 
 
@@ -23,10 +20,7 @@ class ProjectRequests:
 
     def projects(self) -> list[answers.Project]:
         """Return the own projects with what they hold now; all of them for admins."""
-        found = answer_json(self._site.request("GET", "projects/"))
-        if not isinstance(found, list):
-            raise unexpected_answer()
-        return [item_read(row, answers.Project) for row in found]
+        return self._site.rows("projects/", answers.Project)
 
     def project(self, project_id: int) -> answers.ProjectDetail:
         """Return a project with its members."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from virtualflow import answers
-from virtualflow.typed_site import TypedSite, answer_json, item_read, unexpected_answer
+from virtualflow.typed_site import TypedSite
 
 
 class SavedFilterRequests:
@@ -13,10 +13,7 @@ class SavedFilterRequests:
 
     def saved_filters(self) -> list[answers.SavedFilter]:
         """Return the own filters by name; `jobs(query=...)` takes the query of one."""
-        found = answer_json(self._site.request("GET", "saved-filters/"))
-        if not isinstance(found, list):
-            raise unexpected_answer()
-        return [item_read(row, answers.SavedFilter) for row in found]
+        return self._site.rows("saved-filters/", answers.SavedFilter)
 
     def save_filter(self, name: str, query: str) -> answers.SavedFilter:
         """Keep a filter, in place of one of the same name.
