@@ -13,7 +13,6 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 PERIOD_US = 10_000
@@ -42,12 +41,7 @@ class CpuQuota:
     def __enter__(self) -> CpuQuota:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for brake in self._brakes:
             brake.release()
 
