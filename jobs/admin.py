@@ -64,20 +64,14 @@ class RecordAdmin(admin.ModelAdmin):
     show_full_result_count = False
     list_per_page = 50
 
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return _is_admin(request)
-
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return _is_admin(request)
+        return bool(request.user.is_active and request.user.is_staff)
 
     def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
+    has_module_permission = has_view_permission
+    has_change_permission = has_delete_permission = has_add_permission
 
 
 class JobAdmin(RecordAdmin):
@@ -243,10 +237,6 @@ class AccountAdmin(UserAdmin):
         for user in queryset:
             audit_add(AuditAction.USER_DELETED, user_actor(user))
         return super().log_deletions(request, queryset)
-
-
-def _is_admin(request: HttpRequest) -> bool:
-    return bool(request.user.is_active and request.user.is_staff)
 
 
 site = ControlPlaneAdmin(name="admin")
