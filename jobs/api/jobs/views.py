@@ -122,9 +122,7 @@ class JobList(generics.ListAPIView):
             preview_count(person(request))
             submission_try(person(request), wanted)
             return Response(submission_preview(wanted, person(request)))
-        now, key = timezone.now(), key_of(request)
-        job = job_actions.job_submit(person(request), wanted, now, idempotency_key=key)
-        return _submitted(request, job, is_new=job.submitted_at == now)
+        return _submitted(request, wanted)
 
 
 def key_of(request: Request) -> str:
@@ -139,7 +137,11 @@ def key_of(request: Request) -> str:
     return key
 
 
-def _submitted(request: Request, job: Job, *, is_new: bool) -> Response:
+def _submitted(request: Request, wanted: Submission, **more: Any) -> Response:
+    """Submit a job; 200 instead of 201 if a request with the same key has done so."""
+    now, key = timezone.now(), key_of(request)
+    job = job_actions.job_submit(person(request), wanted, now, idempotency_key=key, **more)
+    is_new = job.submitted_at == now
     if is_new:
         nudges.jobs_changed([job.pk], orders=True)
     headers = {"Location": reverse("api:job-detail", [job.pk], request=request)}
@@ -299,11 +301,7 @@ class JobClone(APIView):
         """Clone a job."""
         original = visible_job(request, job_id)
         wanted = _changed(original, person(request), dict(body(request)))
-        now, key = timezone.now(), key_of(request)
-        job = job_actions.job_submit(
-            person(request), wanted, now, idempotency_key=key, cloned_from=original.pk
-        )
-        return _submitted(request, job, is_new=job.submitted_at == now)
+        return _submitted(request, wanted, cloned_from=original.pk)
 
 
 class JobFork(APIView):
@@ -321,9 +319,7 @@ class JobFork(APIView):
         if changes.get("forked_from", original.pk) != original.pk:
             raise InvalidInputError.of(forked_from=f"This is job {original.pk}; leave it out.")
         wanted = _changed(original, person(request), {**changes, "forked_from": original.pk})
-        now, key = timezone.now(), key_of(request)
-        job = job_actions.job_submit(person(request), wanted, now, idempotency_key=key)
-        return _submitted(request, job, is_new=job.submitted_at == now)
+        return _submitted(request, wanted)
 
 
 def _changed(original: Job, user: User, changes: dict[str, Any]) -> Submission:
