@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from django.conf import settings
@@ -58,18 +58,21 @@ def _assign(
 ) -> bool:
     """Give one validation to a node, unless it has left `awaited`."""
     text = f"Its code is being built once on {node.name}."
-    changes |= {"status_code": "validating", "status_reason": text}
-    shown = {name: changes[name] for name in ("status_code", "status_reason")}
+    shown = {"status_code": "validating", "status_reason": text}
+    changes |= {"status": ValidationStatus.RUNNING, "node": node, "deadline_at": _deadline(now)}
+    return _change(awaited, shown, **shown, **changes)
+
+
+def _change(awaited: QuerySet[Validation], shown: Mapping[str, str], **changes: Any) -> bool:
+    """Change one validation, and what its job shows, unless it has left `awaited`."""
     with transaction.atomic():
         # The job is locked first, as by everything that changes jobs.
         Job.objects.filter(validation__in=awaited, status=JobStatus.VALIDATING).update(
             version=F("version") + 1, **shown
         )
-        is_assigned = awaited.update(
-            status=ValidationStatus.RUNNING, node=node, deadline_at=_deadline(now), **changes
-        )
-        transaction.set_rollback(not is_assigned)
-    return bool(is_assigned)
+        is_changed = awaited.update(**changes)
+        transaction.set_rollback(not is_changed)
+    return bool(is_changed)
 
 
 def _deadline(now: datetime.datetime) -> datetime.datetime:
@@ -365,14 +368,7 @@ def _expire_one(validation: Validation, now: datetime.datetime) -> bool:
 
 def _put_back(awaited: QuerySet[Validation]) -> bool:
     """Let a validation wait for another node, unless it has left `awaited`."""
-    with transaction.atomic():
-        # The job is locked first, as by everything that changes jobs.
-        Job.objects.filter(validation__in=awaited, status=JobStatus.VALIDATING).update(
-            version=F("version") + 1, **WAITS_FOR_NODE
-        )
-        is_put_back = awaited.update(status=ValidationStatus.WAITING, deadline_at=None)
-        transaction.set_rollback(not is_put_back)
-    return bool(is_put_back)
+    return _change(awaited, WAITS_FOR_NODE, status=ValidationStatus.WAITING, deadline_at=None)
 
 
 def _jobs_of(validations: Iterable[Validation]) -> set[int]:
