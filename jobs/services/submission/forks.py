@@ -59,7 +59,7 @@ def fork_admit(job: Job, user: User, now: datetime.datetime) -> None:
             raise _gone(parent)
         _state_give(job, artifact, now)
     else:
-        _ask(parent, now)
+        state_ask(parent, now)
         job.update_columns(
             fork_deadline_at=now + datetime.timedelta(seconds=settings.FORK_WAIT_S),
             status_code="awaits_state",
@@ -113,7 +113,7 @@ def _advance(fork_id: int, parent_id: int | None, now: datetime.datetime) -> set
             limit = f"{settings.FORK_WAIT_S:g}"
             _refuse(fork, f"Job {parent.pk} saved no state within {limit} s.", now)
         elif now.timestamp() * 1000 - parent.save_request >= ASK_AGAIN_S * 1000:
-            _ask(parent, now)
+            state_ask(parent, now)
             return {parent.pk}
         else:
             return set()
@@ -141,9 +141,9 @@ def _refuse(fork: Job, text: str, now: datetime.datetime) -> None:
     event_add("invalid", reason, now=now, job=fork, data={"code": "fork_refused"})
 
 
-def _ask(parent: Job, now: datetime.datetime) -> None:
+def state_ask(job: Job, now: datetime.datetime) -> None:
     """Ask a job for its state; its leader follows each number once."""
-    parent.update_columns(save_request=int(now.timestamp() * 1000))
+    job.update_columns(save_request=int(now.timestamp() * 1000))
 
 
 def state_copy(job: Job, artifact: Artifact, name: str, now: datetime.datetime) -> None:

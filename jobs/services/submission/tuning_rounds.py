@@ -35,6 +35,7 @@ from jobs.services.lifecycle.artifacts import new_files_undone
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.transitions import job_lock
 from jobs.services.scheduling.adoptions import ASK_AGAIN_S, adoption_advance
+from jobs.services.submission.forks import state_ask
 from jobs.services.submission.trial_jobs import trial_files_delete, trial_job_make
 from jobs.services.submission.tuning_verdicts import recent_loss, round_end, round_give_up
 
@@ -102,7 +103,7 @@ def _begin(job: Job, now: datetime.datetime) -> set[int]:
             num_trials=num_trials,
             begun_at=now,
         )
-        _ask(locked, now)
+        state_ask(locked, now)
     return {job.pk}
 
 
@@ -154,11 +155,6 @@ def _steps_left(job: Job) -> float:
     return math.inf if not per_epoch else job.stop_limit * per_epoch - job.step
 
 
-def _ask(job: Job, now: datetime.datetime) -> None:
-    """Ask a job for its state; its leader follows each number once."""
-    job.update_columns(save_request=int(now.timestamp() * 1000))
-
-
 # ---- start ---------------------------------------------------------------------------------------
 
 
@@ -168,7 +164,7 @@ def _start(job: Job, found: TuningRound, now: datetime.datetime) -> set[int]:
     if saved is None or not _is_reported(job, saved.step or 0):
         if now.timestamp() - job.save_request / 1000 < ASK_AGAIN_S:
             return set()
-        _ask(job, now)
+        state_ask(job, now)
         return {job.pk}
     spec, step = job.tuning_spec, saved.step or 0
     assert spec is not None, "the job is tuned"
