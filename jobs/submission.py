@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from enum import StrEnum
 from typing import Any
 
 from controlplane.core.estimates.batch_size import batch_bounds
@@ -104,6 +105,15 @@ class Submission:
     selection: dict[str, Any]
     tuning: dict[str, Any]
 
+    def columns(self) -> dict[str, Any]:
+        """Return `SUBMISSION_COLUMNS` and the stop condition as columns of a job."""
+        found = {name: getattr(self, name) for name in SUBMISSION_COLUMNS}
+        found |= {
+            f"stop_{field.name}": getattr(self.stop, field.name) for field in fields(self.stop)
+        }
+        found["stop_metric"] = self.stop.metric or ""
+        return {name: _as_column(value) for name, value in found.items()}
+
 
 #: Fields of a submission that are columns of a job, by the same name.
 SUBMISSION_COLUMNS = tuple(
@@ -125,6 +135,12 @@ def fingerprint(wanted: Any) -> str:
         if value
     ]
     return hashlib.sha256(repr(filled).encode()).hexdigest()
+
+
+def _as_column(value: Any) -> Any:
+    if isinstance(value, StrEnum):
+        return value.value
+    return list(value) if isinstance(value, tuple) else value
 
 
 def unprintable(name: str) -> str:

@@ -54,7 +54,9 @@ class Outlook:
 def submission_outlook(submission: Submission, now: datetime.datetime, user: User) -> Outlook:
     """Return the policy's decision if the user's job were valid and in the queue now."""
     snapshot, policy = next_cycle(now)
-    job = _job(submission)
+    # An unsaved job, to look up the speed of the same code.
+    code_sha256 = hashlib.sha256(submission.code).hexdigest()
+    job = Job(pk=_ASKED_JOB_ID, code_sha256=code_sha256, **submission.columns())
     step_times = step_times_read([job])[job.pk]
     project_id = (
         Project.objects.filter(name=submission.project).values_list("pk", flat=True).first()
@@ -92,25 +94,6 @@ def submission_outlook(submission: Submission, now: datetime.datetime, user: Use
     starts = expected_starts(snapshot, plan, policy, num_decisions)
     found = starts.get(_ASKED_JOB_ID) or unknown_starts(snapshot, plan, starts).get(_ASKED_JOB_ID)
     return Outlook(OutlookKind.LATER, {}, 0, reason if found is None else f"{reason} {found}")
-
-
-def _job(submission: Submission) -> Job:
-    """Build an unsaved job from a submission, to look up the speed of the same code."""
-    return Job(
-        pk=_ASKED_JOB_ID,
-        task=submission.task.value,
-        code_sha256=hashlib.sha256(submission.code).hexdigest(),
-        settings=submission.settings,
-        reduction=submission.reduction.value,
-        global_batch_size=submission.global_batch_size,
-        batch_size_min=submission.batch_size_min,
-        batch_size_max=submission.batch_size_max,
-        num_virtual_nodes=submission.num_virtual_nodes,
-        selection=submission.selection,
-        tuning=submission.tuning,
-        stop_kind=submission.stop.kind.value,
-        stop_limit=submission.stop.limit,
-    )
 
 
 def _by_kind(accelerator_ids: tuple[int, ...], kinds: dict[int, str]) -> dict[str, int]:

@@ -7,7 +7,6 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -74,16 +73,10 @@ def jobs_from(user: User, submissions: Sequence[Submission], now: datetime.datet
 
 
 def _row(user: User, submission: Submission, now: datetime.datetime) -> Job:
-    stop = submission.stop
     return Job(
-        **{name: _as_column(getattr(submission, name)) for name in SUBMISSION_COLUMNS},
+        **submission.columns(),
         owner=user,
         code_bytes=len(submission.code),
-        stop_kind=stop.kind.value,
-        stop_limit=stop.limit,
-        stop_metric=stop.metric or "",
-        stop_target=stop.target,
-        stop_higher_is_better=stop.higher_is_better,
         status=JobStatus.VALIDATING.value,
         **WAITS_FOR_NODE,
         submitted_at=now,
@@ -139,12 +132,6 @@ def _noted(wrong: dict[str, Sequence[str]]) -> Iterator[None]:
         if not error.fields:
             raise
         wrong.update(error.fields)
-
-
-def _as_column(value: Any) -> Any:
-    if isinstance(value, StrEnum):
-        return value.value
-    return list(value) if isinstance(value, tuple) else value
 
 
 def source_find(user: User, source_job: int | None) -> Artifact | None:
