@@ -258,7 +258,7 @@ def test_every_option_for_a_time_takes_local_ones() -> None:
         (command.name, option.name): getattr(option.type, "func", None)
         for command in every_command(cli)
         for option in command.params
-        if option.name in ("after", "before", "starts", "ends", "since", "until")
+        if option.opts[0] in ("--after", "--before", "--starts", "--ends", "--since", "--until")
     }
     assert len(found) == 6
     assert {*found.values()} == {local_time}

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.filesize import decimal
@@ -62,7 +63,7 @@ _JOB_COLUMNS = (
     shell_complete=completing.statuses,
     help="A status, or live, waiting, active, ended.",
 )
-@click.option("--search", metavar="TEXT", help="A part of the name, or the number of one job.")
+@click.option("--search", "q", metavar="TEXT", help="A part of the name, or the number of one job.")
 @click.option("--tier", multiple=True, type=click.Choice(TIERS), help="A tier.")
 @click.option("--owner", help="User name.")
 @click.option("--project", shell_complete=completing.projects, help="Name of a project.")
@@ -77,39 +78,26 @@ _JOB_COLUMNS = (
     help="submitted, name, status, tier, priority, duration or metric; from the largest on with -.",
 )
 @click.option(
-    "--after", type=local_time, metavar="TIME", help="Submitted then or later, such as 2026-11-25."
+    "--after",
+    "submitted_after",
+    type=local_time,
+    metavar="TIME",
+    help="Submitted then or later, such as 2026-11-25.",
 )
-@click.option("--before", type=local_time, metavar="TIME", help="Submitted earlier than this.")
+@click.option(
+    "--before",
+    "submitted_before",
+    type=local_time,
+    metavar="TIME",
+    help="Submitted earlier than this.",
+)
 @click.option("--limit", type=click.IntRange(1, _LISTED_LIMIT), default=50, show_default=True)
 @as_json
-def ls(
-    saved: str | None,
-    status: tuple[str, ...],
-    search: str | None,
-    tier: tuple[str, ...],
-    owner: str | None,
-    project: str | None,
-    name: str | None,
-    template: str | None,
-    sweep: int | None,
-    tag: tuple[str, ...],
-    metric: tuple[str, ...],
-    setting: tuple[str, ...],
-    order: str | None,
-    after: str | None,
-    before: str | None,
-    limit: int,
-    as_json: bool,
-) -> None:
+def ls(saved: str | None, limit: int, as_json: bool, **query: Any) -> None:
     """List jobs, newest first unless told."""
     with Client.from_login() as client:
-        query = filter_named(client, saved)["query"] if saved else ""
-        found = client.jobs(
-            query=query, status=status, tier=tier, q=search, owner=owner, project=project,
-            name=name, template=template, tag=tag, metric=metric, setting=setting, order=order,
-            sweep=sweep, submitted_after=after, submitted_before=before,
-            page_size=min(limit + 1, 200),
-        )  # fmt: skip
+        kept = filter_named(client, saved)["query"] if saved else ""
+        found = client.jobs(query=kept, page_size=min(limit + 1, 200), **query)
         jobs = list(islice(found, limit + 1))
     if len(jobs) > limit:
         screen.note(f"There are more than {limit}; --limit shows them.")
