@@ -80,22 +80,10 @@ class StepsDone(NamedTuple):
 
     def report(self) -> dict[str, Any]:
         """Return the data of a STEPS report."""
-        return {
-            "first_step": self.first_step,
-            "last_step": self.last_step,
-            "epoch": self.epoch,
-            "examples": self.examples,
-            "candidates": self.candidates,
-            "analysed": self.analysed,
-            "pass_s": self.pass_s,
-            "seconds": self.seconds,
-            "loss": self.loss if math.isfinite(self.loss) else None,
-            "num_accelerators": self.num_accelerators,
-            "batch_size": self.batch_size,
-            "learning_rate": None,
-            "compute_s": {},
-            "noise": None,
-        }
+        data = self._asdict() | {"learning_rate": None, "compute_s": {}, "noise": None}
+        data["loss"] = self.loss if math.isfinite(self.loss) else None
+        del data["generation"]
+        return data
 
 
 def with_step(recent: tuple[StepsDone, ...], done: StepsDone) -> tuple[StepsDone, ...]:
