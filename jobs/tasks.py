@@ -108,10 +108,7 @@ def fit_models() -> int:
 @shared_task(time_limit=60)
 def recover_stalled(job_id: int) -> bool:
     """Recover a job whose trainers have stalled past the grace period; return if it changed."""
-    changed = stalled_recover(timezone.now(), [job_id])
-    if changed:
-        nudges.jobs_changed(changed, orders=True)
-    return bool(changed)
+    return bool(_nudged(stalled_recover(timezone.now(), [job_id])))
 
 
 @shared_task(soft_time_limit=870, time_limit=900)
