@@ -13,21 +13,10 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 PERIOD_US = 10_000
 DUTY_PERIOD_S = 0.03
 REMOVE_LIMIT_S = 5.0
-
-
-class Brake(Protocol):
-    """Holds a process to a share of one core until it is released."""
-
-    def hold(self, pid: int, share: float) -> None:
-        """Begin with all threads of a process."""
-
-    def release(self) -> None:
-        """Let everything go."""
 
 
 class CpuQuota:
@@ -36,7 +25,7 @@ class CpuQuota:
     def __init__(self) -> None:
         """Choose how: `how` names it."""
         self._root, self.how = _control_group_root()
-        self._brakes: list[Brake] = []
+        self._brakes: list[ControlGroup | DutyCycle] = []
 
     def __enter__(self) -> CpuQuota:
         return self
@@ -47,7 +36,7 @@ class CpuQuota:
 
     def limit(self, pid: int, share: float) -> None:
         """Hold process `pid` to `share` of one core, 0 < share <= 1."""
-        brake: Brake
+        brake: ControlGroup | DutyCycle
         if self._root is None:
             brake = DutyCycle()
         else:
