@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import optuna
 
 #: Takes epoch and accuracy, returns whether to give the run up.
 Report = Callable[[int, float], bool]
-
-
-class SearchRun(Protocol):
-    """Run with a learning rate; returns whether it reached the target."""
-
-    def __call__(self, rate: float, number: int, report: Report) -> bool: ...
+#: Run with a learning rate, a number and a report; returns whether it reached the target.
+SearchRun = Callable[[float, int, Report], bool]
 
 
 def proposed_by_optuna(seed: int, max_epochs: int) -> optuna.Study:
