@@ -45,7 +45,7 @@ def trainer_boot(
     watcher: OrderWatcher,
     reports: ReportWriter,
     started_at: float,
-    held: HeldPort | None = None,
+    held: HeldPort | None,
 ) -> BootResult:
     """Boot the runtime, build the job and run each function once.
 

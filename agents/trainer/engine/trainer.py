@@ -33,20 +33,14 @@ from controlplane.core.protocol.fork import Adoption
 from controlplane.core.protocol.wire import Membership, ReportKind, Task, TrainerOrders
 
 
-def trainer_run(
-    run_dir: Path,
-    parent_pid: int | None = None,
-    watcher: OrderWatcher | None = None,
-    held: HeldPort | None = None,
-) -> int:
+def trainer_run(run_dir: Path, watcher: OrderWatcher, held: HeldPort | None) -> int:
     """Follow the orders in `run_dir` to the end; returns the exit status.
 
     Args:
-        watcher: the watcher of this run directory, if created before TensorFlow was imported.
+        watcher: the watcher of this run directory, created before TensorFlow was imported.
         held: this trainer's own port, if taken at that time.
     """
     started_at = time.monotonic()
-    watcher = watcher or OrderWatcher(run_dir, parent_pid)
     orders = watcher.orders
     reports = ReportWriter(run_dir, orders.spec.job_id, orders.slot)
     reports.generation = orders.membership.generation
@@ -87,7 +81,7 @@ class Trainer:
         watcher: OrderWatcher,
         reports: ReportWriter,
         started_at: float,
-        held: HeldPort | None = None,
+        held: HeldPort | None,
     ) -> None:
         """Boot the runtime, build the job and trace its functions; no step is run for training."""
         orders = watcher.orders

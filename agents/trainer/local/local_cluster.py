@@ -176,7 +176,7 @@ class LocalJob:
             self._order(slot, membership, True, checkpoint)
         self.membership = membership
 
-    def wait_switched(self, membership: Membership, timeout_s: float = 120.0) -> None:
+    def wait_switched(self, membership: Membership) -> None:
         """Wait until every member has switched, or the job has finished before the switch."""
         slots = [member.slot for member in membership.members]
 
@@ -187,7 +187,7 @@ class LocalJob:
             )
             return has_switched or self.finished() is not None
 
-        self.wait(is_done, f"generation {membership.generation} to switch", timeout_s)
+        self.wait(is_done, f"generation {membership.generation} to switch", 120.0)
 
     def resize(self, num_workers: int, mapping: Mapping | None = None) -> Membership:
         """Start, grow or shrink to `num_workers` and wait until all members have switched."""
@@ -215,7 +215,7 @@ class LocalJob:
         self.wait_switched(membership)
         return membership
 
-    def preempt(self, timeout_s: float = 120.0) -> Path:
+    def preempt(self) -> Path:
         """Stop all trainers with a checkpoint; returns its path."""
         assert self.membership is not None
         source = self.membership.members[0].slot
@@ -226,7 +226,7 @@ class LocalJob:
                 for trainer in self.trainers.values()
             ),
             "trainers to leave",
-            timeout_s,
+            120.0,
         )
         self.membership = None
         return self.trainers[source].run_dir / "outputs" / "checkpoint.npz"
@@ -258,12 +258,11 @@ class LocalJob:
         """Resume a suspended trainer; it still counts as lost."""
         self.trainers[slot].process.send_signal(signal.SIGCONT)
 
-    def wait_lost(self, slot: int, timeout_s: float = 180.0) -> None:
+    def wait_lost(self, slot: int) -> None:
         """Wait until a trainer that is expected to die by itself is gone."""
         self.lost.add(slot)
-        self.wait(
-            lambda: self.trainers[slot].process.poll() is not None, f"{slot} to die", timeout_s
-        )
+        process = self.trainers[slot].process
+        self.wait(lambda: process.poll() is not None, f"{slot} to die", 180.0)
 
     def recover(
         self,
