@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 
 from controlplane.core.estimates.goodput import AdaptiveBatchPerformance, efficiency
-from controlplane.core.values.explanations import counted
 
 #: Least relative gain in goodput of a change ...
 CHANGE_GAIN = 0.05
@@ -78,11 +77,12 @@ def batch_size_choose(
     after = new / steps_s[1] * worths[1]
     if after < before * (1.0 + CHANGE_GAIN):
         return None
+    plural = "" if num_accelerators == 1 else "s"
     reason = (
         f"noise scale {_number(phi)}: {present} → {new} examples a step promise "
         f"{after / before:.2f}x the useful examples a second ({_number(before)} → "
         f"{_number(after)}; step {steps_s[0] * 1e3:.0f} → {steps_s[1] * 1e3:.0f} ms on "
-        f"{counted(num_accelerators, 'accelerator')}, an example is worth {worths[0]:.2f} → "
+        f"{num_accelerators} accelerator{plural}, an example is worth {worths[0]:.2f} → "
         f"{worths[1]:.2f})"
     )
     return BatchChoice(new, after / before, reason)
