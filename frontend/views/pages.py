@@ -20,7 +20,7 @@ from jobs.selectors.cluster_map import cluster_map
 from jobs.selectors.nodes import nodes_present
 from jobs.selectors.queue import live_jobs
 
-_TRAINING = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING})
+_ACTIVE = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING})
 _WAITING = frozenset({JobStatus.VALIDATING, JobStatus.PENDING})
 #: Most jobs with an explanation on the overview, waiting ones first.
 _MOST_EXPLAINED = 20
@@ -33,7 +33,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     nodes = nodes_present(request.user)
     jobs = live_jobs(request.user)
     waiting = [job for job in jobs if job.status in _WAITING]
-    training = [job for job in jobs if job.status in _TRAINING]
+    active = [job for job in jobs if job.status in _ACTIVE]
     window_s = window_of(request.GET)
     figures = None
     if "tables" in request.GET:
@@ -49,9 +49,9 @@ def overview(request: HttpRequest) -> HttpResponse:
             "num_nodes": len(nodes),
             "num_nodes_online": sum(n.shown_status != NodeStatus.LOST for n in nodes),
             "waiting": waiting,
-            "training": training,
-            "explained": [*waiting, *training][:_MOST_EXPLAINED],
-            "num_left_out": len(waiting) + len(training) - _MOST_EXPLAINED,
+            "active": active,
+            "explained": [*waiting, *active][:_MOST_EXPLAINED],
+            "num_left_out": len(waiting) + len(active) - _MOST_EXPLAINED,
             "examples_per_s": sum(
                 job.examples_per_s or 0.0 for job in jobs if job.status == JobStatus.RUNNING
             ),

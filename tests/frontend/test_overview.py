@@ -15,7 +15,7 @@ from tests.frontend.world import World
 def test_the_overview_counts_and_explains(admin: Client) -> None:
     text = page_text(admin.get("/"))
     assert "Accelerators in use 7 of 10" in text
-    assert "Training 3 jobs" in text
+    assert "Active 3 jobs" in text
     assert "Waiting 2 jobs" in text
     assert "2 virtual nodes: 0\N{EN DASH}1" in text
     waiting = text.index("Needs at least 4 accelerators of kind cpu; 2 are free")
