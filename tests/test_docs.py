@@ -144,6 +144,10 @@ def test_every_policy_has_a_page_and_every_page_a_policy() -> None:
     index = (ROOT / "docs/policies/index.md").read_text()
     rows = [name for name in POLICIES if f"[`{name}`]({name}.md)" not in index]
     assert rows == [], "each needs a row of the table in docs/policies/index.md"
+    for title in ("## Choosing", "**Kinds.**"):
+        part = index.partition(title)[2].partition("\n\n")[0]
+        absent = [name for name in POLICIES if f"`{name}`" not in part]
+        assert absent == [], f"each stands under {title} in docs/policies/index.md"
 
 
 @pytest.mark.parametrize(
