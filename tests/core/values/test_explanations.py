@@ -301,6 +301,7 @@ def test_every_code_has_its_sentence() -> None:
 @pytest.mark.parametrize("code", SENTENCES)
 def test_a_reason_is_rendered(code: str) -> None:
     names = {name for _, name, _, _ in Formatter().parse(TEXTS[code]) if name}
+    assert names <= FIELDS.keys(), "FIELDS needs a value of each"
     fields = {name: FIELDS[name] for name in names}
     if code == "pollux_speed":
         fields["before"] = None
