@@ -8,13 +8,16 @@ import re
 import ssl
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import click
 import pytest
 import trustme
 from virtualflow import answers
+from virtualflow.cli import __path__ as cli_path
 from virtualflow.cli.common import local_time
 from virtualflow.cli.completing import STATUSES
 from virtualflow.cli.exit_codes import ExitCode
@@ -88,8 +91,13 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 OFFLINE = {"logout", "completion"}
 
 
-def test_every_command_is_in_the_table() -> None:
-    assert set(cli.commands) == {*ARGUMENTS, *OFFLINE}
+def test_every_command_is_offered_and_in_the_table() -> None:
+    modules = [import_module(f"virtualflow.cli.{one.name}") for one in iter_modules(cli_path)]
+    values = [one for module in modules for one in vars(module).values()]
+    made = {one for one in values if isinstance(one, click.Command)}
+    lacking = made - {cli, *every_command(cli)}
+    assert [one.name for one in lacking] == [], "client/virtualflow/cli/main.py adds each"
+    assert set(cli.commands) == {*ARGUMENTS, *OFFLINE}, "ARGUMENTS needs those of each command"
 
 
 @pytest.mark.parametrize("command", ARGUMENTS)
@@ -160,7 +168,8 @@ def test_the_exit_codes_are_documented() -> None:
 
 def test_every_command_is_documented() -> None:
     page = (ROOT / "docs/client.md").read_text()
-    assert [name for name in cli.commands if f"`virtualflow {name}" not in page] == []
+    missing = [name for name in cli.commands if f"`virtualflow {name}" not in page]
+    assert missing == [], "each needs a row of the table of commands in docs/client.md"
 
 
 def file_make(job: Job, name: str) -> None:
