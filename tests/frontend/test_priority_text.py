@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from django.test import Client
 
-from controlplane.core.policies import POLICIES, PRIORITY_USES, PriorityUse
 from controlplane.core.values.tiers import TIERS, Tier
 from frontend.text.priority_text import priority_text
 from jobs.models import ClusterSetting, Job
 from jobs.selectors.queue import PriorityRange, priority_ranges
-from tests.core.snapshots import Speed, accelerators_make, job_make, snapshot_make
 from tests.frontend.world import World
-
-
-def _counts(name: str, weights: tuple[float, float], least: int) -> list[int]:
-    """Count what a policy gives two new jobs that can both use all of four accelerators."""
-    jobs = [
-        replace(
-            job_make(number, weight=weight, least=least, most=4),
-            performance=Speed(company=0.1),
-            remaining_examples=1e4,
-            most_accelerators=4,
-        )
-        for number, weight in enumerate(weights, 1)
-    ]
-    shares = POLICIES[name](snapshot_make(accelerators_make("cpu cpu cpu cpu"), *jobs)).shares
-    return [shares[job.id].count if job.id in shares else 0 for job in jobs]
-
-
-@pytest.mark.parametrize("name", sorted(POLICIES))
-def test_policies_use_priorities_as_registered(name: str) -> None:
-    cases = [((9.0, 1.0), (1.0, 9.0), least) for least in (1, 3, 4)]
-    is_different = any(_counts(name, a, least) != _counts(name, b, least) for a, b, least in cases)
-    assert is_different == (PRIORITY_USES[name] is not PriorityUse.NONE)
-
 
 URGENT, NORMAL, IDLE = TIERS
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from controlplane.core.cycle import decide
-from controlplane.core.policies import POLICIES, policy_summary
+from controlplane.core.policies import POLICIES, PRIORITY_USES, PriorityUse, policy_summary
 from controlplane.core.policies.weighted_fair import AGEING_S, progressive_fill
 from controlplane.core.values.explanations import reason
 from controlplane.core.values.types import Share
@@ -164,6 +164,25 @@ def test_every_policy_says_what_it_does(name: str) -> None:
     summary = policy_summary(name)
     assert summary.endswith(".")
     assert 20 < len(summary) < 100
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_policies_use_priorities_as_registered(name: str) -> None:
+    def given(weights: tuple[float, float], least: int) -> dict[int, int]:
+        jobs = [
+            replace(
+                job_make(number, weight=weight, least=least, most=4),
+                performance=Speed(company=0.1),
+                remaining_examples=1e4,
+                most_accelerators=4,
+            )
+            for number, weight in enumerate(weights, 1)
+        ]
+        return counts(name, snapshot_make(FOUR, *jobs))
+
+    is_used = any(given((9.0, 1.0), least) != given((1.0, 9.0), least) for least in (1, 3, 4))
+    is_registered = PRIORITY_USES[name] is not PriorityUse.NONE
+    assert is_used == is_registered, "PriorityUse of its entry in core/policies/__init__.py"
 
 
 def test_a_queue_says_that_it_leaves_what_runs_as_it_is() -> None:
