@@ -288,7 +288,9 @@ def problem_handler(error: Exception, context: Mapping[str, Any]) -> Response | 
         headers["Retry-After"] = str(RETRY_S)
     else:
         return None
-    context["request"].accepted_renderer = JSONRenderer()  # that of the OpenAPI view writes YAML
+    request, renderer = context["request"], JSONRenderer()  # that of the OpenAPI view writes YAML
+    # Of a request whose type cannot be sent (406) neither is set yet.
+    request.accepted_renderer, request.accepted_media_type = renderer, renderer.media_type
     return Response(body, status=body["status"], headers=headers, content_type=PROBLEM_TYPE)
 
 

@@ -59,3 +59,12 @@ def test_downloads_are_answered_to_clients_that_accept_their_type_alone(ada: Use
         answer.getvalue()  # to its end, which gives its file back
         assert answer.status_code == status, path
     assert Client().get("/api/v1/schema/").json()["code"] == "not_authenticated"  # not as YAML
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("route", ["policy/", "docs/", "schema/"])
+def test_a_type_that_nobody_can_send_is_refused(ada: User, route: str) -> None:
+    client = Client()
+    client.force_login(ada)
+    answer = client.get(f"/api/v1/{route}", headers={"Accept": "image/png"})
+    assert (answer.status_code, answer.json()["code"]) == (406, "not_acceptable")
