@@ -108,6 +108,8 @@ METHODS = ("get", "post", "put", "patch", "delete")
 READS = ("get",)
 #: Tokens of the owner that lack a scope.
 LACKS = {"reader": "write", "writer": "read"}
+#: The OpenAPI document takes long to be written as YAML.
+_AS_JSON = {"Accept": "application/json, */*;q=0.5"}
 ADMINS = ("admin", "admin by session", "admin without jobs")
 STRANGERS = ("other", "other by session", "admin for jobs", "admin of old")
 REFUSED = ("nobody", "liar", "agent", *STRANGERS, *LACKS, "admin without jobs")
@@ -185,10 +187,10 @@ class Cast:
         }
 
     def _sends(self, header: str) -> Client:
-        return APIClient(headers={"Authorization": header})
+        return APIClient(headers={**_AS_JSON, "Authorization": header})
 
     def _session(self, user: User) -> Client:
-        client = APIClient()
+        client = APIClient(headers=_AS_JSON)
         client.force_login(user)
         return client
 
