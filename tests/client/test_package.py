@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, is_typeddict
 
 import pytest
-from drf_spectacular.generators import SchemaGenerator
 from packaging.requirements import Requirement
 from rest_framework.test import APIClient
 from virtualflow import answers
@@ -27,6 +26,7 @@ from frontend.live.progress import job_progress as page_progress
 from jobs.models import Job
 from tests.client.conftest import Site, wait_until
 from tests.support.builders import job_make
+from tests.support.documented import openapi_document
 from tests.test_docs import ROOT
 
 DEPENDENCIES = ("click", "httpx", "rich")
@@ -212,18 +212,9 @@ WITHOUT_SCHEMA = {"Change", "Comparison", "DrainPreview", "Metrics"}
 _OF_SOME_ANSWERS = {"Channel": {"signing_key"}, "Policy": {"policies"}}
 
 
-@pytest.fixture(scope="module")
-def schemas() -> dict[str, dict[str, dict[str, object]]]:
-    found: dict[str, dict[str, dict[str, object]]] = SchemaGenerator().get_schema(
-        request=None, public=True
-    )["components"]["schemas"]
-    return found
-
-
 @pytest.mark.parametrize("name", sorted({*TYPES} - WITHOUT_SCHEMA))
-def test_types_have_the_fields_of_the_openapi_document(
-    schemas: dict[str, dict[str, dict[str, object]]], name: str
-) -> None:
+def test_types_have_the_fields_of_the_openapi_document(name: str) -> None:
+    schemas = openapi_document()["components"]["schemas"]
     documented = {*schemas[SCHEMAS.get(name, name)]["properties"]}
     differing = {*TYPES[name].__annotations__} ^ documented
     unexpected = differing ^ _OF_SOME_ANSWERS.get(name, set())

@@ -18,7 +18,8 @@ _JSON_TYPES = ("application/json", PROBLEM_TYPE)
 
 
 @functools.cache
-def _document() -> dict[str, Any]:
+def openapi_document() -> dict[str, Any]:
+    """Return the OpenAPI document, generated once per process, to be read only."""
     return SchemaGenerator().get_schema(request=None, public=True)
 
 
@@ -28,14 +29,14 @@ def _paths() -> list[tuple[re.Pattern[str], dict[str, Any]]]:
     return [
         (re.compile(re.sub(r"\{\w+\}", "[^/]+", path)), operations)
         for path, operations in sorted(
-            _document()["paths"].items(), key=lambda each: "{" in each[0]
+            openapi_document()["paths"].items(), key=lambda each: "{" in each[0]
         )
     ]
 
 
 @functools.cache
 def _validator(schema: str) -> jsonschema_rs.Validator:
-    root = {"components": _document()["components"], **json.loads(schema)}
+    root = {"components": openapi_document()["components"], **json.loads(schema)}
     return jsonschema_rs.Draft202012Validator(_nullable_as_type(root), validate_formats=True)
 
 

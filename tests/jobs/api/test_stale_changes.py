@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from drf_spectacular.generators import SchemaGenerator
 from rest_framework.test import APIClient
 
 from jobs.models import Project
 from tests.support.builders import at, job_make, user_make
+from tests.support.documented import openapi_document
 
 Clients = Callable[..., APIClient]
 Change = tuple[str, dict[str, Any]]
@@ -70,7 +70,7 @@ def test_a_stale_change_is_refused(
 
 
 def test_every_change_of_what_can_be_read_takes_the_tag_of_what_was_read() -> None:
-    document = SchemaGenerator().get_schema(request=None, public=True)
+    document = openapi_document()
     without = {
         (method, path)
         for path, methods in document["paths"].items()
