@@ -55,7 +55,7 @@ def sentence(code: str) -> str:
         fields["before"] = None
     if "cause" in fields:
         fields["cause"] = reason("for_job", winner=OTHER)
-    return others_jobs_named(str(reason(code, **fields)), 1, {1: 10, OTHER: 11, 7: 10})
+    return others_jobs_named(str(reason(code, **fields)), 1, {1: (10, None), OTHER: (11, None)})
 
 
 NAMING = [code for code in TEXTS if str(OTHER) in sentence(code)]
@@ -64,9 +64,19 @@ NAMING = [code for code in TEXTS if str(OTHER) in sentence(code)]
 def test_the_codes_that_name_jobs_are_known() -> None:
     assert {code for code in TEXTS if {*fields_of(code)} & JOB_FIELDS} <= {*NAMING}
     assert len(NAMING) >= 8
-    own = others_jobs_named("Waits behind job 7; for job 8.", 1, {1: 10, 7: 10, 8: 11})
+    text, groups = "Waits behind job 7; for job 8.", {1: (10, None), 7: (10, None), 8: (11, None)}
+    own = others_jobs_named(text, 1, groups)
     assert own == "Waits behind job 7; for another user's job 8."
     assert others_jobs_hidden(own) == "Waits behind job 7; for another user's job."
+    for project, named, hidden in (
+        (3, "behind job 7;", "behind job 7;"),
+        (None, "behind its owner's other job 7;", "behind its owner's other job;"),
+        (4, "behind its owner's other job 7;", "behind its owner's other job;"),
+    ):
+        shared = others_jobs_named(text, 1, {**groups, 1: (10, 3), 7: (10, project)})
+        assert named in shared
+        assert hidden in others_jobs_hidden(shared)
+    assert others_jobs_named("for job 7.", 1, {**groups, 7: (10, 3)}) == "for job 7."
 
 
 @pytest.mark.parametrize("code", NAMING)
@@ -228,7 +238,7 @@ def test_a_former_admin_reads_no_messages_about_others(ada: User, admin: User) -
 
 def test_users_of_one_name_prefix_do_not_count_as_one() -> None:
     one, two = user_make("eve"), user_make("eve2")
-    users: dict[int, int | None] = {1: one.pk, 2: two.pk, 3: None}
-    assert others_jobs_named("for job 2", 1, users) == "for another user's job 2"
-    assert others_jobs_named("for job 3", 1, users) == "for another user's job 3"
-    assert others_jobs_named("for job 4", 1, users) == "for another user's job 4"
+    groups = {1: (one.pk, None), 2: (two.pk, None), 3: (None, None)}
+    assert others_jobs_named("for job 2", 1, groups) == "for another user's job 2"
+    assert others_jobs_named("for job 3", 1, groups) == "for another user's job 3"
+    assert others_jobs_named("for job 4", 1, groups) == "for another user's job 4"

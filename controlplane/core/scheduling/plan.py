@@ -74,10 +74,10 @@ def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
 
 
 def _sentences(snapshot: Snapshot, allocation: Allocation) -> dict[JobId, str]:
-    """Render the reasons; each says which of the jobs that it names are other users'."""
-    users = {job.id: job.user for job in snapshot.jobs}
+    """Render the reasons; each says which of the jobs that it names are not for all its readers."""
+    groups = {job.id: (job.user, job.project) for job in snapshot.jobs}
     return {
-        job_id: others_jobs_named(str(one), job_id, users)
+        job_id: others_jobs_named(str(one), job_id, groups)
         for job_id, one in allocation.reasons.items()
     }
 

@@ -41,30 +41,37 @@ def begins(code: str) -> str:
 #: Fields with the id of a job.
 JOB_FIELDS = frozenset({"blocker", "job", "winner"})
 _JOB = re.compile(r"\bjob (\d+)\b")
-_OTHERS_JOB = re.compile(r"(another user's job) \d+", re.IGNORECASE)
+_HIDDEN_JOB = re.compile(r"(another user's job|its owner's other job) \d+", re.IGNORECASE)
 
 
-def others_jobs_named(text: str, job_id: int, users: Mapping[int, int | None]) -> str:
-    """Return a rendered reason of a job in which others' jobs are "another user's job N".
+def others_jobs_named(
+    text: str, job_id: int, groups: Mapping[int, tuple[int | None, int | None]]
+) -> str:
+    """Return a rendered reason of a job in which jobs that its readers may not see are called so.
+
+    Others' jobs are "another user's job N". In a job of a project, which its members read, those
+    of the same owner outside the project are "its owner's other job N".
 
     Args:
-        users: job -> its owner.
+        groups: job -> its owner, and its project if any.
     """
     if "job " not in text:
         return text
-    return _JOB.sub(
-        lambda found: (
-            found[0]
-            if users.get(int(found[1])) == users.get(job_id)
-            else f"another user's {found[0]}"
-        ),
-        text,
-    )
+    user, project = groups.get(job_id, (None, None))
+
+    def named(found: re.Match[str]) -> str:
+        other, others_project = groups.get(int(found[1]), (None, None))
+        if other != user:
+            return f"another user's {found[0]}"
+        is_seen = project is None or others_project == project
+        return found[0] if is_seen else f"its owner's other {found[0]}"
+
+    return _JOB.sub(named, text)
 
 
 def others_jobs_hidden(text: str) -> str:
-    """Return a text without the numbers of other users' jobs."""
-    return _OTHERS_JOB.sub(r"\1", text)
+    """Return a text without the numbers of jobs that some of its readers may not see."""
+    return _HIDDEN_JOB.sub(r"\1", text)
 
 
 def counted(number: int, noun: str) -> str:

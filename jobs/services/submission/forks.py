@@ -19,6 +19,7 @@ from django.db.models import Window
 from django.db.models.functions import RowNumber
 
 from controlplane.core.protocol.wire import StopKind
+from controlplane.core.values.explanations import others_jobs_named
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.exceptions import (
     ConflictError,
@@ -201,9 +202,9 @@ def _state_give(job: Job, artifact: Artifact, now: datetime.datetime) -> None:
     text = f"Starts from the state of job {parent.pk} at step {step:,}"
     data = {"forked_from": parent.pk, "step": step}
     event_add("forked", text, now=now, job=job, actor=user_actor(job.owner), data=data)
-    is_own = parent.owner_id == job.owner_id
-    name = f"Job {job.pk}" if is_own else f"Another user's job {job.pk}"
-    text = f"{name} starts from its state of step {step:,}"
+    groups = {one.pk: (one.owner_id, one.project_id) for one in (parent, job)}
+    name = others_jobs_named(f"job {job.pk}", parent.pk, groups)
+    text = f"{name[0].upper()}{name[1:]} starts from its state of step {step:,}"
     event_add("forked", text, now=now, job=parent, actor=user_actor(job.owner), data={"step": step})
 
 

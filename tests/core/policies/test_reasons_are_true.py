@@ -220,19 +220,28 @@ def test_what_a_start_on_one_node_leaves_goes_to_a_job_that_waits() -> None:
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 @per_policy
-@given(snapshot=snapshots(tiers=tuple(Tier)), owners=st.lists(st.integers(1, 3), min_size=6))
-def test_jobs_of_others_are_called_so(name: str, snapshot: Snapshot, owners: list[int]) -> None:
-    users = {job.id + 7_000_000: owners[job.id - 1] for job in snapshot.jobs}
+@given(
+    snapshot=snapshots(tiers=tuple(Tier)),
+    groups=st.lists(st.tuples(st.integers(1, 2), st.sampled_from([None, 1, 2])), min_size=6),
+)
+def test_jobs_that_readers_may_not_see_are_called_so(
+    name: str, snapshot: Snapshot, groups: list[tuple[int, int | None]]
+) -> None:
+    of = {job.id + 7_000_000: groups[job.id - 1] for job in snapshot.jobs}
     jobs = tuple(
-        replace(job, id=number, user=user)
-        for job, (number, user) in zip(snapshot.jobs, users.items(), strict=True)
+        replace(job, id=number, user=user, project=project)
+        for job, (number, (user, project)) in zip(snapshot.jobs, of.items(), strict=True)
     )
     held = {job_id + 7_000_000: places for job_id, places in snapshot.held.items()}
     for job_id, text in decide(replace(snapshot, jobs=jobs, held=held), name).reasons.items():
-        for found in re.finditer(r"(another user's )?(?:job )?\b(7\d{6})\b", text):
-            is_own = users[int(found[2])] == users[job_id]
-            assert (found[1] is None) == is_own, text
-        assert all(users[int(n)] == users[job_id] for n in NUMBER.findall(others_jobs_hidden(text)))
+        user, project = of[job_id]
+        seen = {one for one in of if of[one] == (user, project or of[one][1])}
+        for found in re.finditer(r"(another user's |other )?(?:job )?\b(7\d{6})\b", text):
+            number = int(found[2])
+            named = {None: number in seen, "other ": number not in seen}
+            is_own = of[number][0] == user
+            assert named.get(found[1], False) if is_own else found[1] == "another user's ", text
+        assert {int(n) for n in NUMBER.findall(others_jobs_hidden(text))} <= seen
 
 
 @pytest.mark.parametrize(
