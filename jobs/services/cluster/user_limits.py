@@ -9,6 +9,7 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import transaction
+from django.db.models import Q
 
 from jobs.exceptions import ForbiddenError, InvalidInputError, NotFoundError, StaleVersionError
 from jobs.models import AuditAction, UserLimits
@@ -41,11 +42,17 @@ def user_change(
         NotFoundError: no user has this name.
         StaleVersionError: the user was changed since `seen_version`.
         InvalidInputError: the admin would deactivate the own account.
-        ForbiddenError: only superusers change accounts of superusers.
+        ForbiddenError: only superusers change accounts of superusers, and `by` was deactivated just
+            now.
     """
-    user = User.objects.select_for_update(no_key=True).filter(username=name).first()
+    # Both rows, in one order: of two admins who deactivate each other at once, one is left.
+    rows = User.objects.select_for_update(no_key=True).filter(Q(username=name) | Q(pk=by.pk))
+    users = list(rows.order_by("pk"))
+    user = next((one for one in users if one.get_username() == name), None)
     if user is None:
         raise NotFoundError("There is no user of this name.")
+    if not any(one.is_active for one in users if one.pk == by.pk):
+        raise ForbiddenError("Your account was deactivated just now.")
     if seen_version is not None and seen_version != user_version(user):
         raise StaleVersionError("The user was changed in the meantime; read it again.")
     if user.is_superuser and not by.is_superuser:

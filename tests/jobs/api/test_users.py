@@ -10,7 +10,9 @@ from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus
+from jobs.exceptions import ForbiddenError
 from jobs.models import AuditEntry, UserLimits
+from jobs.services.cluster.user_limits import user_change
 from tests.support.builders import job_make, submission_values, user_make
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -144,6 +146,9 @@ def test_who_may_not(ada: User, admin: User, client_of: Clients) -> None:
     assert client.get(f"{URL}nobody/").status_code == 404
     assert client_of(ada).patch(ADA, {"share_factor": 10}).status_code == 403
     assert client_of(root).patch(f"{URL}admin/", {"share_factor": 2}).status_code == 200
+    User.objects.filter(pk=root.pk).update(is_active=False)
+    with pytest.raises(ForbiddenError, match="deactivated just now"):  # root was read before
+        user_change("admin", {"is_active": False}, by=root)
     assert not UserLimits.objects.filter(user__in=(ada, root)).exists()
 
 
