@@ -88,7 +88,7 @@ def submit(request: HttpRequest) -> HttpResponse:
             submission,
             timezone.now(),
             idempotency_key=_key(request, submission),
-            cloned_from=None if code_job is None else code_job.pk,
+            copied_from=None if code_job is None or code_job.pk is None else code_job,
         )
     except InvalidInputError as error:
         form.errors_add(error.fields)

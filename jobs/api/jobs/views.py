@@ -137,10 +137,12 @@ def key_of(request: Request) -> str:
     return key
 
 
-def _submitted(request: Request, wanted: Submission, **more: Any) -> Response:
+def _submitted(request: Request, wanted: Submission, copied_from: Job | None = None) -> Response:
     """Submit a job; 200 instead of 201 if a request with the same key has done so."""
     now, key = timezone.now(), key_of(request)
-    job = job_actions.job_submit(person(request), wanted, now, idempotency_key=key, **more)
+    job = job_actions.job_submit(
+        person(request), wanted, now, idempotency_key=key, copied_from=copied_from
+    )
     is_new = job.submitted_at == now
     if is_new:
         nudges.jobs_changed([job.pk], orders=True)
@@ -301,7 +303,7 @@ class JobClone(APIView):
         """Clone a job."""
         original = visible_job(request, job_id)
         wanted = _changed(original, person(request), dict(body(request)))
-        return _submitted(request, wanted, cloned_from=original.pk)
+        return _submitted(request, wanted, copied_from=original)
 
 
 class JobFork(APIView):
@@ -319,7 +321,7 @@ class JobFork(APIView):
         if changes.get("forked_from", original.pk) != original.pk:
             raise InvalidInputError.of(forked_from=f"This is job {original.pk}; leave it out.")
         wanted = _changed(original, person(request), {**changes, "forked_from": original.pk})
-        return _submitted(request, wanted)
+        return _submitted(request, wanted, copied_from=original)
 
 
 def _changed(original: Job, user: User, changes: dict[str, Any]) -> Submission:

@@ -18,6 +18,7 @@ from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.exceptions import ConflictError, InvalidInputError, StaleVersionError, TooLargeError
 from jobs.files import stored_with_row
 from jobs.models import IdempotencyKey, Job, Validation
+from jobs.selectors.access import projects_open_to
 from jobs.services.lifecycle.artifacts import new_files_undone
 from jobs.services.lifecycle.events import event_add, jobs_event_add, user_actor
 from jobs.services.lifecycle.search_rows import search_terms_add
@@ -47,7 +48,7 @@ def job_submit(
     now: datetime.datetime,
     *,
     idempotency_key: str = "",
-    cloned_from: int | None = None,
+    copied_from: Job | None = None,
 ) -> Job:
     """Store a checked submission and queue its validation; the same key returns the same job.
 
@@ -67,8 +68,9 @@ def job_submit(
     try:
         with stored_with_row(job.code), transaction.atomic(), new_files_undone([job]):
             room_check(user, job.project, submission)
-            data = {"cloned_from": cloned_from} if cloned_from and not job.fork else {}
-            validations = jobs_store([job], user, now, data)
+            data = {"cloned_from": copied_from.pk} if copied_from and not job.fork else {}
+            text = _submitted_text(job, copied_from, user)
+            validations = jobs_store([job], user, now, data, text)
             if idempotency_key:
                 submission_note(job, idempotency_key, digest)
     except (IntegrityError, ConflictError, InvalidInputError, TooLargeError):
@@ -82,8 +84,21 @@ def job_submit(
     return job
 
 
+def _submitted_text(job: Job, original: Job | None, user: User) -> str:
+    if original is None or original.project is None or job.project is not None:
+        return "Submitted"
+    if projects_open_to(user).filter(pk=original.project.pk).exists():
+        return "Submitted"
+    name = original.project.name
+    return f"Submitted without project {name} of job {original.pk}: its owner cannot submit to it"
+
+
 def jobs_store(
-    jobs: Sequence[Job], user: User, now: datetime.datetime, data: dict[str, Any]
+    jobs: Sequence[Job],
+    user: User,
+    now: datetime.datetime,
+    data: dict[str, Any],
+    text: str = "Submitted",
 ) -> list[Validation]:
     """Insert the rows of jobs with the same code, which is stored, and return their validations.
 
@@ -95,7 +110,7 @@ def jobs_store(
     source_keep(jobs[0].source_job_id)
     Job.objects.bulk_create(jobs)
     search_terms_add(jobs)
-    jobs_event_add("submitted", "Submitted", jobs, now=now, actor=user_actor(user), data=data)
+    jobs_event_add("submitted", text, jobs, now=now, actor=user_actor(user), data=data)
     for job in jobs:
         if job.fork:
             fork_admit(job, user, now)

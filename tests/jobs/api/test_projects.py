@@ -176,6 +176,8 @@ def test_a_role_counts_in_its_own_project(ada: User, client_of: Clients, vision:
     assert submit(client, project="vision").json()["errors"]["project"][0].startswith("You cannot")
     clone = client.post(f"{path}clone/", {}, format="json").json()
     assert (clone["owner"], clone["project"]) == ("grace", None)
+    said = client.get(f"/api/v1/jobs/{clone['id']}/events/").json()["results"][-1]["message"]
+    assert said.startswith(f"Submitted without project vision of job {theirs.pk}: its owner cannot")
     assert Job.objects.get(pk=theirs.pk).version == theirs.version
 
 
