@@ -223,7 +223,8 @@ def test_only_those_who_see_a_job_fork_it(
     ada: User, bob: User, admin: User, client_of: Clients
 ) -> None:
     """By either way; an admin's fork is the admin's, without the owner's secrets, and audited."""
-    parent = parent_make(ada, secrets=["KEY"])
+    left = Project.objects.create(name="left", created_at=at(0))
+    parent = parent_make(ada, secrets=["KEY"], project=left)
     assert fork(client_of(bob), parent).status_code == 404
     sent = submission_values(forked_from=parent.pk)
     assert "forked_from" in errors_of(client_of(bob).post(URL, sent, format="json"))
@@ -236,6 +237,12 @@ def test_only_those_who_see_a_job_fork_it(
     entry = AuditEntry.objects.get(action="job_forked")
     assert (entry.object, entry.details["fork"]) == (f"job:{parent.pk}", made.data["id"])
     assert client_of(ada).get(f"{URL}{made.data['id']}/").status_code == 404
+    own = fork(client_of(ada), parent, secrets=[]).data["id"]  # outside the project
+    told = parent.events.filter(kind="forked").order_by("pk").values_list("message", flat=True)
+    numbered = (f"Another user's job {made.data['id']}", f"Its owner's other job {own}")
+    assert [*told] == [f"{name} starts from its state of step 50" for name in numbered]
+    submitted = Job.objects.get(pk=own).events.get(kind="submitted").message
+    assert submitted.startswith(f"Submitted without project left of job {parent.pk}")
 
 
 # ---- from the state of now -----------------------------------------------------------------------
