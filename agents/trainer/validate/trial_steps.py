@@ -141,6 +141,7 @@ def steps_try(
         times = _selection_facts(job, functions, order, trials[-1], sizes)
     finally:  # also for what is checked after a step that failed
         state.put(before)
+        before.clear()
     few, num_seeds = trials[0].examples, len(functions.seeds)
     if 2 * few <= trials[-1].examples:  # which fitted
         whole = _arguments(job, order, 2 * few, num_seeds, num_slices=1)
