@@ -17,6 +17,8 @@ from agents.trainer.step.gradient_layout import FieldKind
 
 #: Difference attributed to rounding, relative to the length of the slices' gradients.
 TOLERANCE = 1e-2
+#: The same, where gradients cancel and only rounding is left, relative to the loss, or to 1.
+NOISE = 1e-4
 #: Pieces of a step with which gradients depend on who shares a slice, or are rounded to 8 bits.
 STATE_PIECES = frozenset({FieldKind.CHANGE, FieldKind.WEIGHT, FieldKind.VALUE})
 
@@ -51,7 +53,8 @@ def gradients_check(functions: StepFunctions, whole: list[Any], slices: list[Any
             distance += tf.reduce_sum(tf.square(wanted - value))
         elif piece.kind is FieldKind.SQUARE:
             length = value[0]
-    if distance > TOLERANCE**2 * length:
+    noise = NOISE * max(abs(functions.loss_of(found)), 1.0)
+    if tf.sqrt(distance) > TOLERANCE * tf.sqrt(length) + noise:
         raise JobCodeError(
             "loss_not_additive",
             "code.build",
