@@ -37,16 +37,28 @@ def model_build(model: keras.Model, batch: tuple[Any, ...]) -> None:
     """Create every variable of model, loss, metrics and optimizer, as `fit` does at its start."""
     given = batch_of(batch, keras.tree.flatten(batch))
     if not all(layer.built for layer in model_layers(model)):
-        # Variables come with the first step in `fit`, also of layers that training alone has.
+        # Variables come with the first step in `fit`, also of layers that training, or
+        # compute_loss, alone calls.
         inputs = keras.tree.map_structure(_symbolic, given[0])
         backend.compute_output_spec(partial(model_call, model, training=True), inputs)
+    has_own_loss = type(model).compute_loss is not keras.Model.compute_loss
+    if has_own_loss and not all(layer.built for layer in model_layers(model)):
+        leaves = keras.tree.map_structure(_symbolic, given)
+        backend.compute_output_spec(partial(_training_loss, model), *leaves)
     model._symbolic_build(data_batch=given[: len(batch)])  # noqa: SLF001
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     model.reset_metrics()
 
 
-def _symbolic(leaf: Any) -> keras.KerasTensor:
+def _training_loss(model: keras.Model, *batch: Any) -> Tensor:
+    predictions = model_call(model, batch[0], training=True)
+    return model_loss(model, (batch[0], batch[1], batch[2]), predictions, training=True)
+
+
+def _symbolic(leaf: Any) -> keras.KerasTensor | None:
+    if leaf is None:
+        return None
     return keras.KerasTensor(leaf.shape, backend.standardize_dtype(leaf.dtype))
 
 
