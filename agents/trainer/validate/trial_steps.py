@@ -142,8 +142,10 @@ def steps_try(
     finally:  # also for what is checked after a step that failed
         state.put(before)
         before.clear()
-    few, num_seeds = trials[0].examples, len(functions.seeds)
-    if 2 * few <= trials[-1].examples:  # which fitted
+    fitting, num_seeds = trials[-1].examples, len(functions.seeds)
+    # One example alone is rounded in another way than among several.
+    few = trials[0].examples if fitting < 4 else max(2, trials[0].examples)
+    if 2 * few <= fitting:
         whole = _arguments(job, order, 2 * few, num_seeds, num_slices=1)
         gradients_check(functions, whole, _arguments(job, order, few, num_seeds))
     warnings = []
