@@ -53,7 +53,8 @@ def gradients_check(functions: StepFunctions, whole: list[Any], slices: list[Any
             distance += tf.reduce_sum(tf.square(wanted - value))
         elif piece.kind is FieldKind.SQUARE:
             length = value[0]
-    noise = NOISE * max(abs(functions.loss_of(found)), 1.0)
+    scale = float(model.optimizer.scale_loss(tf.ones([])))
+    noise = NOISE * scale * max(abs(functions.loss_of(found)), 1.0)
     if tf.sqrt(distance) > TOLERANCE * tf.sqrt(length) + noise:
         raise JobCodeError(
             "loss_not_additive",

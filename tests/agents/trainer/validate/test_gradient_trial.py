@@ -23,16 +23,21 @@ WHOLE, SLICES = ([slices, 0, 0, tf.zeros([slices])] for slices in (1, 2))
 
 
 @pytest.mark.parametrize(
-    ("length", "loss", "is_refused"), [(1.0, 1.0, True), (4e-6, 0.4, False), (0.1, 1e4, False)]
+    ("length", "loss", "scale", "is_refused"),
+    [(1.0, 1.0, 1, True), (4e-6, 0.4, 1, False), (0.1, 1e4, 1, False), (4e-3, 0.4, 1024, False)],
 )
-def test_gradients_that_cancel_are_rounding(length: float, loss: float, is_refused: bool) -> None:
+def test_gradients_that_cancel_are_rounding(
+    length: float, loss: float, scale: int, is_refused: bool
+) -> None:
     """What an output that is normalised, or cosines of one number, leave is rounding alone."""
     vectors = {
         slices: tf.constant([length, share * length, length**2, 1.0, loss])
         for slices, share in ((1, 0.7), (2, 0.0))
     }
+    model = keras.Sequential([])
+    model.compile(keras.optimizers.SGD(loss_scale_factor=scale), "mse")
     fake = SimpleNamespace(
-        model=keras.Sequential([]),
+        model=model,
         train_pieces=PIECES,
         train=lambda slices, *_: [vectors[slices]],
         loss_of=lambda vector: float(vector[-1]),
