@@ -77,21 +77,6 @@ def held_kind(counts: Counter[str]) -> str | None:
     return min(counts, key=lambda kind: (-counts[kind], kind))
 
 
-def own_kinds(snapshot: Snapshot) -> dict[JobId, str]:
-    """Return the `held_kind` of `held_by_kind` for every job that holds accelerators."""
-    kind_of = {accelerator.id: accelerator.kind for accelerator in snapshot.accelerators}
-    found: dict[JobId, str] = {}
-    for job in snapshot.jobs:
-        row = [kind_of[one] for one in snapshot.held.get(job.id, ()) if one in kind_of]
-        if not row:
-            continue
-        if job.allow_mixed_kinds or row.count(row[0]) == len(row):
-            found[job.id] = row[0]
-        else:
-            found[job.id] = min(set(row), key=lambda kind: (-row.count(kind), kind))
-    return found
-
-
 def pool_choose(job: Job, room: Mapping[str, float], needed: int) -> str | None:
     """Choose the accepted kind with the largest `room`, at least `needed`, or None."""
     fitting = [kind for kind in room if job.accepts(kind) and room[kind] >= needed]

@@ -27,8 +27,6 @@ from controlplane.core.scheduling.pools import (
     arrival_order,
     can_start,
     capacity_by_kind,
-    held_by_kind,
-    held_kind,
 )
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.tiers import TIERS, Tier
@@ -237,13 +235,12 @@ def _demand(jobs: Sequence[Job], most: int) -> Job:
 
 
 def _kinds(snapshot: Snapshot, capacity: Mapping[str, int]) -> dict[JobId, list[str]]:
-    """Return the kinds on which each job can run: the one that it holds, or all accepted ones."""
-    held = {job_id: held_kind(counts) for job_id, counts in held_by_kind(snapshot).items()}
+    """Return the kinds on which each job can run, whichever it holds."""
     return {
         job.id: [
             kind
             for kind, total in capacity.items()
-            if job.accepts(kind) and held[job.id] in (None, kind) and job.min_accelerators <= total
+            if job.accepts(kind) and job.min_accelerators <= total
         ]
         for job in snapshot.jobs
     }

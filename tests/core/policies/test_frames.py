@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from controlplane.core.policies import POLICIES, SHARING
 from controlplane.core.policies.common.fair_fill import UserDemand, demands_fill, progressive_fill
-from controlplane.core.scheduling.pools import held_by_kind, held_kind, own_kinds
 from controlplane.core.values.tiers import TIERS, Tier
 from controlplane.core.values.types import Job, Snapshot
 from tests.core.policies import plain_frames
@@ -104,9 +103,3 @@ def test_a_job_with_another_part_differs_in_nothing_else(snapshot: Snapshot, par
     for job in snapshot.jobs:
         assert job.with_share_part(part) == replace(job, share_part=part)
         assert job.share_part == 1.0
-
-
-@given(snapshot=snapshots())
-def test_own_kinds_are_the_held_ones(snapshot: Snapshot) -> None:
-    kinds = {job_id: held_kind(counts) for job_id, counts in held_by_kind(snapshot).items()}
-    assert own_kinds(snapshot) == {job_id: kind for job_id, kind in kinds.items() if kind}

@@ -269,3 +269,18 @@ def test_a_running_job_is_not_stopped_where_it_would_start_again(
         snapshot = after(snapshot, decide(snapshot, name))
     assert decide(snapshot, name).resizes == ()
     assert 4 in snapshot.held
+
+
+def test_a_waiting_job_does_not_take_turns_with_a_running_one() -> None:
+    """Their owner's share of the kind that one of them holds is less than both can use."""
+    jobs = [
+        *owned(1, 1, least=2, most=2),
+        *owned(1, 4, weight=10.0, most=5),
+        *owned(2, 2, weight=10.0, least=3, most=3),
+        *owned(2, 3, weight=10.0, least=3, most=5),
+    ]
+    nodes = accelerators_make("a a a", *["a " * 4] * 2, "b " * 4)
+    snapshot = snapshot_make(nodes, *jobs, held={3: (1, 2, 3, 4, 5)}, now=500.0)
+    for _ in range(6):
+        snapshot = after(snapshot, decide(snapshot, "weighted_fair"))
+    assert decide(snapshot, "weighted_fair").resizes == ()

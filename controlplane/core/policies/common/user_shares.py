@@ -27,7 +27,7 @@ from controlplane.core.policies.common.fair_fill import (
     members_of,
     user_claim,
 )
-from controlplane.core.scheduling.pools import arrival_order, capacity_by_kind, own_kinds
+from controlplane.core.scheduling.pools import arrival_order, capacity_by_kind
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Snapshot
 
@@ -49,7 +49,7 @@ class _Crowd:
         members: user -> jobs in order of arrival.
         claims: user -> claim.
         capacity: kind -> accelerators.
-        kinds: job -> kinds on which it can run: the one that it holds, or all accepted ones.
+        kinds: job -> kinds on which it can run.
     """
 
     members: Mapping[User, Sequence[Job]]
@@ -72,12 +72,12 @@ def shares_by_user(policy: Policy, sharing: Sharing) -> Policy:
         if sharing is Sharing.TIME:
             return _decided(policy, snapshot, _Crowd(members, claims, {}, {}), {})
         capacity = capacity_by_kind(snapshot)
-        crowd = _Crowd(members, claims, capacity, _kinds(snapshot, capacity))
+        crowd = _Crowd(members, claims, capacity, _kinds(snapshot.jobs, capacity))
         limits = user_limits(crowd)
         withheld = _withheld(snapshot, crowd, limits)
         decision = _decided(policy, snapshot, crowd, withheld)
         back = _usable(snapshot, crowd, decision, withheld)
-        back |= _stopped_in_vain(snapshot, crowd, decision, withheld)
+        back |= _stopped_in_vain(snapshot, crowd, limits, decision, withheld)
         if back:
             rest = {job_id: why for job_id, why in withheld.items() if job_id not in back}
             decision = _decided(policy, snapshot, crowd, rest)
@@ -150,19 +150,21 @@ def user_limits(crowd: _Crowd) -> dict[str, dict[User, int]]:
     return limits
 
 
-def _kinds(snapshot: Snapshot, capacity: Mapping[str, int]) -> dict[JobId, tuple[str, ...]]:
-    """Return the kinds on which each job can run: the one that it holds, or all accepted ones."""
-    held = own_kinds(snapshot)
-    known: dict[tuple[frozenset[str], int, str | None], tuple[str, ...]] = {}
+def _kinds(jobs: Sequence[Job], capacity: Mapping[str, int]) -> dict[JobId, tuple[str, ...]]:
+    """Return the kinds on which each job can run, whichever it holds.
+
+    A policy may move a running job: counted on its own kind alone, it could be withheld for an
+    equal one that waits for several kinds, and the two would take turns.
+    """
+    known: dict[tuple[frozenset[str], int], tuple[str, ...]] = {}
     kinds: dict[JobId, tuple[str, ...]] = {}
-    for job in snapshot.jobs:
-        own = held.get(job.id)
-        key = (job.accepted_kinds, job.min_accelerators, own)
+    for job in jobs:
+        key = (job.accepted_kinds, job.min_accelerators)
         if key not in known:
             known[key] = tuple(
                 kind
                 for kind, total in capacity.items()
-                if job.accepts(kind) and own in (None, kind) and job.min_accelerators <= total
+                if job.accepts(kind) and job.min_accelerators <= total
             )
         kinds[job.id] = known[key]
     return kinds
@@ -217,24 +219,26 @@ def _usable(
 
 
 def _stopped_in_vain(
-    snapshot: Snapshot, crowd: _Crowd, decision: Decision, withheld: Collection[JobId]
+    snapshot: Snapshot,
+    crowd: _Crowd,
+    limits: Mapping[str, Mapping[User, int]],
+    decision: Decision,
+    withheld: Collection[JobId],
 ) -> frozenset[JobId]:
     """Return the running jobs that would not be withheld if they waited.
 
-    Stopped, such a job could be given its accelerators again: it fits another kind as well, or is
-    withheld for jobs which a decision does not start.
+    Stopped, such a job could be given its accelerators again: it is withheld for jobs which a
+    decision does not start.
     """
     running = {job_id for job_id in withheld if snapshot.held.get(job_id)}
     if not running:
         return frozenset()
     held = {job_id: row for job_id, row in snapshot.held.items() if job_id not in running}
-    stopped = replace(snapshot, held=held)
-    then = replace(crowd, kinds=_kinds(stopped, crowd.capacity))
     members = {
         user: [job for job in jobs if job.id in decision.shares or job.id in withheld]
         for user, jobs in crowd.members.items()
     }
-    still = _withheld(stopped, replace(then, members=members), user_limits(then))
+    still = _withheld(replace(snapshot, held=held), replace(crowd, members=members), limits)
     return frozenset(running.difference(still))
 
 
