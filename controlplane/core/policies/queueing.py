@@ -6,12 +6,13 @@ that does not fit now (VirtualFlow, MLSys 2022, section 6.4, as its baselines).
 
 from __future__ import annotations
 
+from controlplane.core.policies.common.kinds import fastest_kind
+from controlplane.core.policies.common.rates import largest_nodes
 from controlplane.core.scheduling.pools import (
     arrival_order,
     capacity_by_kind,
     held_by_kind,
     held_kind,
-    pool_choose,
     urgency_order,
 )
 from controlplane.core.values.explanations import Reason, reason
@@ -31,6 +32,7 @@ def priority(snapshot: Snapshot) -> Decision:
 def _serve(snapshot: Snapshot, queue: list[Job], ahead: Reason) -> Decision:
     capacity = capacity_by_kind(snapshot)
     free = dict(capacity)
+    per_node = largest_nodes(snapshot)
     shares: dict[JobId, Share] = {}
     reasons: dict[JobId, Reason] = {}
     for job_id, counts in held_by_kind(snapshot).items():
@@ -45,11 +47,12 @@ def _serve(snapshot: Snapshot, queue: list[Job], ahead: Reason) -> Decision:
             free[lost.kind] += lost.count
     blocker: Job | None = None
     for position, job in enumerate(job for job in queue if job.id not in shares):
-        rooms = {kind: room for kind, room in free.items() if room >= _demand(job, capacity[kind])}
-        kind = pool_choose(job, rooms, job.min_accelerators)
+        demands = {kind: _demand(job, capacity[kind]) for kind in free if job.accepts(kind)}
+        fitting = {kind: count for kind, count in demands.items() if count <= free[kind]}
+        kind = fastest_kind(job, fitting, free, per_node)
         if blocker is None and kind is not None:
-            shares[job.id] = Share(kind, _demand(job, capacity[kind]))
-            free[kind] -= shares[job.id].count
+            shares[job.id] = Share(kind, fitting[kind])
+            free[kind] -= fitting[kind]
             continue
         reasons[job.id] = _waiting(job, capacity, free, position, blocker, ahead)
         blocker = blocker or job

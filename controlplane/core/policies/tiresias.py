@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from controlplane.core.policies.common.kinds import cannot_start
+from controlplane.core.policies.common.kinds import cannot_start, fastest_kind
+from controlplane.core.policies.common.rates import largest_nodes
 from controlplane.core.scheduling.pools import (
     arrival_order,
     capacity_by_kind,
@@ -50,6 +51,7 @@ def tiresias(snapshot: Snapshot) -> Decision:
     capacity = capacity_by_kind(snapshot)
     held = held_by_kind(snapshot)
     free = dict(capacity)
+    per_node = largest_nodes(snapshot)
     shares: dict[JobId, Share] = {}
     reasons: dict[JobId, Reason] = {}
     second = _second_queue(snapshot)
@@ -60,11 +62,11 @@ def tiresias(snapshot: Snapshot) -> Decision:
             reasons[job.id] = cannot_start(snapshot, job)
             continue
         own = held_kind(held[job.id])
-        fitting = [kind for kind, count in demands.items() if count <= free[kind]]
-        if not fitting:
+        fitting = {kind: count for kind, count in demands.items() if count <= free[kind]}
+        kind = own if own in fitting else fastest_kind(job, fitting, free, per_node)
+        if kind is None:
             reasons[job.id] = _waiting(place, free, capacity)
             continue
-        kind = min(fitting, key=lambda kind: (kind != own, -free[kind], kind))
         shares[job.id] = Share(kind, demands[kind])
         free[kind] -= demands[kind]
         reasons[job.id] = reason(

@@ -132,6 +132,18 @@ def test_a_new_job_goes_where_others_can_leave_something(name: str, most: int) -
         assert "of kind cpu: 2 of 2 are held" in str(decision.reasons[4])
 
 
+@pytest.mark.parametrize("name", ["fifo", "priority", "tiresias"])
+def test_a_full_demand_goes_where_it_is_fastest(name: str) -> None:
+    """Without room there, or without a known speed, to the kind with the most left."""
+    nodes = accelerators_make("slow slow slow slow", "fast fast")
+    speed = Speed(by_kind={"fast": 2.0})
+    jobs = [job_make(number, least=2, most=2, at=number) for number in (1, 2)]
+    known = [replace(job, performance=speed) for job in jobs]
+    shares = POLICIES[name](snapshot_make(nodes, *known, now=2)).shares
+    assert [shares[number].kind for number in (1, 2)] == ["fast", "slow"]
+    assert POLICIES[name](snapshot_make(nodes, jobs[0], now=2)).shares[1].kind == "slow"
+
+
 def test_job_that_can_never_run_says_so() -> None:
     for name in POLICIES:
         decision = POLICIES[name](snapshot_make(FOUR, job_make(1, least=6)))

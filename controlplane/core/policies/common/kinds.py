@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from controlplane.core.policies.common.rates import largest_nodes, packed_rates
 from controlplane.core.scheduling.pools import (
     arrival_order,
@@ -52,6 +54,26 @@ def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:
             if room[chosen] >= least:
                 room[chosen] -= least
     return kinds
+
+
+def fastest_kind(
+    job: Job, demands: Mapping[str, int], free: Mapping[str, int], per_node: Mapping[str, int]
+) -> str | None:
+    """Choose the kind on which a job's demand is fastest, of equal ones that with the most free.
+
+    Args:
+        job: the job; where its speed is unknown, all kinds are equal.
+        demands: kind -> accelerators, for kinds that have them free.
+        free: kind -> free accelerators.
+        per_node: kind -> the most accelerators on one node.
+    """
+    if len(demands) <= 1:
+        return next(iter(demands), None)
+    speeds = dict.fromkeys(demands, 0.0)
+    if job.performance is not None:
+        for kind, count in demands.items():
+            speeds[kind] = float(packed_rates(job, kind, count, per_node[kind])[count])
+    return min(demands, key=lambda kind: (-speeds[kind], -free[kind], kind))
 
 
 def cannot_start(snapshot: Snapshot, job: Job) -> Reason:
