@@ -55,6 +55,14 @@ def test_without_quotas_that_bind_nothing_changes(
     assert found == expected
 
 
+def test_a_limit_that_is_kept_changes_nothing_where_jobs_wait_for_others() -> None:
+    """The newcomer displaces the other job, which would start on b once it has left."""
+    jobs = [replace(job_make(1, least=3, most=3), project=VISION), job_make(2, weight=10, most=1)]
+    snapshot = snapshot_make(accelerators_make("a a", "b b b", "a"), *jobs, held={1: (1, 2, 6)})
+    limited = replace(snapshot, projects={VISION: ProjectQuota(limit=100)})
+    assert POLICIES["weighted_fair"](limited) == POLICIES["weighted_fair"](snapshot)
+
+
 @every_policy
 @fewer
 @given(snapshot=in_projects(tiers=TIERS[:2]))

@@ -68,14 +68,14 @@ def projects_kept(policy: Policy, *, is_rigid: bool) -> Policy:
 def _seen_ahead(policy: Policy) -> Policy:
     """Return a policy that decides once more, for the time when jobs have left what others get.
 
-    The choice of accelerators depends on what jobs hold. Without this, the next decision could give
-    back what one has taken, and the one after it take that again, without end.
+    The accelerators of a group that is apart depend on what jobs hold. Without this, the next
+    decision could give back what one has taken, and the one after it take that again, without end.
     """
 
     @wraps(policy)
     def seen_ahead(snapshot: Snapshot) -> Decision:
         decision = policy(snapshot)
-        if not projects_of(snapshot):
+        if not _is_any_apart(decision):
             return decision
         placed = place(snapshot, decision).accelerators
         plan = plan_between(snapshot, Allocation(placed))
@@ -94,6 +94,12 @@ def _seen_ahead(policy: Policy) -> Policy:
         return replace(then, reasons={**then.reasons, **stopped})
 
     return seen_ahead
+
+
+def _is_any_apart(decision: Decision) -> bool:
+    """Return whether quotas set a group apart in a decision, as the reasons of its jobs say."""
+    whys = decision.reasons.values()
+    return any(isinstance(why, Reason) and why.code == "quota_own" for why in whys)
 
 
 def _kept(
