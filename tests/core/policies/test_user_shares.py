@@ -235,20 +235,18 @@ def test_a_lone_job_is_not_withheld_for_its_minimum() -> None:
         assert "Waits for 8 of kind gpu: the minima" not in str(POLICIES[name](snapshot).reasons[1])
 
 
-@fair
-def test_a_running_job_is_not_stopped_for_one_that_cannot_start(name: str) -> None:
-    """Two of one user fit a kind together, as long as one of them may still run on the other."""
+def test_a_running_job_is_not_stopped_for_one_that_does_not_start() -> None:
+    """Its owner's heavier job counts first, but does not fit beside more important ones."""
     jobs = [
-        replace(job_make(1, least=2, most=2, weight=2.0, at=10.0), user=1),
-        job_make(2, least=3, most=5, weight=2.0),
-        job_make(3, most=1),
-        replace(job_make(4, most=1), user=1),
+        job_make(1, weight=10.0, most=1),
+        *owned(1, 2, most=1),
+        *owned(1, 3, weight=2.0, least=2, most=2),
+        job_make(4, weight=5.0, most=1),
+        job_make(5, weight=10.0, most=2),
     ]
-    nodes = accelerators_make("slow slow", "slow slow", "slow fast")
-    snapshot = snapshot_make(nodes, *jobs, now=500.0)
-    for _ in range(6):
-        snapshot = after(snapshot, decide(snapshot, name))
-    assert decide(snapshot, name).resizes == ()
+    snapshot = snapshot_make(cluster(4), *jobs, held={1: (1,), 2: (2,)})
+    shares = POLICIES["weighted_fair"](snapshot).shares
+    assert {job_id: share.count for job_id, share in shares.items()} == {1: 1, 2: 1, 4: 1, 5: 1}
 
 
 @fair
