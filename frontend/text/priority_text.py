@@ -12,10 +12,10 @@ Ranges = Mapping[Tier, PriorityRange]
 
 
 def priority_text(policy: str, others: Ranges, own: tuple[Tier, int] | None = None) -> str:
-    """Return sentences about tiers and priorities of the active jobs.
+    """Return sentences about tiers and priorities of the live jobs.
 
     Args:
-        others: by tier, of all active jobs; with `own`, of all others.
+        others: by tier, of all live jobs; with `own`, of all others.
         own: tier and priority of the job in question.
     """
     parts = [_tiers_text(others, own and own[0]), _use_text(policy)]
