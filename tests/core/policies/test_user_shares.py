@@ -249,8 +249,9 @@ def test_a_running_job_is_not_stopped_for_one_that_does_not_start() -> None:
     assert {job_id: share.count for job_id, share in shares.items()} == {1: 1, 2: 1, 4: 1, 5: 1}
 
 
-@fair
-@pytest.mark.parametrize("held", [{}, {3: (3, 4, 5)}, {3: (3, 4, 5), 4: (6,)}])
+@pytest.mark.parametrize(
+    ("name", "held"), pairs(sorted(SHARING), [{}, {3: (3, 4, 5)}, {3: (3, 4, 5), 4: (6,)}])
+)
 def test_a_running_job_is_not_stopped_where_it_would_start_again(
     name: str, held: dict[int, tuple[int, ...]]
 ) -> None:
