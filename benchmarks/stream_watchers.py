@@ -103,7 +103,7 @@ def watchers_figures(
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What processes use: bytes of memory that no other has, threads, seconds of processors."""
+    """Use of processes: bytes of memory of their own alone, threads, seconds of processor time."""
 
     memory: float
     num_threads: int

@@ -303,7 +303,7 @@ def test_a_new_enrolment_ends_and_forgets_the_work_of_the_former_node(
 def test_an_agent_knows_no_orders_that_the_trainer_does_not_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would not write them again, and the job would wait for a resize in vain."""
+    """The agent writes orders that it knows once only, so the trainer must have them first."""
     directory = run_directory(tmp_path)
     orders = TrainerOrders(
         spec=training_spec("0" * 64),

@@ -29,7 +29,7 @@ WHOLE, SLICES = ([slices, 0, 0, tf.zeros([slices])] for slices in (1, 2))
 def test_gradients_that_cancel_are_rounding(
     length: float, loss: float, scale: int, is_refused: bool
 ) -> None:
-    """What an output that is normalised, or cosines of one number, leave is rounding alone."""
+    """Gradients of normalised outputs cancel; only the differences of rounding are left."""
     vectors = {
         slices: tf.constant([length, share * length, length**2, 1.0, loss])
         for slices, share in ((1, 0.7), (2, 0.0))
