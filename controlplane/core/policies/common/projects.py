@@ -25,7 +25,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 
-from controlplane.core.policies.common.fair_fill import progressive_fill
+from controlplane.core.policies.common.guarantees import guarantees, guarantees_by_kind, room_of
+from controlplane.core.policies.common.look_ahead import seen_ahead
 from controlplane.core.policies.common.parts import DecidedPart, Policy, part_decide, part_of
 from controlplane.core.policies.common.quota_choice import Pools, accelerators_choose, accepts_any
 from controlplane.core.policies.common.quota_groups import (
@@ -41,12 +42,10 @@ from controlplane.core.policies.common.quota_states import (
 )
 from controlplane.core.policies.common.rates import node_sizes
 from controlplane.core.scheduling.placement import place
-from controlplane.core.scheduling.plan import obeyed, plan_between
 from controlplane.core.scheduling.pools import capacity_by_kind
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import (
     AcceleratorId,
-    Allocation,
     Decision,
     Job,
     JobId,
@@ -62,44 +61,7 @@ def projects_kept(policy: Policy, *, is_rigid: bool) -> Policy:
         is_rigid: whether jobs wait for all the accelerators that they can use.
     """
     by_user = _kept(policy, users_in_projects, is_rigid=is_rigid)
-    return _seen_ahead(_kept(by_user, projects_of, is_rigid=is_rigid))
-
-
-def _seen_ahead(policy: Policy) -> Policy:
-    """Return a policy that decides once more, for the time when jobs have left what others get.
-
-    The accelerators of a group that is apart depend on what jobs hold. Without this, the next
-    decision could give back what one has taken, and the one after it take that again, without end.
-    """
-
-    @wraps(policy)
-    def seen_ahead(snapshot: Snapshot) -> Decision:
-        decision = policy(snapshot)
-        if not _is_any_apart(decision):
-            return decision
-        placed = place(snapshot, decision).accelerators
-        plan = plan_between(snapshot, Allocation(placed))
-        if not (plan.waiting and plan.resizes):
-            return decision
-        held = {**snapshot.held, **{one.job_id: one.wanted for one in plan.resizes}}
-        given = {job_id: row for job_id, row in held.items() if row}
-        then = policy(obeyed(snapshot, given, decision.carried))
-        if then.shares == decision.shares:
-            return decision
-        stopped = {
-            job_id: why
-            for job_id, why in decision.reasons.items()
-            if job_id in snapshot.held and job_id not in {**decision.shares, **then.shares}
-        }
-        return replace(then, reasons={**then.reasons, **stopped})
-
-    return seen_ahead
-
-
-def _is_any_apart(decision: Decision) -> bool:
-    """Return whether quotas set a group apart in a decision, as the reasons of its jobs say."""
-    whys = decision.reasons.values()
-    return any(isinstance(why, Reason) and why.code == "quota_own" for why in whys)
+    return seen_ahead(_kept(by_user, projects_of, is_rigid=is_rigid))
 
 
 def _kept(
@@ -140,10 +102,10 @@ class _Frame:
         sizes = node_sizes(self._snapshot)
         whole = replace(self._snapshot, jobs=jobs, carried=self._main, node_sizes=sizes)
         decision = self._policy(whole) if jobs else Decision({}, {}, carried=self._main)
-        self._wanted_by_kind = self._guarantees_by_kind(groups)
+        self._wanted_by_kind = guarantees_by_kind(groups, self._capacity)
         self._wanted = {
             key: max(count, sum(self._wanted_by_kind[key].values()))
-            for key, count in self._guarantees(groups).items()
+            for key, count in guarantees(groups, self._capacity).items()
         }
         budgets: dict[str, int] = {}
         parts: dict[str, DecidedPart] = {}
@@ -195,55 +157,6 @@ class _Frame:
             jobs.append(job)
         return replace(group, jobs=tuple(jobs))
 
-    def _guarantees_by_kind(self, groups: Sequence[QuotaGroup]) -> dict[str, dict[str, int]]:
-        """Return how many of its guaranteed accelerators of each kind each group can use."""
-        wanted: dict[str, dict[str, int]] = {group.key: {} for group in groups}
-        for kind, capacity in self._capacity.items():
-            able = {}
-            for group in groups:
-                guaranteed = min(group.guaranteed_by_kind.get(kind, 0), capacity)
-                demands = (
-                    (job, job.max_accelerators)
-                    for job in group.jobs
-                    if job.accepts(kind) and job.min_accelerators <= guaranteed
-                )
-                able[group.key] = group.most(min(guaranteed, group.usable(demands)))
-            weights = {group.key: group.guaranteed_by_kind.get(kind, 0) for group in groups}
-            for key, count in _in_proportion(able, weights, capacity).items():
-                if count:
-                    wanted[key][kind] = count
-        return wanted
-
-    def _guarantees(self, groups: Sequence[QuotaGroup]) -> dict[str, int]:
-        """Return how many of its guaranteed accelerators each group can use.
-
-        Where the cluster has too few for all, they are shared in proportion to the guarantees.
-        """
-        wanted = {
-            group.key: min(
-                group.guaranteed,
-                group.usable(
-                    (job, min(job.max_accelerators, self._room(job)))
-                    for job in group.jobs
-                    if job.min_accelerators <= min(group.guaranteed, self._room(job))
-                ),
-            )
-            for group in groups
-        }
-        total = sum(self._capacity.values())
-        for group in groups:
-            usable = (
-                group.most(n, kind)
-                for kind, n in self._capacity.items()
-                if accepts_any(group.jobs, kind)
-            )
-            wanted[group.key] = min(wanted[group.key], sum(usable))
-        return _in_proportion(wanted, {group.key: group.guaranteed for group in groups}, total)
-
-    def _room(self, job: Job) -> int:
-        """Return the accelerators of the kind with most of them that a job accepts."""
-        return max((n for kind, n in self._capacity.items() if job.accepts(kind)), default=0)
-
     def _broken(self, groups: Iterable[QuotaGroup], decision: Decision) -> dict[str, int]:
         """Return the groups to set apart, with the accelerators that each is to have."""
         found: dict[str, int] = {}
@@ -283,7 +196,7 @@ class _Frame:
         """Return the accelerators for which a job waits."""
         if not self._is_rigid:
             return job.min_accelerators
-        return max(min(job.max_accelerators, self._room(job)), job.min_accelerators)
+        return max(min(job.max_accelerators, room_of(job, self._capacity)), job.min_accelerators)
 
     def _parts(
         self, whole: Snapshot, apart: Sequence[QuotaGroup], budgets: Mapping[str, int]
@@ -537,21 +450,6 @@ def _is_wished(jobs: Iterable[Job], kind: str, decision: Decision) -> bool:
         for job in jobs
         if job.accepts(kind)
     )
-
-
-def _in_proportion(
-    wanted: Mapping[str, int], weights: Mapping[str, int], capacity: int
-) -> dict[str, int]:
-    """Return counts, or, where they are too many together, shares of a capacity by weight."""
-    if sum(wanted.values()) <= capacity:
-        return dict(wanted)
-    keys = [key for key, count in wanted.items() if count]
-    demands = (
-        Job(place, 0.0, float(weights[key]), wanted[key], 0, wanted[key])
-        for place, key in enumerate(keys)
-    )
-    filled = progressive_fill(demands, capacity)
-    return {**wanted, **{key: filled[place] for place, key in enumerate(keys)}}
 
 
 def _kind_notes(group: QuotaGroup, given: Counter[str]) -> tuple[Reason, ...]:
