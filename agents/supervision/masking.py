@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -39,6 +39,10 @@ class Mask:
         elif isinstance(value, list | tuple):
             return [self.value(item) for item in value]
         return value
+
+    def fields(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a message, under the protocol's own names, with values masked."""
+        return {name: self.value(item) for name, item in values.items()}
 
     def data(self, data: bytes) -> bytes:
         """Return `data` with one star for each byte of a secret, so that offsets stay."""

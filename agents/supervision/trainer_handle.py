@@ -175,7 +175,7 @@ class TrainerHandle:
     def masked(self, report: TrainerReport) -> TrainerReport:
         """Return a report of the trainer without the values of its secrets."""
         mask = self.log_tail.mask
-        return dataclasses.replace(report, data=mask.value(report.data)) if mask else report
+        return dataclasses.replace(report, data=mask.fields(report.data)) if mask else report
 
     def follow(self, wanted: WantedTrainer) -> None:
         """Set the desired state; a running trainer gets new orders if they differ."""

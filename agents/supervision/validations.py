@@ -246,7 +246,8 @@ class ValidationAttempt:
 
     def _masked(self, report: ValidationReport) -> ValidationReport:
         """Return the result without the values of the job's secrets."""
-        return decode(ValidationReport, self._mask.value(encode(report)))
+        masked = decode(ValidationReport, self._mask.fields(encode(report)))
+        return dataclasses.replace(masked, facts=self._mask.fields(report.facts))
 
     def _trim_log(self) -> None:
         settings = self._around.settings

@@ -313,7 +313,8 @@ def test_no_answer_and_no_row_has_the_value(
 
 
 def with_secret(plane: ControlPlane, **settings: Any) -> Any:
-    return dataclasses.replace(wanted_trainer(plane, **settings), secrets={"S3_KEY": VALUE})
+    secrets = {"S3_KEY": VALUE, "FIELD": "exit_code"}
+    return dataclasses.replace(wanted_trainer(plane, **settings), secrets=secrets)
 
 
 def files_with_the_value(folder: Path) -> list[Path]:
@@ -346,6 +347,9 @@ def test_a_trainer_has_it_and_what_it_tells_is_masked(
     assert leaks((run_dir / "orders.json").read_text()) == []
     plane.want()
     driven.until(lambda: not driven.agent.trainers)
+    exited = plane.report(1, 0, ReportKind.EXITED)
+    assert exited is not None
+    assert "exit_code" in exited.data  # the name of a field is no secret
     assert [path for path in files_with_the_value(state_dir) if path.parent != run_dir] == []
 
 
@@ -365,7 +369,8 @@ def test_a_later_agent_process_masks_as_well(plane: ControlPlane, drive: Drive) 
 
 def test_a_validation_has_it_and_its_result_is_masked(plane: ControlPlane, drive: Drive) -> None:
     wanted = wanted_validation(plane, play="tell")
-    plane.want(validations=[dataclasses.replace(wanted, secrets={"S3_KEY": VALUE})])
+    secrets = {"S3_KEY": VALUE, "FIELD": "validation_id", "FACT": "environment"}
+    plane.want(validations=[dataclasses.replace(wanted, secrets=secrets)])
     driven = drive()
     driven.until(lambda: [batch for batch in plane.batches if batch.validations])
     (report,) = next(batch.validations for batch in plane.batches if batch.validations)
