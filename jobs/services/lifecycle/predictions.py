@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import errno
@@ -108,9 +109,7 @@ def _join(job: Job, now: datetime.datetime) -> None:
             return
         size_bytes = whole.tell()
         artifact_keep(job, RESULT_FILE, whole, now)
-    for row in parts.values():
-        row.file.delete(save=False)
-        row.delete()
+    job.artifacts.filter(name__startswith="predictions-").delete()
     size = f"{size_bytes / 1e6:.1f} MB"
     event_add(
         "predictions_stored",
@@ -119,3 +118,7 @@ def _join(job: Job, now: datetime.datetime) -> None:
         job=job,
         data={"num_examples": num_examples, "parts": len(parts)},
     )
+    # Of very many the time may not be enough; those left go with the job's other files.
+    for row in parts.values():
+        with contextlib.suppress(OSError):
+            row.file.delete(save=False)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 from django.core.files.storage import default_storage
+from django.db.models.fields.files import FieldFile
 from django.utils import timezone
 
 from controlplane.core.protocol import prediction_parts
@@ -128,7 +129,7 @@ def test_a_part_is_never_too_late_but_other_files_are() -> None:
     assert upload_target(played.node, job.pk, trainer.slot, 0, part) == job
 
 
-def test_the_parts_of_a_finished_job_become_one_file() -> None:
+def test_the_parts_of_a_finished_job_become_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
     world, job = running()
     part_store(world, job, 0, 24)
     part_store(world, job, 16, 40)
@@ -136,7 +137,20 @@ def test_the_parts_of_a_finished_job_become_one_file() -> None:
     assert predictions_join_next(world.now) is None
     finish(world, job)
     assert job.status == "finished"
-    assert tasks.join_predictions() == job.pk
+    deletion = FieldFile.delete
+    deleted: list[str | None] = []
+
+    def deletion_cut(file: FieldFile, save: bool = True) -> None:
+        deleted.append(file.name)
+        if len(deleted) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+        deletion(file, save)
+        if len(deleted) == 2:
+            raise SoftTimeLimitExceeded
+
+    monkeypatch.setattr(FieldFile, "delete", deletion_cut)
+    with pytest.raises(SoftTimeLimitExceeded):
+        tasks.join_predictions()
     assert predictions_join_next(world.now) is None
     names = set(job.artifacts.exclude(name="log.txt").values_list("name", flat=True))
     assert names == {"predictions.npz"}
