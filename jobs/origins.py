@@ -22,16 +22,18 @@ def client_address(request: HttpRequest) -> str:
     """Return the IP address of the client; empty if unknown, as over a Unix socket.
 
     Behind `settings.NUM_PROXIES` proxies it is that entry of `X-Forwarded-For`, counted from the
-    right: entries before it are the client's own word.
+    right: entries before it are the client's own word. A socket or proxy for both families writes
+    an IPv4 address as IPv6 (::ffff:192.0.2.1).
     """
     text = request.META.get("REMOTE_ADDR") or ""
     forwarded = [part for part in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if part]
     if 0 < settings.NUM_PROXIES <= len(forwarded):
         text = forwarded[-settings.NUM_PROXIES].strip()
     try:
-        return str(ipaddress.ip_address(text))
+        address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return ""
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def client_network(request: HttpRequest) -> str | None:

@@ -163,10 +163,12 @@ def test_the_address_is_what_the_nearest_proxies_say(
     assert client_address(request) == address
 
 
-def test_an_ipv6_client_is_its_network() -> None:
+def test_an_ipv6_client_is_its_network_and_an_ipv4_one_itself() -> None:
     for host in (":1", ":2", "ffff:ffff:ffff:ffff"):
         request = RequestFactory().get("/", REMOTE_ADDR=f"2001:db8:0:1:{host}")
         assert client_network(request) == "2001:db8:0:1::"
+    for address, network in (("::ffff:192.0.2.1", "192.0.2.1"), ("fe80::1%eth0", "fe80::")):
+        assert client_network(RequestFactory().get("/", REMOTE_ADDR=address)) == network
 
 
 @pytest.mark.parametrize("weak", ["a", "password", "12345678901"])
