@@ -345,8 +345,9 @@ def test_a_deactivated_user_is_refused_and_thrown_out(provider: Provider, settin
 def test_failures_lock_the_address_and_nobodys_name(provider: Provider, settings: Any) -> None:
     settings.AXES_FAILURE_LIMIT = 3
     known("ada", "s-ada", provider)
-    stranger = visitor("192.0.2.66")
-    answers = [stranger.get("/login/oidc/callback/?state=x&code=y") for _ in range(5)]
+    strangers = [visitor(f"2001:db8::{number}") for number in range(1, 6)]  # one network
+    answers = [each.get("/login/oidc/callback/?state=x&code=y") for each in strangers]
+    stranger = strangers[-1]
     assert [answer.status_code for answer in answers] == [400, 400, 429, 429, 429]
     assert b"Too many failed logins" in answers[-1].content
     assert [action for action, _ in refusals()] == ["login_failed"] * 2 + ["login_locked"]

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from jobs.exceptions import InvalidInputError
 from jobs.models import AuditAction, AuditEntry
-from jobs.origins import client_address
+from jobs.origins import client_address, client_network
 from jobs.services.cluster.api_tokens import api_tokens_revoke
 from jobs.services.lifecycle.audit import ANONYMOUS, audit_add
 from jobs.services.lifecycle.events import user_actor
@@ -95,10 +95,13 @@ def failure_audit(
 ) -> None:
     """Note a failed login; one that met a lock, or `is_once`, once for each client and lock."""
     object_ = f"user:{name}" if name else ""
-    action, same = AuditAction.LOGIN_FAILED, {"object": object_, "details": details}
+    action, address = AuditAction.LOGIN_FAILED, client_address(request)
+    same: dict[str, Any] = {"address": address, "object": object_, "details": details}
     if getattr(request, "axes_locked_out", False):
-        action, same, is_once = AuditAction.LOGIN_LOCKED, {}, True
+        action, is_once = AuditAction.LOGIN_LOCKED, True
+        details["network"] = client_network(request)  # in which an IPv6 client has many addresses
+        same = {"details__network": details["network"]}
     since = timezone.now() - settings.AXES_COOLOFF_TIME
-    known = AuditEntry.objects.filter(action=action, address=client_address(request), **same)
+    known = AuditEntry.objects.filter(action=action, **same)
     if not is_once or not known.filter(at__gt=since).exists():
         audit_add(action, object_, actor=ANONYMOUS if request.user.is_anonymous else "", **details)
