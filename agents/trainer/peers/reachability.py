@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import select
 import socket
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from agents.trainer.contract.ports import declared_address
 from controlplane.core.protocol.wire import SlotAddress
 
 PROBE_LIMIT_S = 1.0
 IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
+#: The newest place of each address: while a name server fails, peers are where they were.
+_resolved: dict[str, Any] = {}
 
 
 def slots_unreachable(
@@ -42,11 +46,11 @@ def _connect(address: str) -> socket.socket | None:
     """Begin to connect; returns None if that fails at once."""
     host, _, port = address.rpartition(":")
     try:
-        family, kind, protocol, _, target = socket.getaddrinfo(
-            host, int(port), type=socket.SOCK_STREAM
-        )[0]
+        with contextlib.suppress(socket.gaierror):
+            _resolved[address] = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, target = _resolved[address]
         probe = socket.socket(family, kind, protocol)
-    except OSError:
+    except (OSError, KeyError):
         return None
     probe.setblocking(False)
     if probe.connect_ex(target) in IN_PROGRESS:

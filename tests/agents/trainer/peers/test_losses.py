@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -75,7 +76,9 @@ def test_the_furthest_of_the_lowest_slot_gives_to_all_who_are_not_as_far() -> No
     assert state_receivers([MemberProgress(3, ahead), MemberProgress(5, ahead)], 3) == []
 
 
-def test_closed_ports_are_named_and_a_silent_one_costs_no_more_than_the_limit() -> None:
+def test_closed_ports_are_named_and_a_silent_one_costs_no_more_than_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # nobody listens
         addresses = {
@@ -90,6 +93,9 @@ def test_closed_ports_are_named_and_a_silent_one_costs_no_more_than_the_limit() 
         assert time.monotonic() - started_at < 20.0  # a silent address is given up after minutes
         assert slots_unreachable(cluster_addresses, [1, 4]) == [4]
         assert slots_unreachable(cluster_addresses, []) == []
+        failing = Mock(side_effect=socket.gaierror(socket.EAI_AGAIN, "no name server answers"))
+        monkeypatch.setattr(socket, "getaddrinfo", failing)
+        assert slots_unreachable(cluster_addresses, [1, 2]) == [2]
 
 
 def test_the_leader_stays_if_it_can_else_the_next_in_line_leads() -> None:
