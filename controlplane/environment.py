@@ -174,6 +174,17 @@ def words(name: str, default: tuple[str, ...] = ()) -> list[str]:
     return [word.strip() for word in value.split(",") if word.strip()] or list(default)
 
 
+#: Of libpq. A server whose machine or network is gone closes no connection: without limits threads
+#: would wait for it a quarter of an hour, or two hours. One that computes is waited for.
+_CONNECTION = {
+    "connect_timeout": 5,
+    "keepalives_idle": 20,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+
+
 def database(url: str, *, connection_age_s: float) -> dict[str, Any]:
     """Turn `sqlite:///file` or `postgresql://user:password@host:port/name` into Django's settings.
 
@@ -203,7 +214,7 @@ def database(url: str, *, connection_age_s: float) -> dict[str, Any]:
         "PORT": str(parts.port or options.pop("port", "")),
         "CONN_MAX_AGE": int(connection_age_s),
         "CONN_HEALTH_CHECKS": connection_age_s > 0,
-        "OPTIONS": {"connect_timeout": 5, **options},
+        "OPTIONS": {**_CONNECTION, **options},
     }
 
 

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from controlplane import environment
 from controlplane.celery import app
@@ -25,7 +26,9 @@ def test_postgresql_over_tcp() -> None:
     )
     assert (found["NAME"], found["USER"], found["PASSWORD"]) == ("jobs", "ada", "p@ss")
     assert (found["HOST"], found["PORT"], found["CONN_MAX_AGE"]) == ("db.example", "6543", 60)
-    assert found["OPTIONS"] == {"connect_timeout": 5, "sslmode": "require"}
+    told = conninfo_to_dict(make_conninfo(**found["OPTIONS"]))  # libpq knows all of them
+    assert (told["connect_timeout"], told["sslmode"]) == ("5", "require")
+    assert int(told["tcp_user_timeout"]) == 30_000
 
 
 def test_postgresql_over_a_socket() -> None:
