@@ -103,7 +103,7 @@ def _mask_check(runner: PartRunner) -> None:
 
 
 def _metrics_check(runner: PartRunner, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
-    """Compare metric state after two consecutive batches with the sum of both from zero.
+    """Compare metric state after two batches in a row, and the first again, with their sum.
 
     Trackers of single losses are excluded: Keras weights them by batch, the engine by example. The
     loss must not depend on the metrics, which each virtual node starts from zero.
@@ -111,6 +111,7 @@ def _metrics_check(runner: PartRunner, first: tuple[Any, ...], second: tuple[Any
     start = [np.asarray(v) for v in runner.metrics]
     zeros = [np.zeros_like(value) for value in start]
     in_a_row = runner(second, Conditions(1.0, runner(first, Conditions(1.0, start)).metrics))
+    again = runner(first, Conditions(1.0, in_a_row.metrics))
     runs = [runner(examples, Conditions(1.0, zeros)) for examples in (first, second)]
     if not _is_close(in_a_row.losses[0], runs[1].losses[0], runner.model):
         raise JobCodeError(
@@ -121,18 +122,21 @@ def _metrics_check(runner: PartRunner, first: tuple[Any, ...], second: tuple[Any
         )
     apart = [run.metrics for run in runs]
     left_out = {id(variable) for variable in unweighted_trackers(runner.model)}
-    for variable, wanted, *pair in zip(runner.metrics, in_a_row.metrics, *apart, strict=True):
-        if id(variable) in left_out or _is_close(wanted, pair[0] + pair[1], runner.model):
+    states = zip(runner.metrics, in_a_row.metrics, again.metrics, *apart, strict=True)
+    for variable, two, three, one, other in states:
+        if id(variable) in left_out:
             continue
-        raise JobCodeError(
-            "metric_not_additive",
-            "code.build",
-            f"the variable {variable.path!r} of the metric {_owner(runner.model, variable)} does "
-            "not add up: after two batches it holds "
-            f"{_short(wanted)}, the batches apart give {_short(pair[0])} and {_short(pair[1])}. "
-            "Metrics are summed over virtual nodes; keep sums and counts in the metric, starting "
-            "from zero, and divide in result()",
-        )
+        for count, wanted, total in (("two", two, one + other), ("three", three, 2 * one + other)):
+            if not _is_close(wanted, total, runner.model):
+                raise JobCodeError(
+                    "metric_not_additive",
+                    "code.build",
+                    f"the variable {variable.path!r} of the metric "
+                    f"{_owner(runner.model, variable)} does not add up: after {count} batches it "
+                    f"holds {_short(wanted)}, the batches apart give {_short(one)} and "
+                    f"{_short(other)}. Metrics are summed over virtual nodes; keep sums and counts "
+                    "in the metric, starting from zero, and divide in result()",
+                )
 
 
 def _slice_metrics(runner: PartRunner, examples: tuple[Any, ...]) -> list[str]:
