@@ -240,17 +240,21 @@ def _refuse_replaced_methods(
 def _refuse_replaced_lists(model: keras.Model) -> None:
     """Raise if a model's own lists of what to train are not those by the weights' `trainable`.
 
-    Keras's `fit` trains by one of the two lists, the optimizer is built by the other.
+    Keras's `fit` trains by one of the two lists, the optimizer is built by the other. A layer's own
+    `weights` or `variables` change one of them.
     """
+    flagged = keras.layers.Layer.trainable_variables.fget(model)
     for name in TRAINABLE_LISTS:
-        flagged = getattr(keras.layers.Layer, name).fget(model)
         listed, known = ({id(v): v for v in each} for each in (getattr(model, name), flagged))
         apart = [(known | listed)[key] for key in listed.keys() ^ known.keys()]
         if apart:
             paths = sorted(str(getattr(variable, "path", variable)) for variable in apart)
+            is_own = getattr(type(model), name) is not getattr(keras.Model, name)
+            owner = type(model).__name__ if is_own else "a layer"
+            own = name if is_own else "weights or variables"
             raise _refusal(
                 f"custom_{name}",
-                f"{type(model).__name__} has its own {name}, which differ from Keras's in "
+                f"{owner} has its own {own}, which differ from Keras's in "
                 f"{', '.join(paths[:3])}; leave them out, and set trainable = False on the layers "
                 "that are not to train before you compile",
             )

@@ -602,6 +602,21 @@ def test_a_list_of_what_to_train_of_the_models_own_is_refused(name: str) -> None
         built_model_check(model, 2)
 
 
+class Hiding(keras.layers.Dense):  # type: ignore[misc]
+    """Has a bias that `fit` does not train, for it is not among the layer's weights."""
+
+    weights = property(lambda self: [self.kernel])
+
+
+def test_a_layer_that_hides_a_weight_is_refused() -> None:
+    model = keras.Sequential([keras.Input((2,)), Hiding(1, name="end")])
+    model.compile("sgd", "mse")
+    model_build(model, (np.zeros((2, 2)), np.zeros((2, 1))))
+    with pytest.raises(JobCodeError, match=r"a layer has its own weights .*end/bias;") as caught:
+        built_model_check(model, 2)
+    assert caught.value.code == "custom_trainable_weights"
+
+
 class InADict(keras.metrics.Mean):  # type: ignore[misc]
     """Gives a dict in a dict."""
 
