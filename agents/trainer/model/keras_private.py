@@ -77,11 +77,24 @@ def model_call(model: keras.Model, inputs: Any, training: bool) -> Any:
 def model_loss(
     model: keras.Model, batch: tuple[Any, Any, Any], predictions: Any, training: bool
 ) -> Tensor:
-    """Return the loss of `(x, y, sample_weight)`: compiled losses, `add_loss`, regularisers."""
+    """Return the loss of `(x, y, sample_weight)`: compiled losses, `add_loss`, regularisers.
+
+    Raises:
+        JobCodeError: a `compute_loss` or loss of the job's own gives several numbers.
+    """
     inputs, targets, sample_weight = batch
-    return model._compute_loss(  # noqa: SLF001
+    loss = model._compute_loss(  # noqa: SLF001
         x=inputs, y=targets, y_pred=predictions, sample_weight=sample_weight, training=training
     )
+    shape = tf.TensorShape(getattr(loss, "shape", ()))
+    if shape.rank and shape.num_elements() != 1:
+        raise JobCodeError(
+            "loss_reduction",
+            "code.build",
+            f"the loss has the shape {tuple(shape)}, and is not one number; let compute_loss(), or "
+            "__call__() of a loss, return the mean over the examples, and the sum of several terms",
+        )
+    return loss
 
 
 class NoExampleLossError(ValueError):

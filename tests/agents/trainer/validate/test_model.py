@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agents.trainer.contract.user_errors import JobCodeError
-from agents.trainer.model.keras_private import model_build, trainability_changed
+from agents.trainer.model.keras_private import model_build, model_loss, trainability_changed
 from agents.trainer.validate import run
 from agents.trainer.validate.model_checks import built_model_check
 from agents.trainer.validate.trial_steps import StepFacts
@@ -615,6 +615,15 @@ def test_a_layer_that_hides_a_weight_is_refused() -> None:
     with pytest.raises(JobCodeError, match=r"a layer has its own weights .*end/bias;") as caught:
         built_model_check(model, 2)
     assert caught.value.code == "custom_trainable_weights"
+
+
+@pytest.mark.parametrize("size", [2, None])
+def test_a_loss_of_several_numbers_is_refused(size: int | None) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compute_loss = lambda *_, **__: keras.KerasTensor((size,))
+    with pytest.raises(JobCodeError, match=rf"loss has the shape \({size},\), and") as caught:
+        model_loss(model, (None, None, None), None, training=True)
+    assert caught.value.code == "loss_reduction"
 
 
 class InADict(keras.metrics.Mean):  # type: ignore[misc]
