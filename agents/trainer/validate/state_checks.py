@@ -129,8 +129,8 @@ def _averages_check(runner: PartRunner, examples: tuple[Any, ...]) -> None:
 
     An average stays the same if every example comes twice, or last first. What depends a little on
     the number of examples, as an unbiased variance, changes less and less. State that is drawn at
-    random cannot be compared. Keras's batch normalisation is known to average; of a few examples,
-    small images shrunk to one place each, a deep stack of it multiplies rounding without bounds.
+    random cannot be compared. Batch normalisation by Keras's code is known to average; of a few
+    examples, small images shrunk to one place each, a deep stack of it multiplies rounding.
     """
     layers = filter(_averages, model_layers(runner.model))
     known = {id(variable) for layer in layers for variable in layer.variables}
@@ -156,7 +156,10 @@ def _averages_check(runner: PartRunner, examples: tuple[Any, ...]) -> None:
 
 def _averages(layer: keras.layers.Layer) -> bool:
     """Return whether a layer's state is known to be an average over the examples."""
-    return type(layer) is keras.layers.BatchNormalization
+    keras_own = keras.layers.BatchNormalization
+    return isinstance(layer, keras_own) and all(
+        getattr(type(layer), name) is getattr(keras_own, name) for name in ("call", "_moments")
+    )
 
 
 def _extremes_check(runner: PartRunner, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:

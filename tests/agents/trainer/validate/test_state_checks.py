@@ -14,8 +14,18 @@ from agents.trainer.validate.part_runner import PartRunner
 from agents.trainer.validate.state_checks import state_check
 
 
+class Named(keras.layers.BatchNormalization):
+    """Has other defaults alone, as many networks have it."""
+
+    def __init__(self) -> None:
+        super().__init__(momentum=0.9, epsilon=1e-5)
+
+
 class Own(keras.layers.BatchNormalization):
     """May average in a way of its own."""
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        return super().call(inputs, training, mask)
 
 
 class Growing(SimpleNamespace):
@@ -25,7 +35,7 @@ class Growing(SimpleNamespace):
         return SimpleNamespace(state=[np.full(4, 0.01 * len(examples[0]), "float32")])
 
 
-@pytest.mark.parametrize("layer", [keras.layers.BatchNormalization, Own])
+@pytest.mark.parametrize("layer", [keras.layers.BatchNormalization, Named, Own])
 def test_batch_normalisation_of_keras_is_known_to_average(layer: Any) -> None:
     """A deep stack of it over few places, as of small images, multiplies rounding at will."""
     model = keras.Sequential([keras.Input((4,)), layer()])
