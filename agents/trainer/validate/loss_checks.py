@@ -43,6 +43,8 @@ DRAWS = 12
 STANDARD_ERRORS = 10.0
 #: Margin, relative to the loss, above which the report says that it was large.
 LARGE_MARGIN = 0.01
+#: Inputs that single precision holds to three digits after the point at most.
+LARGE_INPUT = 1e4
 SLICE_LOSS = (
     "the loss in training depends on which examples share a slice, as with batch normalisation, "
     "and so on the number of virtual nodes"
@@ -74,7 +76,7 @@ def loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any])
             expected, combined = term.mean(axis=0)
             margins.append(_margin(term, runner.model))
             if abs(expected - combined) > margins[-1]:
-                raise _not_additive(runner, expected, combined, is_term=len(margins) > 1)
+                raise _not_additive(runner, whole, expected, combined, is_term=len(margins) > 1)
         largest = max(largest, margins[0] / (abs(losses[:, 1, 0].mean()) + ABSOLUTE_TOLERANCE))
     if not runner.is_random or largest <= LARGE_MARGIN:
         return []
@@ -179,7 +181,12 @@ def _zeros(runner: PartRunner) -> list[np.ndarray]:
 
 
 def _not_additive(
-    runner: PartRunner, expected: float, combined: float, *, is_term: bool
+    runner: PartRunner,
+    examples: tuple[Any, ...],
+    expected: float,
+    combined: float,
+    *,
+    is_term: bool,
 ) -> JobCodeError:
     names = ", ".join(loss_reductions(runner.model)) or "those of add_loss() or compute_loss()"
     return JobCodeError(
@@ -191,5 +198,15 @@ def _not_additive(
         f"losses are {names}. Causes: a loss or a layer that compares examples with each other or "
         "adds them up before it divides (use one that is computed for each example, as "
         "Dice(axis=-1) is), an add_loss() that sums over the batch (use a mean), or random numbers "
-        "drawn with a fixed number as seed (use a keras.random.SeedGenerator)",
+        "drawn with a fixed number as seed (use a keras.random.SeedGenerator)"
+        f"{_large_inputs(examples[0])}",
     )
+
+
+def _large_inputs(inputs: Any) -> str:
+    """Name inputs so large that their rounding may be the cause; empty if there are none."""
+    floats = [a for a in map(np.asarray, keras.tree.flatten(inputs)) if a.dtype.kind == "f"]
+    largest = max((float(np.nanmax(np.abs(a), initial=0.0)) for a in floats), default=0.0)
+    if largest < LARGE_INPUT:
+        return ""
+    return f", or inputs up to {largest:.0e}, beside whose rounding nothing counts (scale them)"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import keras
 import numpy as np
@@ -12,7 +14,7 @@ from keras import ops
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import model_build, model_layers
-from agents.trainer.validate.loss_checks import SLICE_LOSS
+from agents.trainer.validate.loss_checks import SLICE_LOSS, loss_check
 from agents.trainer.validate.split_checks import splitting_check
 from tests.support.cases import pairs
 
@@ -100,6 +102,17 @@ def test_a_loss_of_a_whole_batch_is_refused(loss: Function, last: tuple[Any, ...
 def test_a_loss_of_each_example_is_accepted(loss: Function, last: tuple[Any, ...]) -> None:
     model, examples = model_of(loss, ["mae"], tuple(layer() for layer in last))
     assert splitting_check(model, examples) == []
+
+
+@pytest.mark.parametrize(("scale", "end"), [(1.0, "SeedGenerator)"), (1e6, "(scale them)")])
+def test_large_inputs_are_named_as_a_cause(scale: float, end: str) -> None:
+    """Layer normalisation of time stamps, say, makes of their rounding what it likes."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    runner = Mock(model=model, metrics=[], is_random=False, is_training=False)
+    runner.side_effect = lambda examples, _: Mock(losses=np.array([float(len(examples[0]))]))
+    examples = (np.full((6, 2), scale, "float32"),)
+    with pytest.raises(JobCodeError, match=rf"{re.escape(end)}$"):
+        loss_check(runner, examples, [examples])
 
 
 def test_a_loss_of_a_whole_batch_is_refused_though_the_head_begins_with_zeros() -> None:
