@@ -62,14 +62,14 @@ class ArraySource:
     def extremes(self) -> np.ndarray:
         """Return the places of the examples with the least and the largest labels and weights.
 
-        A label that a loss treats apart (-1, 255, nan, a rare class) is nearly always one of them.
+        A label that a loss treats apart (-1, 255, nan, a rare class) is nearly always one of them,
+        as is padding (0) of sequences of whole numbers in x, by which a loss may be masked.
         """
         places = set()
-        for array in keras.tree.flatten(self._parts[1:]):
-            if array.size and array.dtype.kind in "biuf":
-                rows = array[: max(1, _EXTREMES_LIMIT * self._length // array.size)]
-                rows = rows.reshape(len(rows), -1)
-                places |= {int(np.argmin(rows.min(1))), int(np.argmax(rows.max(1)))}
+        for array in _told_apart(self._parts):
+            rows = array[: max(1, _EXTREMES_LIMIT * self._length // array.size)]
+            rows = rows.reshape(len(rows), -1)
+            places |= {int(np.argmin(rows.min(1))), int(np.argmax(rows.max(1)))}
         return np.array(sorted(places), np.int64)
 
 
@@ -198,8 +198,7 @@ def extreme_examples(source: Any) -> np.ndarray:
     parts = _sample_parts(len(source), source.batch_size)
     places = np.zeros(0, np.int64)
     for part in parts:
-        labels = keras.tree.flatten(source.fetch(part)[1:])
-        numbers = [a.reshape(len(a), -1) for a in labels if a.size and a.dtype.kind in "biuf"]
+        numbers = [a.reshape(len(a), -1) for a in _told_apart(source.fetch(part))]
         lows.append([rows.min(1) for rows in numbers])
         highs.append([rows.max(1) for rows in numbers])
         places = np.concatenate([places, part])
@@ -208,6 +207,14 @@ def extreme_examples(source: Any) -> np.ndarray:
     found = [np.argmin(np.concatenate(each)) for each in zip(*lows, strict=True)]
     found += [np.argmax(np.concatenate(each)) for each in zip(*highs, strict=True)]
     return np.unique(places[np.array(found, np.int64)])
+
+
+def _told_apart(parts: tuple[Any, ...]) -> list[np.ndarray]:
+    """List the arrays of numbers of which a loss may treat some apart."""
+    x, *others = (keras.tree.flatten(part) for part in parts)
+    sequences = [array for array in x if array.dtype.kind in "iu" and array.ndim > 1]
+    labels = [array for part in others for array in part if array.dtype.kind in "biuf"]
+    return [array for array in (*sequences, *labels) if array.size]
 
 
 def _sample_parts(num_examples: int, batch_size: int | None) -> list[np.ndarray]:

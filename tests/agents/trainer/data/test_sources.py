@@ -117,6 +117,8 @@ def test_examples_with_extreme_labels_and_weights_are_found() -> None:
     weighted = ArraySource((np.zeros(4), np.zeros(4), np.array([1, 1, 1, np.nan])), "data.train")
     assert extreme_examples(weighted).tolist() == [0, 3]
     assert extreme_examples(ArraySource(np.eye(3), "data.train")).tolist() == []
+    words = {"ages": np.arange(4), "words": np.array([[7, 3], [2, 4], [2, 0], [5, 5]])}
+    assert extreme_examples(ArraySource((words,), "data.train")).tolist() == [0, 2]
     assert extreme_examples(opened(Pairs())).tolist() == [0, 4]
     many = Rows(4_405, 8)
     assert extreme_examples(opened(many)).tolist() == [0, 4_404]
