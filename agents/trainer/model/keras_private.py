@@ -41,14 +41,19 @@ def model_build(model: keras.Model, batch: tuple[Any, ...]) -> None:
         # compute_loss, alone calls.
         inputs = keras.tree.map_structure(_symbolic, given[0])
         backend.compute_output_spec(partial(model_call, model, training=True), inputs)
-    has_own_loss = type(model).compute_loss is not keras.Model.compute_loss
-    if has_own_loss and not all(layer.built for layer in model_layers(model)):
+    if has_own(model, "compute_loss") and not all(layer.built for layer in model_layers(model)):
         leaves = keras.tree.map_structure(_symbolic, given)
         backend.compute_output_spec(partial(_training_loss, model), *leaves)
     model._symbolic_build(data_batch=given[: len(batch)])  # noqa: SLF001
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     model.reset_metrics()
+
+
+def has_own(model: keras.Model, name: str) -> bool:
+    """Return whether a method of a model is not Keras's, but one of its classes or its own."""
+    method = getattr(model, name)
+    return getattr(method, "__func__", method) is not getattr(keras.Model, name)
 
 
 def _training_loss(model: keras.Model, *batch: Any) -> Tensor:
@@ -114,7 +119,7 @@ def example_losses(model: keras.Model, batch: tuple[Any, Any, Any], predictions:
         NoExampleLossError: a loss does not give values per example; the message has the fix.
     """
     _, targets, sample_weight = batch
-    if type(model).compute_loss is not keras.Model.compute_loss:
+    if has_own(model, "compute_loss"):
         raise NoExampleLossError(
             f"{type(model).__name__} has its own compute_loss(), which gives one number for a "
             "batch; give the loss to compile(loss=...) instead"

@@ -18,6 +18,7 @@ from agents.trainer.model.keras_private import (
     SUM_REDUCTION,
     compiled_losses,
     compiled_metrics,
+    has_own,
     metric_results,
     metric_variables,
     model_layers,
@@ -73,7 +74,7 @@ def model_check(model: keras.Model, has_validation: bool = True) -> list[str]:
     warnings = []
     if model.steps_per_execution != 1:
         warnings.append("steps_per_execution has no effect here: each step is one execution")
-    if "compute_metrics" in vars(type(model)):
+    if has_own(model, "compute_metrics"):
         warnings.append("of compute_metrics only what metric objects hold is reported")
     return warnings
 

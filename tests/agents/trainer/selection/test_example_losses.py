@@ -12,10 +12,11 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from agents.trainer.model.keras_private import model_build
+from agents.trainer.model.keras_private import NoExampleLossError, example_losses, model_build
 from agents.trainer.model.state import ModelState
 from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.virtual_node import VirtualNode
+from agents.trainer.validate.model_checks import model_check
 from controlplane.core.protocol.reported_values import facts_read
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from tests.agents.trainer.trial_jobs import returning, validated
@@ -170,6 +171,14 @@ def test_a_pass_changes_no_state_and_no_loss_of_the_compiled_model() -> None:
     after = ModelState(model).capture()
     for old, new in zip(before, after, strict=True):
         np.testing.assert_array_equal(old, new)
+
+
+def test_a_compute_loss_set_on_the_model_itself_is_refused() -> None:
+    model = _normalised()
+    model.compute_loss = model.compute_metrics = lambda *_, **__: 0.0
+    with pytest.raises(NoExampleLossError, match="Sequential has its own compute_loss"):
+        example_losses(model, (X, Y, None), Y)
+    assert model_check(model) == ["of compute_metrics only what metric objects hold is reported"]
 
 
 def test_only_a_job_that_selects_by_losses_traces_them() -> None:
