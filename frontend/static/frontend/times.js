@@ -1,7 +1,7 @@
 // Shows times in the zone that the reader has chosen, the browser's own or UTC:
 // <time datetime="..."> has the full text as its title.
 
-const RELATIVE = new Intl.RelativeTimeFormat(undefined, { numeric: "always", style: "narrow" });
+const RELATIVE = new Intl.RelativeTimeFormat("en", { numeric: "always", style: "narrow" });
 const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
 const FORMATS = { browser: formats(undefined), utc: formats("UTC") };
 
@@ -20,6 +20,8 @@ function formats(timeZone) {
     full: format({ dateStyle: "medium", timeStyle: "long" }),
     date: format({ dateStyle: "short" }),
     day: format({ month: "short", day: "numeric" }),
+    dayOfYear: format({ month: "short", day: "numeric", year: "numeric" }),
+    year: format({ year: "numeric" }),
     clock: format({ hour: "2-digit", minute: "2-digit", second: "2-digit" }),
     minute: format({ hour: "2-digit", minute: "2-digit" }),
   };
@@ -34,10 +36,12 @@ function chosen() {
 }
 
 function clock(at, as) {
-  const { date, day, clock, minute } = chosen();
+  const { date, day, dayOfYear, year, clock, minute } = chosen();
+  const today = new Date(now());
   const time = (as === "minute" ? minute : clock).format(at);
-  const isToday = date.format(at) === date.format(new Date(now()));
-  return isToday && as !== "dated" ? time : `${day.format(at)} ${time}`;
+  if (as !== "dated" && date.format(at) === date.format(today)) return time;
+  const isThisYear = year.format(at) === year.format(today);
+  return `${(isThisYear ? day : dayOfYear).format(at)} ${time}`;
 }
 
 function age(date) {
