@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from frontend.figures.metrics import epoch_trace, resize_lines
@@ -94,7 +95,8 @@ def _limits(
 
 def job_throughput_figure(points: Sequence[StepPoint], resizes: Sequence[ResizeMark]) -> Figure:
     """Draw one job's examples per second over time, with its resizes as vertical lines."""
-    bins = _bins(points, MAX_SPEEDS)
+    size = _bin_size(points, MAX_SPEEDS)
+    bins = [part for run in _runs(points) for part in _parts(run, size)]
     x = [milliseconds(group[-1].at) for group in bins]
     y = [round(_speed(group), 2) for group in bins]
     data = []
@@ -169,8 +171,25 @@ def _speed(points: Sequence[StepPoint]) -> float:
 
 def _bins(points: Sequence[StepPoint], most: int = MAX_POINTS) -> list[Sequence[StepPoint]]:
     """Split points into at most `most` runs of equal length, in order."""
-    size = max(1, -(-len(points) // most))
+    return _parts(points, _bin_size(points, most))
+
+
+def _bin_size(points: Sequence[StepPoint], most: int) -> int:
+    return max(1, -(-len(points) // most))
+
+
+def _parts(points: Sequence[StepPoint], size: int) -> list[Sequence[StepPoint]]:
     return [points[place : place + size] for place in range(0, len(points), size)]
+
+
+def _runs(points: Sequence[StepPoint]) -> list[Sequence[StepPoint]]:
+    """Split points where a job stood still, in order."""
+    stops = [place for place in range(1, len(points)) if _is_stop(*points[place - 1 : place + 1])]
+    return [points[start:end] for start, end in pairwise([0, *stops, len(points)])]
+
+
+def _is_stop(before: StepPoint, after: StepPoint) -> bool:
+    return milliseconds(after.at - after.seconds) - milliseconds(before.at) > _STOP_MS
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -315,12 +315,22 @@ def test_no_text_can_open_a_tag_or_a_template(text: str) -> None:
     assert "%" not in escaped
 
 
-def test_a_stop_is_a_gap_in_the_speeds() -> None:
-    before = [StepPoint(at, 1, 9.0, 1.0, 1.0) for at in (1.0, 2.0, 3.0)]
-    after = [StepPoint(at, 2, 9.0, 1.0, 1.0) for at in (84.0, 85.0)]
-    trace = job_throughput_figure([*before, *after], [])["data"][0]
-    assert trace["x"] == [1000, 2000, 3000, 83000, 84000, 85000]
-    assert trace["y"] == [9.0, 9.0, 9.0, None, 9.0, 9.0]
+@pytest.mark.parametrize(("points_per_second", "most"), [(1, 6), (100, 7)])
+def test_a_stop_is_a_gap_in_the_speeds(
+    points_per_second: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frontend.figures.job.MAX_SPEEDS", most)
+    seconds = 1 / points_per_second
+    points = [
+        StepPoint(start + seconds * (n + 1), 1, 9.0 * seconds, seconds, 1.0)
+        for start in (0.0, 83.0)
+        for n in range(3 * points_per_second)
+    ]
+    trace = job_throughput_figure(points, [])["data"][0]
+    gap = trace["y"].index(None)
+    assert trace["x"][gap - 1 : gap + 1] == [3000, 83000]
+    assert {*trace["y"]} == {9.0, None}
+    assert len(trace["y"]) <= most + 2
 
 
 def test_every_figure_fits_plotlys_own_schema() -> None:
