@@ -69,7 +69,7 @@ def _range_text(tier: Tier, found: PriorityRange) -> str:
     if found.lowest == found.highest:
         return f"All {found.num_jobs} {tier} jobs have {found.lowest} and weigh the same."
     return (
-        f"At the moment {found.highest} weighs {_times(found.highest, found.lowest)} as much as "
+        f"At the moment {found.highest} weighs {_as_much(found.highest, found.lowest)} as "
         f"{found.lowest}, the lowest of {found.num_jobs} {tier} jobs."
     )
 
@@ -77,16 +77,17 @@ def _range_text(tier: Tier, found: PriorityRange) -> str:
 def _own_text(tier: Tier, own: int, others: PriorityRange | None) -> str:
     if others is None:
         return f"No other {tier} job is active."
-    lowest, highest = _times(own, others.lowest), _times(own, others.highest)
+    lowest, highest = _as_much(own, others.lowest), _as_much(own, others.highest)
     if others.lowest == others.highest:
         number = others.num_jobs
         whose = f"{number} other {tier} jobs" if number > 1 else f"other {tier} job"
-        return f"This job's {own} weighs {lowest} as much as the {others.lowest} of the {whose}."
+        return f"This job's {own} weighs {lowest} as the {others.lowest} of the {whose}."
     return (
-        f"This job's {own} weighs {lowest} as much as the lowest ({others.lowest}) and {highest} "
-        f"as much as the highest ({others.highest}) of the {others.num_jobs} other {tier} jobs."
+        f"This job's {own} weighs {lowest} as the lowest ({others.lowest}) and {highest} as the "
+        f"highest ({others.highest}) of the {others.num_jobs} other {tier} jobs."
     )
 
 
-def _times(one: int, other: int) -> str:
-    return f"{one / other:.3g} times"
+def _as_much(one: int, other: int) -> str:
+    times = f"{one / other:.3g}"
+    return "as much" if times == "1" else f"{times} times as much"

@@ -27,6 +27,8 @@ URGENT, NORMAL, IDLE = TIERS
         ("sia", {NORMAL: (300, 777, 3)}, (NORMAL, 950),
          "This job's 950 weighs 3.17 times as much as the lowest (300) and 1.22 times as much as "
          "the highest (777) of the 3 other normal jobs."),
+        ("sia", {NORMAL: (100, 300, 2)}, (NORMAL, 100),
+         "This job's 100 weighs as much as the lowest (100) and 0.333 times as much as"),
         ("sia", {NORMAL: (100, 100, 2)}, (NORMAL, 50),
          "This job's 50 weighs 0.5 times as much as the 100 of the 2 other normal jobs."),
         ("sia", {NORMAL: (100, 100, 1)}, (URGENT, 50), "No other urgent job is active."),
