@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import re
 from enum import StrEnum
 from typing import Any, NoReturn
 
 from django.db import models
+
+#: A time as details have it; seconds are enough for readers.
+_UTC_TIME = re.compile(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?\+00:00$")
 
 
 class AuditAction(StrEnum):
@@ -118,8 +122,7 @@ class AuditEntry(models.Model):
     def details_text(self) -> str:
         """The details in one line, lists with commas."""
         texts = (
-            f"{name.replace('_', ' ')}: "
-            + (", ".join(map(str, value)) if isinstance(value, list) else str(value))
+            f"{name.replace('_', ' ')}: {_detail_text(value)}"
             for name, value in self.details.items()
         )
         return " · ".join(texts)
@@ -141,3 +144,11 @@ class AuditEntry(models.Model):
             AppendOnlyError: always.
         """
         raise AppendOnlyError("Audit entries are never deleted but by their age.")
+
+
+def _detail_text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_detail_text, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _UTC_TIME.sub(r"\1 \2 UTC", str(value))

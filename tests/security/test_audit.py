@@ -419,10 +419,14 @@ def test_rest_lists_pages_and_filters(site: Site) -> None:
 
 def test_the_page_shows_filters_and_leads_on(site: Site) -> None:
     for number in range(60):
-        audit_add(AuditAction.JOB_READ, f"job:{number}/code", actor="user:eve", owner="ada")
+        audit_add(
+            AuditAction.JOB_READ, f"job:{number}/code", actor="user:eve",
+            owner="ada", is_staff=False, expires_at="2026-12-01T09:05:07.824513+00:00",
+        )  # fmt: skip
     page = site.session.get("/audit/", {"actor": "eve"})
     assert page.context["entries"][0].object == "job:59/code"
-    assert "owner: ada" in page.content.decode()
+    expected = "owner: ada · is staff: no · expires at: 2026-12-01 09:05:07 UTC"
+    assert expected in page.content.decode()
     assert "job read" in page.content.decode()
     older = site.session.get(f"/audit/?{page.context['older_query']}")
     assert older.context["entries"][-1].object == "job:0/code"
