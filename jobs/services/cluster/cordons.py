@@ -87,7 +87,7 @@ def shared_nodes_cordon(now: datetime.datetime) -> bool:
     changed = [
         node_cordon(node, Cordon.CORDON, now, actor=SYSTEM, reason=reason) for node in shared
     ]
-    reason = "its jobs share no user with those of strangers any more"
+    reason = "its jobs no longer share a user with those of other accounts"
     held = nodes.filter(cordoned_by=SYSTEM).exclude(are_shared)
     changed += [
         node_cordon(node, Cordon.UNCORDON, now, actor=SYSTEM, reason=reason) for node in held
