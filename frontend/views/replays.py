@@ -240,8 +240,13 @@ def _row(row: MeasureRow, columns: Sequence[str]) -> dict[str, Any]:
     return {"label": label, "cells": [_cell(name, cell, row.measure.unit) for name, cell in cells]}
 
 
+#: Factors outside of this come of figures next to nothing, and only their direction says anything.
+_TELLING = (0.001, 1000)
+
+
 def _cell(column: str, cell: Cell, unit: str) -> dict[str, Any]:
-    change = "" if cell.factor is None else f"\N{MULTIPLICATION SIGN}{cell.factor:.3g} "
+    is_telling = cell.factor is not None and _TELLING[0] <= cell.factor < _TELLING[1]
+    change = f"\N{MULTIPLICATION SIGN}{cell.factor:.3g} " if is_telling else ""
     return {
         "column": column,
         "value": _shown(cell.value, unit),
@@ -290,7 +295,7 @@ def _shown(value: float | None, unit: str) -> str:
     if value is None:
         return "\N{EN DASH}"
     if unit == "%":
-        return f"{value:.0%}"
+        return f"{value * 100:.0f} %"
     return f"{value:,.0f} s" if unit == "s" else f"{value:,.2f}"
 
 

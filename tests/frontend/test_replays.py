@@ -101,7 +101,7 @@ def test_scenarios_stand_side_by_side(compared: Replay, admin: Client) -> None:
         (names[0], f"best 260 s {TIMES}0.5 better"), (names[1], f"780 s {TIMES}1.5 worse"),
     ]  # fmt: skip
     assert [text for _, text in _cells(page, "Accelerators in use")] == [
-        "75%", "75%", f"38% {TIMES}0.5 worse", f"best 90% {TIMES}1.2 better",
+        "75 %", "75 %", f"38 % {TIMES}0.5 worse", f"best 90 % {TIMES}1.2 better",
     ]  # fmt: skip
     assert "was left out" in page
     other = admin.get(f"/what-if/{compared.pk + 2}/").content.decode()
@@ -170,6 +170,7 @@ def test_costs_follow_prices_of_the_address(compared: Replay, admin: Client) -> 
     assert cost() == ["6.00", "6.00", f"best 5.00 {TIMES}0.833 better", "6.00 same"]
     query = f"?price-{compared.pk}:cpu=6&price-{compared.pk + 2}:cpu=1.5"
     assert cost(query) == ["6.00", "6.00", f"9.00 {TIMES}1.5 worse", f"best 3.00 {TIMES}0.5 better"]
+    assert cost(f"?price-{compared.pk}:cpu=90000")[2] == "120,001.00 worse"
     page = admin.get(f"/what-if/{compared.pk}/?price-{compared.pk}:cpu=much").content.decode()
     assert f"Give a number from 0 to 1,000,000 for {compared.pk}:cpu." in page
     assert cost("?price-999:cpu=2") == cost()
