@@ -73,8 +73,8 @@ def archive_check(data: bytes, name: str) -> str:
     if len(data) > UPLOAD_LIMIT_BYTES:
         raise CodeArchiveError(
             "code_too_large",
-            f"{name!r:.80} has {len(data)} bytes, at most {UPLOAD_LIMIT_BYTES} are accepted; load "
-            "large data from storage in build(settings)",
+            f"{name!r:.80} has {len(data):,} bytes, at most {UPLOAD_LIMIT_BYTES:,} are accepted; "
+            "load large data from storage in build(settings)",
         )
     if name.lower().endswith(".zip"):
         return _zip_check(data)
@@ -127,8 +127,8 @@ def _file_check(data: bytes, name: str) -> str:
     if len(data) > FILE_LIMIT_BYTES:
         raise CodeArchiveError(
             "code_too_large",
-            f"{file_name} has {len(data)} bytes, at most {FILE_LIMIT_BYTES} are accepted for one "
-            "Python file; put data beside it into a zip",
+            f"{file_name} has {len(data):,} bytes, at most {FILE_LIMIT_BYTES:,} are accepted for "
+            "one Python file; put data beside it into a zip",
         )
     if not data.strip() or b"\0" in data:
         raise CodeArchiveError("code_empty", f"{file_name} holds no Python text")
@@ -170,8 +170,8 @@ def _check_end_record(data: bytes) -> None:
     if num_entries > ENTRIES_LIMIT or num_bytes > ENTRIES_LIMIT * _ENTRY_LIMIT_BYTES:
         raise CodeArchiveError(
             "zip_too_many_files",
-            f"the zip file has {num_entries} entries in a table of {num_bytes} bytes, at most "
-            f"{ENTRIES_LIMIT} entries are accepted",
+            f"the zip file has {num_entries:,} entries in a table of {num_bytes:,} bytes, at most "
+            f"{ENTRIES_LIMIT:,} entries are accepted",
         )
 
 
@@ -184,19 +184,19 @@ def _check_totals(infos: list[zipfile.ZipInfo], num_packed_bytes: int) -> None:
     if len(infos) > ENTRIES_LIMIT:
         raise CodeArchiveError(
             "zip_too_many_files",
-            f"the zip file has {len(infos)} entries, at most {ENTRIES_LIMIT} are accepted",
+            f"the zip file has {len(infos):,} entries, at most {ENTRIES_LIMIT:,} are accepted",
         )
     num_bytes = sum(info.file_size for info in infos)
     if num_bytes > UNPACKED_LIMIT_BYTES:
         raise CodeArchiveError(
             "zip_too_large",
-            f"the zip file holds {num_bytes} bytes, at most {UNPACKED_LIMIT_BYTES} are accepted; "
-            "load large data from storage in build(settings)",
+            f"the zip file holds {num_bytes:,} bytes, at most {UNPACKED_LIMIT_BYTES:,} are accepted"
+            "; load large data from storage in build(settings)",
         )
     if num_bytes > max(RATIO_FREE_BYTES, RATIO_LIMIT * num_packed_bytes):
         raise CodeArchiveError(
             "zip_ratio",
-            f"the zip file grows from {num_packed_bytes} to {num_bytes} bytes, more than "
+            f"the zip file grows from {num_packed_bytes:,} to {num_bytes:,} bytes, more than "
             f"{RATIO_LIMIT}-fold; that looks like an attack. Store such data another way",
         )
 
