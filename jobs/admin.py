@@ -186,6 +186,11 @@ class AccountAdmin(UserAdmin):
     def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
         return self.inlines if obj else ()
 
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Nobody changes the own rights: the last superuser would leave none."""
+        is_own = obj is not None and obj.pk == request.user.pk
+        return ("is_active", "is_staff", "is_superuser") if is_own else ()
+
     def add_view(self, request: HttpRequest, *arguments: Any, **more: Any) -> HttpResponse:
         """Show or take the form, with a warning if nodes will be closed to several accounts."""
         shared = Node.objects.filter(isolation="none", removed_at=None).order_by("name")

@@ -164,7 +164,13 @@ def test_an_account_without_jobs_goes_with_its_tokens(superuser: Client) -> None
     assert not ApiToken.objects.exists()
 
 
-def test_nobody_deletes_the_own_account(superuser: Client) -> None:
+def test_nobody_deletes_the_own_account_or_its_rights(superuser: Client) -> None:
     root = User.objects.get(username="root")
     assert "root: is your own account." in deletion(superuser, root)
-    assert User.objects.filter(username="root").exists()
+    whole = {"username": "root", "date_joined_0": "2026-01-01", "date_joined_1": "00:00"}
+    for part in ("limits", "external_identities"):
+        whole |= {f"{part}-TOTAL_FORMS": "0", f"{part}-INITIAL_FORMS": "0"}
+    path = reverse("admin:auth_user_change", args=[root.pk])
+    assert superuser.post(path, whole | {"last_name": "Lovelace"}).status_code == 302
+    root.refresh_from_db()
+    assert (root.last_name, root.is_active, root.is_superuser) == ("Lovelace", True, True)
