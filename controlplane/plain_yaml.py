@@ -12,6 +12,8 @@ EXPONENT_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-
 _NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 #: Numbers of YAML 1.1 alone: 010 is 8, and 1:30 is 90.
 _OLD_NUMBER = re.compile(r"[-+]?(?:0[0-7_]+|[0-9][0-9_]*:[0-9:._]+)")
+#: Python writes no number of more than 4300 digits, and reads longer ones only in hexadecimal.
+_NUMBER_LIMIT = 1000
 
 
 class PlainLoader(yaml.CSafeLoader):
@@ -21,11 +23,16 @@ class PlainLoader(yaml.CSafeLoader):
         """Read a scalar.
 
         Raises:
-            YAMLError: it is a number in YAML 1.1 and another one, or text, in YAML 1.2.
+            YAMLError: it is a number in YAML 1.1 and another one, or text, in YAML 1.2; or it is a
+                number that nothing can print.
         """
         value = super().construct_scalar(node)
-        if node.tag in _NUMBER_TAGS and _OLD_NUMBER.fullmatch(value):
-            line = node.start_mark.line + 1
+        if node.tag not in _NUMBER_TAGS:
+            return value
+        line = node.start_mark.line + 1
+        if len(value) > _NUMBER_LIMIT:
+            raise yaml.YAMLError(f"line {line} has a number of more than {_NUMBER_LIMIT} digits")
+        if _OLD_NUMBER.fullmatch(value):
             raise yaml.YAMLError(
                 f"{value:.60} (line {line}) is read as different numbers by different programs; "
                 "write a number without leading zeros and colons, or text in quotes"
