@@ -162,7 +162,8 @@ class SettingsField(serializers.DictField):
             raise serializers.ValidationError(f"At most {SETTINGS_LIMIT_BYTES} bytes of JSON.")
         if "\\u0000" in text.replace("\\\\", ""):
             raise serializers.ValidationError("Use text without NUL characters.")
-        return data
+        found: dict[str, Any] = json.loads(text)  # YAML has other keys than text in inner objects
+        return found
 
 
 def _unfit_place(value: Any, place: str = "") -> str:

@@ -438,6 +438,17 @@ def test_numbers_that_yaml_1_1_alone_reads_are_refused(ada_client: APIClient) ->
         response = ada_client.post(URL, text, content_type="application/yaml")
         assert response.status_code == 400
         assert f"{number} (line 2) is read as different numbers" in response.json()["detail"]
+    text = f"name: a\ncode: 0x{'f' * 5000}"  # Python writes no such number
+    response = ada_client.post(URL, text, content_type="application/yaml")
+    assert "line 2 has a number of more than 1000 digits" in response.json()["detail"]
+
+
+def test_inner_keys_of_yaml_are_text(ada_client: APIClient) -> None:
+    text = "tuning: {space: {rate: {1: 2, x: 3}}}\nsettings: {1.5: {}}"
+    response = ada_client.post(URL, text, content_type="application/yaml")
+    errors = response.json()["errors"]
+    assert errors["tuning_space"] == ["tuning.space.rate has '1'; give low, high and log."]
+    assert errors["settings"][0].startswith("Give an object with text keys")
 
 
 @pytest.mark.parametrize(
