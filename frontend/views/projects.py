@@ -328,4 +328,5 @@ def _do(request: HttpRequest, project_id: int, change: Callable[[Project], str])
     except ControlPlaneError as error:
         messages.error(request, words(error))
         return _project_page(request, found, found, status=400)
-    return redirect("project", found.pk)
+    is_seen = access.projects_visible_to(request.user).filter(pk=found.pk).exists()
+    return redirect("project", found.pk) if is_seen else redirect("projects")

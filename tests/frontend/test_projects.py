@@ -167,6 +167,8 @@ def test_only_admins_of_a_project_change_its_members(
     assert ada.post(address, given).status_code == 302
     assert vision.memberships.filter(user=world.ben).exists()
     assert ada.post(f"/projects/{vision.pk}/edit/", {"guaranteed": "9"}).status_code == 404
+    left = ada.post(f"{address}remove/", {"user": "ada"})
+    assert left.headers["Location"] == "/projects/"  # the project is hidden from who has left it
 
 
 def test_a_viewer_sees_a_job_without_its_buttons(
