@@ -173,7 +173,7 @@ def kinds_available() -> list[ChannelKind]:
 def shown_address(kind: str, address: str) -> str:
     """Return the part of an address that is no credential."""
     if kind == ChannelKind.EMAIL:
-        return address
+        return address[:200]
     parts = urlsplit(address)
     if kind == ChannelKind.CHAT:
         return f"{parts.scheme}://…"

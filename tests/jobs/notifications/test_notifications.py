@@ -39,6 +39,7 @@ from jobs.services.notifications.channels import (
     DEFAULT_EVENTS,
     channel_change,
     channel_create,
+    shown_address,
 )
 from jobs.services.notifications.deliveries import (
     CLAIM_S,
@@ -420,6 +421,8 @@ def test_a_chat_message_reaches_the_service(ada: User, hook: Receiver, settings:
 def test_the_shown_address_is_one(ada: User, client_of: Clients) -> None:
     made = client_of(ada).post(URL, {"name": "lab", "address": "http://[2001:db8::1]:8377/secret"})
     assert made.json()["address"] == "http://[2001:db8::1]:8377/…"
+    limit = NotificationChannel._meta.get_field("shown_address").max_length
+    assert len(shown_address("email", f"{'a' * 300}@lab.example")) == limit
 
 
 def test_addresses_and_keys_are_never_shown_again(ada: User, client_of: Clients) -> None:
