@@ -162,10 +162,12 @@ class Transport:
             content: as for httpx: `params`, `json`, `data`, `files`, `headers`.
 
         Raises:
-            VirtualFlowError: a number is not finite, the site refused it, or there was no usable
-                answer.
+            VirtualFlowError: a number is not finite, a name in the path is . or .., the site
+                refused the request, or there was no usable answer.
         """
         finite_check(content.get("json"))
+        if {".", ".."} & {*path.split("/")}:  # would be a request for what is above
+            raise bad_input("name", "The site has nothing of the name . or ..")
         timeout = httpx.Timeout(self._timeout_s, read=self._timeout_s + wait_s)
 
         def send() -> httpx.Response:

@@ -429,6 +429,7 @@ def test_text_that_cannot_be_sent_is_a_wrong_input(connect: Connect, text: str) 
             lambda: client.simulate(text),
             lambda: client.submit({}, idempotency_key=text),
             lambda: client.download(1, text, Path("unwritten")),
+            lambda: client.remove_member(1, ".."),
         ]
         for call in calls:
             with pytest.raises(VirtualFlowError) as caught:
