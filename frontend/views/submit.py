@@ -76,7 +76,7 @@ def submit(request: HttpRequest) -> HttpResponse:
                 submission_try(person(request), submission, len(wanted.settings))
                 return _answer(request, form, check=sweep_check(wanted))
             submission_admit(person(request), submission)
-            return _sweep_submitted(request, wanted)
+            return _sweep_submitted(request, wanted, _stored(code_job))
         if request.POST.get("do") == "check":
             preview_count(person(request))
             submission_try(person(request), submission)
@@ -88,7 +88,7 @@ def submit(request: HttpRequest) -> HttpResponse:
             submission,
             timezone.now(),
             idempotency_key=_key(request, submission),
-            copied_from=None if code_job is None or code_job.pk is None else code_job,
+            copied_from=_stored(code_job),
         )
     except InvalidInputError as error:
         form.errors_add(error.fields)
@@ -103,9 +103,21 @@ def submit(request: HttpRequest) -> HttpResponse:
     return redirect("job", job.pk)
 
 
-def _sweep_submitted(request: HttpRequest, wanted: SweepRequest) -> HttpResponse:
-    key = _key(request, wanted)
-    sweep = sweep_submit(person(request), wanted, timezone.now(), idempotency_key=key)
+def _stored(code_job: Job | None) -> Job | None:
+    """Return the job whose code a form has kept; None for that of a validation alone."""
+    return None if code_job is None or code_job.pk is None else code_job
+
+
+def _sweep_submitted(
+    request: HttpRequest, wanted: SweepRequest, copied_from: Job | None
+) -> HttpResponse:
+    sweep = sweep_submit(
+        person(request),
+        wanted,
+        timezone.now(),
+        idempotency_key=_key(request, wanted),
+        copied_from=copied_from,
+    )
     nudges.jobs_changed(sweep.jobs.values_list("pk", flat=True), orders=True)
     text = f"Sweep {sweep.pk} is submitted: {counted(len(wanted.settings), 'job')}."
     messages.success(request, text)

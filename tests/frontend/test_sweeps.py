@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from jobs.api.parsers import yaml_read
-from jobs.models import Job, JobMetric, Sweep
+from jobs.models import Event, Job, JobMetric, Project, Sweep
 from jobs.selectors.sweeps import sweep_table
 from tests.frontend.world import World, make_sweep
 
@@ -163,6 +163,12 @@ def test_a_sweep_is_made_again_from_the_form(world: World, ada: Client) -> None:
     assert {"units: [8, 16]", 'وسم: [😀, "x\\x7F"]'} < {*text.splitlines()}
     assert yaml_read(text.encode()) == space
     assert 'name="sweep_seed" value="5"' in response.content.decode()
+    left = Project.objects.create(name="left", created_at=sweep.submitted_at)
+    Job.objects.filter(pk=job.pk).update(project=left)
+    form = FORM | {"code_from": f"clone:{job.pk}", "sweep_space": text, "do": "submit"}
+    again = int(ada.post("/jobs/new/", form).headers["Location"].split("/")[2])
+    said = Event.objects.filter(job__sweep=again, kind="submitted").values_list("message")[0][0]
+    assert said.startswith(f"Submitted without project left of job {job.pk}")
 
 
 def test_large_sweeps_have_pages_and_few_queries(

@@ -69,7 +69,7 @@ def job_submit(
         with stored_with_row(job.code), transaction.atomic(), new_files_undone([job]):
             room_check(user, job.project, submission)
             data = {"cloned_from": copied_from.pk} if copied_from and not job.fork else {}
-            text = _submitted_text(job, copied_from, user)
+            text = submitted_text(job, copied_from, user)
             validations = jobs_store([job], user, now, data, text)
             if idempotency_key:
                 submission_note(job, idempotency_key, digest)
@@ -84,7 +84,8 @@ def job_submit(
     return job
 
 
-def _submitted_text(job: Job, original: Job | None, user: User) -> str:
+def submitted_text(job: Job, original: Job | None, user: User) -> str:
+    """Return the text of a job's first event, which tells of a project that it lacks."""
     if original is None or original.project is None or job.project is not None:
         return "Submitted"
     if projects_open_to(user).filter(pk=original.project.pk).exists():

@@ -61,7 +61,12 @@ class SweepRequest:
 
 
 def sweep_submit(
-    user: User, request: SweepRequest, now: datetime.datetime, *, idempotency_key: str = ""
+    user: User,
+    request: SweepRequest,
+    now: datetime.datetime,
+    *,
+    idempotency_key: str = "",
+    copied_from: Job | None = None,
 ) -> Sweep:
     """Store a sweep with all of its jobs, or nothing; the same key returns the same sweep.
 
@@ -101,7 +106,8 @@ def sweep_submit(
                     job.code.save(submission.code_name, ContentFile(submission.code), save=False)
                 else:
                     file_share(jobs[0].code, job.code, submission.code_name)
-            job_actions.jobs_store(jobs, user, now, {"sweep": sweep.pk})
+            text = job_actions.submitted_text(jobs[0], copied_from, user)
+            job_actions.jobs_store(jobs, user, now, {"sweep": sweep.pk}, text)
             if idempotency_key:
                 job_actions.submission_note(jobs[0], idempotency_key, digest)
     except (IntegrityError, ConflictError, InvalidInputError, TooLargeError):
