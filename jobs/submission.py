@@ -46,6 +46,9 @@ DEFAULT_PRIORITY = 100
 NEWEST, NOW = "newest", "now"
 CHECKPOINT_CHOICE = re.compile(rf"{NEWEST}|{NOW}|[0-9]{{1,18}}")
 _JOINERS = frozenset("\u200c\u200d")
+_SKIN_TONE = re.compile("[\U0001f3fb-\U0001f3ff]")
+#: Letters at the end of a text of which two are a flag.
+_FLAG_LETTERS = re.compile("[\U0001f1e6-\U0001f1ff]+$")
 #: Joiners inside a text, which Persian words and families of emoji are written with.
 _JOINER = re.compile(r"(?<=\S)[\u200c\u200d](?=[^\s\u200c\u200d])")
 #: Stop condition of a prediction: one pass over the data.
@@ -152,13 +155,21 @@ def unprintable(name: str) -> str:
 
 
 def name_start(name: str, limit: int) -> str:
-    """Return the start of a name: at most `limit` characters, none without its marks or joiners."""
+    """Return the start of a name: at most `limit` characters, none without what belongs to it."""
     end = limit
-    while 0 < end < len(name) and (
-        unicodedata.category(name[end]).startswith("M") or {name[end - 1], name[end]} & _JOINERS
-    ):
+    while 0 < end < len(name) and _is_inside(name, end):
         end -= 1
     return name[: end or limit]
+
+
+def _is_inside(name: str, place: int) -> bool:
+    """Return whether a place of a name is before a mark, skin tone or joiner, or in a flag."""
+    before, after = name[place - 1], name[place]
+    if unicodedata.category(after).startswith("M") or {before, after} & _JOINERS:
+        return True
+    letters = _FLAG_LETTERS.search(name, 0, place)
+    is_flag_open = letters is not None and len(letters[0]) % 2 == 1
+    return bool(_SKIN_TONE.match(after) or (is_flag_open and _FLAG_LETTERS.match(after)))
 
 
 def prediction_values(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from jobs.submission import name_start
+
 Figure = dict[str, Any]
 
 #: Most points of a line; more cannot be distinguished on a screen.
@@ -127,7 +129,8 @@ def table(columns: list[str], rows: list[list[Any]], num_rows: int | None = None
 
 def label(job_id: int, name: str) -> str:
     """Return a job's label in a chart: the number first, so that cut names stay distinct."""
-    short = name if len(name) <= MAX_LABEL_LENGTH else name[: MAX_LABEL_LENGTH - 1] + "…"
+    is_short = len(name) <= MAX_LABEL_LENGTH
+    short = name if is_short else name_start(name, MAX_LABEL_LENGTH - 1) + "…"
     return f"#{job_id} {short}"
 
 

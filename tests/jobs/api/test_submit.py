@@ -380,6 +380,9 @@ def test_names_are_written_with_joiners(ada: User, ada_client: APIClient) -> Non
         ("ab\u200dc", "a"),
         ("a\U0001f468\u200d\U0001f469", "a"),
         ("e\u0301\u0301\u0301", "e\u0301\u0301"),
+        ("ab\U0001f44d\U0001f3fd", "ab"),
+        ("\U0001f1e9\U0001f1ea\U0001f1eb\U0001f1f7", "\U0001f1e9\U0001f1ea"),
+        ("a\U0001f1e9\U0001f1ea\U0001f1eb\U0001f1f7", "a\U0001f1e9\U0001f1ea"),
     ],
 )
 def test_a_name_is_cut_between_characters(name: str, start: str) -> None:
