@@ -107,7 +107,7 @@ def _template_check(
         for value in (one[name] for one in drawn):
             if _kind(value) != _kind(usual[name]):
                 text = (
-                    f"{name}: {json.dumps(value)[:40]} is {_kind(value)}, and {template} takes "
+                    f"{name}: {json.dumps(value)[:40]} will not do, as {template} takes "
                     f"{_kind(usual[name])}, such as {json.dumps(usual[name])[:60]}."
                 )
                 raise InvalidInputError.of(**{"sweep.space": text})
