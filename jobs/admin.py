@@ -187,7 +187,7 @@ class AccountAdmin(UserAdmin):
         return self.inlines if obj else ()
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Nobody changes the own rights: the last superuser would leave none."""
+        """Fields that are read only: own rights, of which the last superuser could leave none."""
         is_own = obj is not None and obj.pk == request.user.pk
         return ("is_active", "is_staff", "is_superuser") if is_own else ()
 
