@@ -115,6 +115,7 @@ class Agent:
     def tick_s(self) -> float:
         """Time, in seconds, that the driver may sleep before the next round."""
         is_busy = any(trainer.stage is not Stage.GONE for trainer in self.trainers.values())
+        is_busy = is_busy or self._uploads.is_spacing
         return BUSY_TICK_S if is_busy or self._validations or self._foreign else IDLE_TICK_S
 
     @property

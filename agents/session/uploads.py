@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 from collections.abc import Collection, Sequence
@@ -40,6 +41,9 @@ UPLOADABLE = frozenset({CHECKPOINT, "model.keras", "history.csv", "metrics.json"
 _PASSING_CHECKPOINT = re.compile(r"checkpoint-\d{1,18}\.npz")
 #: Number of waiting reports that are searched for the next one with files.
 LOOK_AHEAD = 64
+#: Least time between the beginnings of two uploads. Each is some requests, which take the control
+#: plane longer than the trainer that writes small files in a loop.
+SPACING_S = 0.1
 
 
 @dataclass(slots=True)
@@ -62,7 +66,11 @@ class Upload:
 
 
 class Uploads:
-    """Uploads for all trainers of an agent; a report is held back until `is_over`."""
+    """Uploads for all trainers of an agent; a report is held back until `is_over`.
+
+    Attributes:
+        is_spacing: an upload only waits for `SPACING_S` to be over; call `step` soon.
+    """
 
     def __init__(
         self, client: ControlPlaneClient, transfers: Background, settings: AgentSettings
@@ -72,6 +80,8 @@ class Uploads:
         self._settings = settings
         self._uploads: dict[tuple[TrainerKey, int], Upload] = {}
         self._turns: dict[TrainerKey, int] = {}  # when each trainer's last upload began
+        self._next_at = -math.inf
+        self.is_spacing = False
 
     def is_over(self, report: TrainerReport) -> bool:
         """Return whether no upload is left to do before `report` may be sent."""
@@ -97,6 +107,7 @@ class Uploads:
 
         Few run at a time, so the trainer whose last one began first comes first.
         """
+        self.is_spacing = False
         turns = {trainer.key: self._turns.get(trainer.key, 0) for trainer in trainers}
         self._turns = turns
         for trainer in sorted(trainers, key=lambda trainer: turns[trainer.key]):
@@ -113,9 +124,14 @@ class Uploads:
             backoff = Backoff(self._settings.backoff_first_s, self._settings.backoff_cap_s)
             upload = self._uploads[_place(report)] = Upload(files_named(report), backoff)
         if upload.call is None:
-            if now >= upload.not_before:
+            if now < upload.not_before:
+                return False
+            self.is_spacing = now < self._next_at
+            if not self.is_spacing:
                 call = partial(_files_upload, self._client, report, trainer, upload)
                 upload.call = self._transfers.start(f"upload-{report.job_id}", call)
+                if upload.call is not None:
+                    self._next_at = now + SPACING_S
             return upload.call is not None
         if not upload.call.done():
             return False

@@ -71,6 +71,8 @@ def test_trainers_upload_in_turn_whatever_others_save(tmp_path: Path) -> None:
     saving = [Saving(tmp_path, job_id) for job_id in range(1, 6)]
     for number in range(NUM_ROUNDS):
         uploads.step(float(number), cast(list[TrainerHandle], saving))
+        assert len(transfers.open) == 1  # the next one begins later
+        assert uploads.is_spacing
         transfers.end_one()
         uploads.step(float(number), cast(list[TrainerHandle], saving))
         for trainer in saving:
