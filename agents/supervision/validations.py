@@ -210,7 +210,8 @@ class ValidationAttempt:
             self.report = self._masked(
                 dataclasses.replace(report, validation_id=number, attempt=attempt)
             )
-            log.info("validation %d: %s", number, report.code or "passed")
+            # The code is what the job's own code may have written.
+            log.info("validation %d: %.60r", number, report.code or "passed")
             return
         message = f"the process that built the code ended with status {exit_code}"
         if exit_code == 0:

@@ -166,7 +166,7 @@ def _array_join(
                 total = shares[-1].part.end
                 _header_write(target, (total, *found[0]), found[1])
             if found != expected or num_rows != share.part.end - share.part.first:
-                raise ValueError(f"{name} in {share.part.name} is {num_rows} times {found}")
+                raise ValueError(f"{name!r} in {share.part.name} is {num_rows} times {found}")
             row_bytes = math.prod(found[0]) * found[1].itemsize
             for _ in _chunks(entry, share.num_left_out * row_bytes):
                 pass

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from agents.settings import AgentSettings
 from agents.supervision import validations
 from agents.supervision.isolation import Isolation
 from agents.supervision.processes import OwnedProcess
+from agents.supervision.trainer_handle import AgentContext
 from agents.trainer.contract.job_user import JobUser
-from controlplane.core.protocol.wire import ValidationReport
-from tests.agents.builders import wanted_validation
+from controlplane.core.protocol.wire import ValidationReport, WantedValidation
+from tests.agents.builders import training_spec, wanted_validation
 from tests.agents.conftest import DrivenAgent, run_dirs_below, trainers_below
 from tests.agents.control_plane import ControlPlane
 
@@ -89,6 +93,25 @@ def test_a_refusal_carries_what_the_code_printed_and_its_traceback(
     (report,) = results(plane)
     assert (report.ok, report.code) == (False, "user_code")
     assert report.traceback == "what build printed\n\nin code"
+
+
+def test_no_text_of_a_job_begins_a_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = WantedValidation(
+        validation_id=1, spec=training_spec("0" * 64, 1), attempt=1, code_name="a.py", timeout_s=1.0
+    )
+    settings = AgentSettings(server="http://127.0.0.1:9", node="a", state_dir=tmp_path)
+    around = cast(AgentContext, SimpleNamespace(settings=settings))
+    attempt = validations.ValidationAttempt(wanted, tmp_path, around)
+    attempt.path.mkdir()
+    told = {"ok": False, "code": f"odd\nERROR agents {'x' * 1000}"}
+    (attempt.path / "validation.json").write_text(json.dumps(told))
+    with caplog.at_level("INFO"):
+        attempt._take_result(0)
+    (record,) = caplog.records
+    assert "odd\\nERROR" in record.getMessage()
+    assert len(record.getMessage()) < 100
 
 
 def test_a_build_that_takes_too_long_is_ended_with_its_children(
