@@ -79,6 +79,13 @@ def files_expire(now: datetime.datetime) -> set[int]:
     return deleted
 
 
+def files_left_remove(now: datetime.datetime) -> None:
+    """Remove what is left of files deleted within a day, as of very many by a task cut short."""
+    recent = Job.objects.filter(files_deleted_at__gt=now - datetime.timedelta(days=1))
+    for job_id in recent.values_list("pk", flat=True):
+        _remove([], artifacts_folder(job_id))
+
+
 def storage_check(user_id: int, new_bytes: int) -> None:
     """Enforce a user's limit of storage.
 

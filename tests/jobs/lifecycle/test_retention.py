@@ -63,6 +63,7 @@ def test_old_files_are_deleted_and_the_job_stays(ada: User, settings: Any) -> No
     # A process that was killed between a file and its row has left one.
     default_storage.save(f"jobs/{old.pk}/left-checkpoint.npz", ContentFile(b"state"))
     assert tasks.expire_files() == [old.pk]
+    default_storage.save(f"jobs/{old.pk}/not-deleted-in-time.npz", ContentFile(b"part"))
     assert tasks.expire_files() == []
     assert not any(map(default_storage.exists, [*old_files, f"jobs/{old.pk}"]))
     assert all(map(default_storage.exists, [*new_files, running.code.name]))
