@@ -117,7 +117,7 @@ def test_draws_differ_and_are_repeated_by_their_seed(ada: User, client_of: Clien
         ({"space": {"units": []}}, "sweep.space", "units: give a list"),
         ({"space": {"units": 3}}, "sweep.space", "units: give a list"),
         ({"space": {"units": [1]}}, "sweep.space", "has no setting units"),
-        ({"space": {"filters": [8, "many"]}}, "sweep.space", 'filters: "many" is text'),
+        ({"space": {"filters": [8, "many"]}}, "sweep.space", 'filters: "many" will not do'),
         ({"space": {"filters": [[8]]}}, "sweep.space", "takes a number, such as 32"),
         ({"space": {"a": {"low": 1, "high": 2}}}, "sweep.space", "a: a grid needs num"),
         ({"space": {"a": {"low": 2, "high": 1}}}, "sweep.space", "smaller one first"),
