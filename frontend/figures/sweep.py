@@ -19,6 +19,8 @@ _RANKS = (
 )
 #: Ratio of the largest to the smallest number from which an axis is logarithmic.
 _LOG_RATIO = 50.0
+#: Numbers that are larger are shown as texts.
+_PLACED_LIMIT = 1e300
 #: Most values that are named on an axis of texts.
 _NAMED_LIMIT = 8
 _CUT = 18
@@ -61,7 +63,9 @@ class _Axis:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Return whether a value has a place on an axis: whole numbers may be too large for any."""
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and abs(value) < _PLACED_LIMIT
 
 
 def sweep_figure(found: SweepTable) -> Figure:

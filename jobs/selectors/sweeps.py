@@ -105,5 +105,5 @@ def _ordered(rows: Sequence[SweepRow], names: Sequence[str], order: str) -> list
 def _sort_key(value: Any) -> tuple[int, float, str]:
     """Numbers come before texts."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return 0, float(value), ""
+        return 0, value, ""
     return 1, 0.0, value_text(value)

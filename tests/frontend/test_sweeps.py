@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from frontend.figures.sweep import sweep_figure
 from jobs.api.parsers import yaml_read
 from jobs.models import Event, Job, JobMetric, Project, Sweep
 from jobs.selectors.sweeps import sweep_table
@@ -108,6 +109,10 @@ def test_a_lower_loss_is_better(world: World) -> None:
     table = sweep_table(world.ada, sweep)
     assert (table.metric, table.is_higher_better) == ("val_loss", False)
     assert [row.best for row in table.ranked] == [0.5, 0.9]
+    sweep.jobs.filter(settings__units=8).update(settings={"units": 10**400})  # beyond any float
+    table = sweep_table(world.ada, sweep, order="setting.units")
+    assert [row.settings[1] for row in table.rows] == [16, 10**400]
+    assert len(sweep_figure(table)["data"]) == 3
 
 
 def test_the_figure_has_an_axis_for_each_setting_and_one_for_the_metric(
