@@ -26,8 +26,9 @@ from rich.text import Text
 from virtualflow.answers import ExpectedEnd
 
 EMPTY = "\N{EN DASH}"
-#: Characters that have to be looked up: all but printable ASCII, tabs and ends of lines.
-_DOUBTFUL = re.compile(r"[^\n\t\x20-\x7e]")
+#: Characters that have to be looked up: all but printable ASCII, tabs, ends of lines, and joiners,
+#: which Persian words and families of emoji are written with.
+_DOUBTFUL = re.compile(r"[^\n\t\x20-\x7e\u200c\u200d]")
 #: Control characters, and those that change the direction of what follows.
 _HARMFUL = frozenset({"Cc", "Cf", "Cs"})
 _STATUS_STYLES = {
