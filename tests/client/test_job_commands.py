@@ -177,7 +177,7 @@ def test_download_replaces_files_only(site: Site, logged_in: Shell, tmp_path: Pa
 def test_actions_on_several_jobs(site: Site, logged_in: Shell) -> None:
     one, two = job_make(site.ada).pk, job_make(site.ada).pk
     assert logged_in("pause", one, two, "--reason", "lunch").out.count("paused") == 2
-    assert logged_in("resume", one, two).out.count("pending") == 2
+    assert logged_in("resume", one, two, "--reason", "back").out.count("pending") == 2
     ended = logged_in("reprioritise", one, two, "--priority", "7", "--json")
     assert [job["priority"] for job in json.loads(ended.out)] == [7, 7]
     told = logged_in("reprioritise", one, two, "--tier", "idle")

@@ -361,10 +361,11 @@ def pause(jobs: tuple[int, ...], reason: str, as_json: bool) -> None:
 
 @click.command()
 @jobs_argument
+@reason
 @as_json
-def resume(jobs: tuple[int, ...], as_json: bool) -> None:
+def resume(jobs: tuple[int, ...], reason: str, as_json: bool) -> None:
     """Queue paused jobs again."""
-    act_on_all(jobs, lambda client, job: client.resume(job), as_json=as_json)
+    act_on_all(jobs, lambda client, job: client.resume(job, reason), as_json=as_json)
 
 
 def act_on_all(

@@ -122,7 +122,7 @@ def sweeps(
             case "cancel":
                 one = client.cancel_sweep(sweep_id, reason)
             case "resume":
-                one = client.resume_sweep(sweep_id)
+                one = client.resume_sweep(sweep_id, reason)
             case _:
                 one = client.sweep(sweep_id)
     return screen.print_json(one) if as_json else _show(one)

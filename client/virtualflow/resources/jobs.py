@@ -212,9 +212,9 @@ class JobRequests:
         """Save a job's state and free its accelerators until it is resumed."""
         return self._act(job_id, "pause", {"reason": reason})
 
-    def resume(self, job_id: int) -> answers.Job:
+    def resume(self, job_id: int, reason: str = "") -> answers.Job:
         """Queue a paused job again."""
-        return self._act(job_id, "resume", {})
+        return self._act(job_id, "resume", {"reason": reason})
 
     def reprioritise(
         self,

@@ -63,6 +63,6 @@ class SweepRequests:
         """Pause the jobs of a sweep that run, and let none begin."""
         return self._site.post(f"sweeps/{sweep_id}/pause/", answers.Sweep, json={"reason": reason})
 
-    def resume_sweep(self, sweep_id: int) -> answers.Sweep:
+    def resume_sweep(self, sweep_id: int, reason: str = "") -> answers.Sweep:
         """Resume a sweep and its paused jobs."""
-        return self._site.post(f"sweeps/{sweep_id}/resume/", answers.Sweep, json={})
+        return self._site.post(f"sweeps/{sweep_id}/resume/", answers.Sweep, json={"reason": reason})

@@ -262,8 +262,8 @@ class JobPause(JobAction):
 class JobResume(JobAction):
     """Resume a paused job."""
 
-    def act(self, request: Request, job: Job, _reason: str) -> None:
-        job_actions.job_resume(job.pk, timezone.now(), actor=actor(request))
+    def act(self, request: Request, job: Job, reason: str) -> None:
+        job_actions.job_resume(job.pk, timezone.now(), actor=actor(request), reason=reason)
 
 
 class JobReprioritise(JobAction):

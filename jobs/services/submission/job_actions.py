@@ -185,7 +185,7 @@ def job_pause(job_id: int, now: datetime.datetime, *, actor: str, reason: str = 
     return job
 
 
-def job_resume(job_id: int, now: datetime.datetime, *, actor: str) -> Job:
+def job_resume(job_id: int, now: datetime.datetime, *, actor: str, reason: str = "") -> Job:
     """Queue a paused job again; a repeated call changes nothing.
 
     Raises:
@@ -207,7 +207,8 @@ def job_resume(job_id: int, now: datetime.datetime, *, actor: str) -> Job:
             raise not_possible(job, "resumed")
         else:
             return job
-        event_add("resumed", f"Resumed by {actor}", now=now, job=job, actor=actor)
+        text = f"Resumed by {actor}" + (f": {reason}" if reason else "")
+        event_add("resumed", text, now=now, job=job, actor=actor, data={"reason": reason})
     return job
 
 

@@ -177,7 +177,7 @@ def sweep_resume(sweep: Sweep, user: User, now: datetime.datetime, reason: str =
     return _each(
         sweep,
         (*_PAUSABLE, JobStatus.PAUSED),
-        lambda job_id: job_actions.job_resume(job_id, now, actor=actor),
+        lambda job_id: job_actions.job_resume(job_id, now, actor=actor, reason=reason),
     )
 
 

@@ -77,9 +77,10 @@ def test_pause_and_resume_twice_each(ada: User, client_of: Clients) -> None:
     for _ in range(2):
         assert client.post(url(job, "pause")).data["status"] == "paused"
     for _ in range(2):
-        assert client.post(url(job, "resume")).data["status"] == "pending"
-    kinds = list(Event.objects.order_by("id").values_list("kind", flat=True))
-    assert kinds == ["pause_requested", "paused", "resumed"]
+        assert client.post(url(job, "resume"), {"reason": "typo"}).data["status"] == "pending"
+    events = list(Event.objects.order_by("id"))
+    assert [event.kind for event in events] == ["pause_requested", "paused", "resumed"]
+    assert events[2].message == "Resumed by user:ada: typo"
 
 
 def test_an_owner_reprioritises_without_a_reason(ada: User, client_of: Clients) -> None:
