@@ -5,10 +5,12 @@ from __future__ import annotations
 from controlplane.core.protocol.code_archive import CodeArchiveError, archive_check
 from jobs.job_templates import JobTemplate
 from jobs.python_text import python_parse
+from jobs.submission import name_start
 
 #: Code of the error of a submission without any.
 NO_CODE = "no_code"
 _PARSED_LIMIT_BYTES = 256 * 1024
+_NAME_LIMIT = 120
 
 
 def code_read(
@@ -31,12 +33,15 @@ def code_read(
     else:
         message = "Give a .py or .zip file, its text, or the name of a template."
         raise CodeArchiveError(NO_CODE, message)
+    # Only the last part of the name: browsers and clients may send a path.
+    name = name.replace("\\", "/").rsplit("/", 1)[-1]
+    if len(name) > _NAME_LIMIT:
+        stem, dot, ending = name.rpartition(".")
+        name = name_start(stem, _NAME_LIMIT - len(dot + ending)) + dot + ending
     entry_file = archive_check(content, name)
     if name.lower().endswith(".py") and (error := _syntax_error(content, entry_file)):
         raise CodeArchiveError("syntax_error", error)
-    # Only the last part of the name: browsers and clients may send a path.
-    code_name = name.replace("\\", "/").rsplit("/", 1)[-1][:120]
-    return {"code": content, "code_name": code_name, "entry_file": entry_file}
+    return {"code": content, "code_name": name[:_NAME_LIMIT], "entry_file": entry_file}
 
 
 def _syntax_error(content: bytes, file_name: str) -> str | None:

@@ -77,7 +77,7 @@ def test_a_form_with_a_zip_file(ada_client: APIClient) -> None:
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("job.py", "from helper import build\n")
         archive.writestr("helper.py", CODE.decode())
-    upload = SimpleUploadedFile("../../etc/packed.zip", packed.getvalue())
+    upload = SimpleUploadedFile(f"../../etc/{'p' * 150}.zip", packed.getvalue())
     form = {
         "name": "zipped",
         "code": upload,
@@ -91,7 +91,8 @@ def test_a_form_with_a_zip_file(ada_client: APIClient) -> None:
     response = ada_client.post(URL, form, format="multipart")
     assert response.status_code == 201, response.data
     job = Job.objects.get()
-    assert (job.code_name, job.entry_file, job.shuffle) == ("packed.zip", "job.py", False)
+    assert job.code_name == f"{'p' * 116}.zip"  # without its ending no node would unpack it
+    assert (job.entry_file, job.shuffle) == ("job.py", False)
     assert (job.settings, job.accepted_kinds) == ({"a": 1}, ["cpu", "a100"])
     assert ".." not in job.code.name
 
