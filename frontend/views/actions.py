@@ -17,7 +17,7 @@ from frontend.views.reprioritise import reprioritise_confirm, standing_given
 from jobs import nudges
 from jobs.api.bodies import checked
 from jobs.api.jobs.serializers import DescriptionSerializer
-from jobs.exceptions import ControlPlaneError, InvalidInputError
+from jobs.exceptions import ControlPlaneError, InvalidInputError, StaleVersionError
 from jobs.models import Job
 from jobs.services.lifecycle.retention import files_delete
 from jobs.services.submission import job_actions
@@ -74,18 +74,15 @@ def job_priority(request: HttpRequest, job_id: int) -> HttpResponse:
 
 @require_POST
 def job_describe(request: HttpRequest, job_id: int) -> HttpResponse:
-    """Change the tags and the note of a job, each if the form changes it: others may have, too."""
+    """Change the tags and the note of a job, each if the form changes it: others may have, too.
+
+    What others have changed since the form was made is not overwritten unseen.
+    """
 
     def change(job: Job) -> Job:
-        given = {}
-        for name in ("tags", "note"):
-            text, seen = request.POST.get(name, ""), request.POST.get(f"seen-{name}")
-            # A browser leaves line breaks out of a field of one line.
-            if seen is None or text != re.sub(r"[\r\n]", "", seen):
-                given[name] = text
         try:
-            changes = checked(DescriptionSerializer, given)
-        except InvalidInputError:
+            changes = checked(DescriptionSerializer, _labels_given(request, job))
+        except (InvalidInputError, StaleVersionError):
             typed = {name: request.POST.get(name, "")[:2000] for name in ("tags", "note")}
             request.session[TYPED_LABELS] = {"job": job.pk, **typed}
             raise
@@ -97,6 +94,33 @@ def job_describe(request: HttpRequest, job_id: int) -> HttpResponse:
         change,
         "Tags and note of job #{} are saved.",
     )
+
+
+def _labels_given(request: HttpRequest, job: Job) -> dict[str, str]:
+    """Return tags and note of a form, each if it differs from what the form was made with.
+
+    Raises:
+        StaleVersionError: somebody else has changed one of them since.
+    """
+    given, stale = {}, []
+    for name, present in (("tags", ", ".join(job.tags)), ("note", job.note)):
+        text, seen = request.POST.get(name, ""), request.POST.get(f"seen-{name}")
+        if seen is not None and text == _one_line(seen):
+            continue
+        given[name] = text
+        if seen is not None and _one_line(present) not in (_one_line(seen), text):
+            stale.append(name)
+    if stale:
+        raise StaleVersionError(
+            f"Somebody else has changed the {' and the '.join(stale)} in the meantime. Compare "
+            "what you typed with what is there, and save it again if it is still meant."
+        )
+    return given
+
+
+def _one_line(text: str) -> str:
+    """Return a text as a browser has it in a field of one line."""
+    return re.sub(r"[\r\n]", "", text)
 
 
 def _do(request: HttpRequest, job: Job, change: Callable[[Job], Job], done: str) -> HttpResponse:

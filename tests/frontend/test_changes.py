@@ -127,6 +127,10 @@ def test_what_the_form_leaves_alone_may_have_been_changed_by_others(
     job.refresh_from_db()
     assert (job.tags, job.note) == (["theirs"], "mine")
     job_describe(job.pk, timezone.now(), actor="user:ada", note="two\nlines")
+    stale = {"tags": "new", "seen-tags": "old", "note": "first", "seen-note": "first"}
+    page = ada.post(f"/jobs/{job.pk}/describe/", stale, follow=True)
+    assert "Somebody else has changed the tags in the meantime." in _said(page)
+    assert b'name="tags" value="new"' in page.content
     given = {"tags": "new", "seen-tags": "theirs", "note": "twolines", "seen-note": "two\r\nlines"}
     ada.post(f"/jobs/{job.pk}/describe/", given)
     job.refresh_from_db()
