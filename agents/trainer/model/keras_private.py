@@ -480,6 +480,9 @@ def learning_rates_scaled(optimizer: keras.optimizers.Optimizer, factor: Tensor)
     """Multiply the rates that the optimizer uses inside the block by `factor`.
 
     Weight decay, which is proportional to the rate, is scaled too.
+
+    Raises:
+        JobCodeError: an optimizer of the job's own assigns its rate inside the block.
     """
     settings = []
     for each in plain_optimizers(optimizer):
@@ -487,7 +490,18 @@ def learning_rates_scaled(optimizer: keras.optimizers.Optimizer, factor: Tensor)
         scaled = rate * tf.cast(factor, rate.dtype)
         settings.append((each, "_learning_rate", lambda scaled=scaled: scaled))
     with attributes_set(settings):
-        yield
+        try:
+            yield
+        except AttributeError as error:
+            if error.name != "assign":
+                raise
+            raise JobCodeError(
+                "not_tunable",
+                "code.build",
+                f"the update of {type(optimizer).__name__} assigns its learning rate, which is "
+                "scaled from outside where it is tuned or the batch size may change; give the "
+                "optimizer a schedule, or leave learning_rate_scale and batch_size_min out",
+            ) from error
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
+from agents.trainer.model.batch_scaling import BatchScaling
 from agents.trainer.model.state import ModelState, as_array
 from agents.trainer.model.stateful_ops import refuse_untracked_writes
 from agents.trainer.model.tunables import tunables_of
@@ -111,7 +112,10 @@ def steps_try(
     order = job.train.order(spec.seed, 0, spec.shuffle)
     selection = selection_of(spec, len(job.train))
     tunables = tunables_of(job.model, spec)
-    state = ModelState(job.model, selection=selection, tunables=tunables)
+    scaling = None
+    if spec.batch_size_min is not None:
+        scaling = BatchScaling(job.model.optimizer, spec.global_batch_size)
+    state = ModelState(job.model, scaling=scaling, selection=selection, tunables=tunables)
     _give_back_freed()
     process_bytes = memory_read("VmRSS")
     before = [np.array(as_array(value)) for value in state.capture()]

@@ -12,10 +12,14 @@ import pytest
 import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.data.arrays import ArraySource
 from agents.trainer.model.keras_private import model_build
 from agents.trainer.model.state import ModelState
 from agents.trainer.model.tunables import Tunables
 from agents.trainer.step.functions import StepFunctions
+from agents.trainer.validate.job_file import LoadedJob
+from agents.trainer.validate.trial_steps import steps_try
+from tests.agents.trainer.local_jobs import training_spec
 
 X = np.random.default_rng(3).normal(size=(8, 4)).astype("float32")
 SAMPLE = (X[:2], X[:2, :1])
@@ -215,6 +219,29 @@ def test_the_rate_of_an_optimizer_that_holds_another_is_tuned_in_both() -> None:
     assert scaled == pytest.approx(updated(optimizers.SGD(0.3)))
     with pytest.raises(ValueError, match=r"have 0\.001, 0\.1; use learning_rate_scale instead"):
         updated(Lookahead(optimizers.SGD(0.1)), learning_rate=None)
+
+
+class Decaying(optimizers.SGD):  # type: ignore[misc]
+    """Halves its rate itself."""
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        super().apply(grads, trainable_variables)
+        self.learning_rate.assign(self.learning_rate / 2)
+
+
+def test_an_optimizer_that_assigns_the_rate_that_is_scaled_is_refused() -> None:
+    assert updated(Decaying(0.1)) == pytest.approx(1.0 - 0.1 - 0.05 - 0.025 - 0.0125)
+    with pytest.raises(JobCodeError, match="of Decaying assigns its learning rate") as refusal:
+        updated(Decaying(0.1), learning_rate_scale=None)
+    assert refusal.value.code == "not_tunable"
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(Decaying(0.1), "mse")
+    arrays = (np.ones((4, 2), "float32"), np.ones((4, 1), "float32"))
+    model_build(model, arrays)
+    job = LoadedJob(model, ArraySource(arrays, "data.train"), None)
+    spec = training_spec(global_batch_size=4, batch_size_min=2, batch_size_max=8)
+    with pytest.raises(JobCodeError, match="leave learning_rate_scale and batch_size_min out"):
+        steps_try(spec, job, [2, 2])
 
 
 class Asking(optimizers.AdamW):  # type: ignore[misc]
