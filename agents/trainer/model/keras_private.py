@@ -476,6 +476,20 @@ def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> list[Any]:
 
 
 @contextmanager
+def steps_counted(optimizer: keras.optimizers.Optimizer, steps: int) -> Iterator[list[Any]]:
+    """Let optimizers count as if they had done so many steps; yields their counters."""
+    counters = [each._iterations for each in (optimizer, *plain_optimizers(optimizer))]  # noqa: SLF001
+    before = [int(counter.numpy()) for counter in counters]
+    try:
+        for counter in counters:
+            counter.assign(steps)
+        yield counters
+    finally:
+        for counter, number in zip(counters, before, strict=True):
+            counter.assign(number)
+
+
+@contextmanager
 def learning_rates_scaled(optimizer: keras.optimizers.Optimizer, factor: Tensor) -> Iterator[None]:
     """Multiply the rates that the optimizer uses inside the block by `factor`.
 

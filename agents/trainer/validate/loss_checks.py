@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from agents.trainer.contract.user_errors import JobCodeError
-from agents.trainer.model.keras_private import model_layers
+from agents.trainer.model.keras_private import model_layers, steps_counted
 from agents.trainer.validate.model_checks import loss_reductions
 from agents.trainer.validate.part_runner import (
     ABSOLUTE_TOLERANCE,
@@ -43,6 +43,8 @@ DRAWS = 12
 STANDARD_ERRORS = 10.0
 #: Margin, relative to the loss, above which the report says that it was large.
 LARGE_MARGIN = 0.01
+#: Steps after which what a model brings in, or fades out, little by little, has mostly done so.
+LATE_STEPS = 100_000
 #: Inputs that single precision holds to three digits after the point at most.
 LARGE_INPUT = 1e4
 SLICE_LOSS = (
@@ -57,11 +59,22 @@ def loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any])
     """Compare losses of batches with the engine's weighted means of their parts' losses.
 
     So are the terms of the loss, in which a difference may be small beside the others. In half
-    precision terms near 0 are nothing but rounding.
+    precision terms near 0 are nothing but rounding. A loss that depends on the number of steps, as
+    of a term that comes in little by little, is compared as after `LATE_STEPS`, too.
 
     Raises:
         JobCodeError: `loss_not_additive`.
     """
+    warnings = _loss_check(runner, whole, parts)
+    with steps_counted(runner.model.optimizer, LATE_STEPS) as counters:
+        if runner.reads(counters):
+            _loss_check(runner, whole, parts, f", after {LATE_STEPS:,} steps")
+    return warnings
+
+
+def _loss_check(
+    runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any], when: str = ""
+) -> list[str]:
     expected = runner(whole, Conditions(1.0, _zeros(runner))).losses[0]
     if not np.isfinite(expected):
         return [f"the loss of the first examples is {expected}; look at the data and the loss"]
@@ -76,7 +89,9 @@ def loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any])
             expected, combined = term.mean(axis=0)
             margins.append(_margin(term, runner.model))
             if abs(expected - combined) > margins[-1]:
-                raise _not_additive(runner, whole, expected, combined, is_term=len(margins) > 1)
+                raise _not_additive(
+                    runner, whole, (expected, combined), when, is_term=len(margins) > 1
+                )
         largest = max(largest, margins[0] / (abs(losses[:, 1, 0].mean()) + ABSOLUTE_TOLERANCE))
     if not runner.is_random or largest <= LARGE_MARGIN:
         return []
@@ -183,17 +198,18 @@ def _zeros(runner: PartRunner) -> list[np.ndarray]:
 def _not_additive(
     runner: PartRunner,
     examples: tuple[Any, ...],
-    expected: float,
-    combined: float,
+    values: tuple[float, float],
+    when: str,
     *,
     is_term: bool,
 ) -> JobCodeError:
+    expected, combined = values
     names = ", ".join(loss_reductions(runner.model)) or "those of add_loss() or compute_loss()"
     return JobCodeError(
         "loss_not_additive",
         "code.build",
         f"{'a term of ' * is_term}the loss of a batch ({expected:.6g}"
-        f"{', in training' * runner.is_training}) is not the mean over its parts "
+        f"{', in training' * runner.is_training}{when}) is not the mean over its parts "
         f"({combined:.6g}), so virtual nodes would train something else. The "
         f"losses are {names}. Causes: a loss or a layer that compares examples with each other or "
         "adds them up before it divides (use one that is computed for each example, as "

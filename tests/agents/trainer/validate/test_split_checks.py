@@ -115,6 +115,25 @@ def test_large_inputs_are_named_as_a_cause(scale: float, end: str) -> None:
         loss_check(runner, examples, [examples])
 
 
+class WarmedUp(keras.Sequential):  # type: ignore[misc]  # no types in Keras
+    """Has a term over the whole batch that comes in with the steps."""
+
+    def compute_loss(self, *batch: Any, **more: Any) -> Any:
+        share = ops.minimum(1.0, ops.cast(self.optimizer.iterations, "float32") / 1000)
+        return super().compute_loss(*batch, **more) + share * ops.var(batch[2])
+
+
+def test_a_term_over_the_whole_batch_that_comes_in_later_is_refused() -> None:
+    model = WarmedUp([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    examples = (RANDOM.normal(size=(8, 4)).astype("float32"), np.ones((8, 1), "float32"))
+    model_build(model, examples)
+    with pytest.raises(JobCodeError, match="after 100,000 steps") as caught:
+        splitting_check(model, examples)
+    assert caught.value.code == "loss_not_additive"
+    assert model.optimizer.iterations == 0
+
+
 def test_a_loss_of_a_whole_batch_is_refused_though_the_head_begins_with_zeros() -> None:
     def correlation_or_none(y_true: Any, y_pred: Any) -> Any:
         true, predicted = y_true - ops.mean(y_true), y_pred - ops.mean(y_pred)
