@@ -475,18 +475,9 @@ def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     return listed + [v for v in held if isinstance(v, keras.Variable) and id(v) not in known]
 
 
-@contextmanager
-def steps_counted(optimizer: keras.optimizers.Optimizer, steps: int) -> Iterator[list[Any]]:
-    """Let optimizers count as if they had done so many steps; yields their counters."""
-    counters = [each._iterations for each in (optimizer, *plain_optimizers(optimizer))]  # noqa: SLF001
-    before = [int(counter.numpy()) for counter in counters]
-    try:
-        for counter in counters:
-            counter.assign(steps)
-        yield counters
-    finally:
-        for counter, number in zip(counters, before, strict=True):
-            counter.assign(number)
+def step_counters(optimizer: keras.optimizers.Optimizer) -> list[Any]:
+    """List the variables in which an optimizer counts its updates."""
+    return [each._iterations for each in (optimizer, *plain_optimizers(optimizer))]  # noqa: SLF001
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,11 +120,6 @@ class PartRunner:
             [value.numpy() for value in metrics],
             [value.numpy() for value in changed],
         )
-
-    def reads(self, variables: Sequence[Any]) -> bool:
-        """Return whether a run depends on one of some variables that are no part of the model."""
-        captured = {id(outer) for outer, _ in self._function.graph.captures}
-        return any(id(variable.value.handle) in captured for variable in variables)
 
     def _run(
         self,
