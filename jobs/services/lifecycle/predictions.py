@@ -26,6 +26,7 @@ from controlplane.core.protocol.wire import Membership, Task
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.exceptions import is_disk_full
 from jobs.models import Artifact, Event, Job
+from jobs.selectors.estimates.memory import size_text
 from jobs.services.lifecycle.artifacts import artifact_keep
 from jobs.services.lifecycle.events import event_add, job_fields
 
@@ -110,10 +111,9 @@ def _join(job: Job, now: datetime.datetime) -> None:
         size_bytes = whole.tell()
         artifact_keep(job, RESULT_FILE, whole, now)
     job.artifacts.filter(name__startswith="predictions-").delete()
-    size = f"{size_bytes / 1e6:.1f} MB"
     event_add(
         "predictions_stored",
-        f"Predictions of {num_examples:,} examples are in {RESULT_FILE} ({size})",
+        f"Predictions of {num_examples:,} examples are in {RESULT_FILE} ({size_text(size_bytes)})",
         now=now,
         job=job,
         data={"num_examples": num_examples, "parts": len(parts)},

@@ -11,7 +11,7 @@ from controlplane.core.protocol.nonfinite import NONFINITE_CODES
 from controlplane.core.protocol.wire import ReportKind, Task, TrainerReport
 from controlplane.core.values.lifecycle import RESIZING_PHASES, GenerationPhase, JobStatus
 from jobs.models import Allocation, Artifact, Generation, Job
-from jobs.selectors.estimates.memory import out_of_memory_text
+from jobs.selectors.estimates.memory import out_of_memory_text, size_text
 from jobs.selectors.estimates.nonfinite import nonfinite_states, nonfinite_text
 from jobs.services.failures.memory_kills import MEMORY_KILL, memory_kill_again, memory_kill_report
 from jobs.services.failures.recovery import hold_end
@@ -165,7 +165,7 @@ def _checkpoint_note(context: ReportContext, allocation: Allocation, report: Tra
         return
     event_add(
         "checkpointed",
-        f"State of step {data['step']} saved ({data['bytes'] / 1e6:.1f} MB)",
+        f"State of step {data['step']} saved ({size_text(data['bytes'])})",
         now=now,
         job=job,
         data={"step": data["step"], "sha256": data["sha256"]},

@@ -162,6 +162,7 @@ def test_the_parts_of_a_finished_job_become_one_file(monkeypatch: pytest.MonkeyP
         np.testing.assert_array_equal(archive["scores"], ROWS)
     event = Event.objects.get(job=job, kind="predictions_stored")
     assert event.data == {"num_examples": 64, "parts": 3}
+    assert " kB)" in event.message
 
 
 def test_a_job_that_ends_with_a_gap_makes_what_is_missing_again() -> None:
