@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -253,6 +254,16 @@ def why(job: Job, person: Person) -> str:
     if job.status in SCHEDULABLE_JOB_STATUSES:
         reasons = (job.policy_reason, job.status_reason)
     return readable(next(filter(None, reasons), _WITHOUT_REASON.get(job.status, "")), person)
+
+
+#: The end as the policy forecasts it, and how late that is.
+_POLICYS_END = re.compile(r"; done in about [\d.]+ \w+(?:, (.+? times as long))?")
+
+
+@register.filter
+def without_end(reason: str) -> str:
+    """Return a reason without the end by the policy, where the end by the measured speed stands."""
+    return _POLICYS_END.sub(lambda found: f"; takes {found[1]}" if found[1] else "", reason)
 
 
 _WITHOUT_REASON = {

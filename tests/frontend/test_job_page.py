@@ -61,11 +61,17 @@ def test_the_page_of_a_running_job(world: World, ada: Client) -> None:
         assert expected in text
 
 
+POLICYS_END = "done in about 70 s, 2.4 times as long as alone on its share"
+
+
 def test_best_metric_and_expected_end_stand_in_the_first_view(world: World, ada: Client) -> None:
     job = world.jobs["running"]
     for epoch, accuracy in enumerate((0.5, 0.9, 0.7), start=job.epoch):
         metric_values_write(job, {epoch: {"loss": 0.1, "val_accuracy": accuracy}})
-    job.update_columns(stop_kind="steps", stop_limit=job.step + 10, throughput_by_count={"2": 16.0})
+    job.update_columns(
+        stop_kind="steps", stop_limit=job.step + 10, throughput_by_count={"2": 16.0},
+        policy_reason=f"Keeps 2 of 8 cpu; all it can use; {POLICYS_END}.",
+    )  # fmt: skip
     told_at = steps_add(job)
     left_s = 10 * job.global_batch_size / 16.0
     page = ada.get(f"/jobs/{job.pk}/")
@@ -75,6 +81,8 @@ def test_best_metric_and_expected_end_stand_in_the_first_view(world: World, ada:
     ends = (told_at + datetime.timedelta(seconds=left_s * factor) for factor in (1 / 1.2, 1.2))
     first, last = (f"{end:%Y-%m-%d %H:%M:%S} UTC" for end in ends)
     assert f"Expected end {first} to {last}" in text
+    assert "all it can use; takes 2.4 times as long as alone on its share." in text
+    assert f"all it can use; {POLICYS_END}." in page_text(ada.get("/"))
     assert "Download model" not in text
     html = page.content.decode()
     assert html.index("Expected end") < html.index("Best val_accuracy") < html.index('id="charts"')
