@@ -27,11 +27,11 @@ from jobs.selectors.projects import project_quotas
 #: Most jobs of one history; the newest are taken.
 MOST_JOBS = 5_000
 
-_NEVER_TRAINED = "never trained, so that nothing is known of its speed"
-_NO_END = "still trains, and its end cannot be predicted"
-_NO_WORK = "did no step before it ended"
-_NO_ROOM = "needs more accelerators of one kind that it accepts than there are now"
-_OVER_LIMIT = "needs more accelerators than its project may hold now"
+_NEVER_TRAINED = "never trained, speed unknown"
+_NO_END = "in training, with an end that cannot be predicted"
+_NO_WORK = "ended before the first step"
+_NO_ROOM = "larger than what there is now of any accepted kind"
+_OVER_LIMIT = "larger than what the project may hold now"
 _TOO_MANY = f"older than the newest {MOST_JOBS}"
 
 
