@@ -151,4 +151,6 @@ def _detail_text(value: Any) -> str:
         return ", ".join(map(_detail_text, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if value in (None, "", {}):
+        return "none"
     return _UTC_TIME.sub(r"\1 \2 UTC", str(value))
