@@ -106,7 +106,9 @@ def test_an_expected_end_within_minutes_has_seconds(
 def test_an_ended_job_offers_its_model_first(world: World, ada: Client) -> None:
     job = world.jobs["running"]
     job.update_columns(status=JobStatus.FINISHED.value, ended_at=timezone.now())
+    job.artifacts.update(step=1564)
     html = ada.get(f"/jobs/{job.pk}/").content.decode()
+    assert "state of step 1,564" in html
     link = f'href="/jobs/{job.pk}/files/model.keras/" download>Download model'
     assert html.index(link) < html.index('id="tiles"')
     assert "Expected end" not in html
