@@ -141,7 +141,7 @@ def is_listening(port: int) -> bool:
 
 
 def test_demo_trains_follows_the_readme_and_stops_without_a_trace(tmp_path: Path) -> None:
-    """Its own job is paused once it trains; README.md's then has the processors to itself."""
+    """Its own job is paused as it starts; README.md's then has the processors to itself."""
     directory = tmp_path / "demo"
     first = ARRIVALS[0].name
     with running_demo(directory, tmp_path / "first-run.txt") as demo:
@@ -149,7 +149,7 @@ def test_demo_trains_follows_the_readme_and_stops_without_a_trace(tmp_path: Path
         assert port is not None
         check_login(demo)
         check_second_demo_is_refused(directory)
-        wait_for("its first job", lambda: count(demo, first) > 0, MOVE_DEADLINE_S)
+        wait_for("its first job", lambda: holds_accelerators(demo, first), MOVE_DEADLINE_S)
         pause = f"jobs/{demo.jobs()[first]['id']}/pause/"
         assert demo.rest.post(pause, json={}).is_success
         if shutil.which("curl") or os.environ.get("TEST_SERVERS_REQUIRED") == "1":
@@ -187,10 +187,16 @@ def test_demo_shares_out_goes_on_elsewhere_and_leaves_nothing_when_killed(tmp_pa
         )
 
 
-def count(demo: Demo, name: str) -> int:
+def holds_accelerators(demo: Demo, name: str) -> bool:
     job = demo.jobs().get(name, {})
     assert job.get("status") not in ("invalid", "failed", "cancelled"), job
-    return int(job["num_accelerators"]) if job.get("status") == "running" else 0
+    return job.get("status") in ("starting", "running")
+
+
+def count(demo: Demo, name: str) -> int:
+    is_held = holds_accelerators(demo, name)
+    job = demo.jobs().get(name, {})
+    return int(job["num_accelerators"]) if is_held and job["status"] == "running" else 0
 
 
 def has_finished(demo: Demo, name: str) -> bool:
