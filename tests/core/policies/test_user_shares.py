@@ -228,6 +228,21 @@ def test_withheld_jobs_get_what_others_leave_idle() -> None:
     assert sum(by_user(snapshot, decide(snapshot, "weighted_fair")).values()) == 6
 
 
+def test_withheld_jobs_get_what_others_do_not_move_to() -> None:
+    """Job 2 fits on b, too, but stays on a."""
+    jobs = [
+        *owned(1, 2, factor=0.5, most=2),
+        *owned(1, 8, factor=0.5, weight=10.0, least=4, most=4),
+        job_make(6, weight=10.0, most=2),
+        *owned(3, 7, weight=2.0, least=2, most=8),
+        *owned(2, 4, weight=2.0, least=4, most=4),
+        *owned(2, 9, most=1),
+    ]
+    nodes = accelerators_make("a a a b", "a")
+    snapshot = snapshot_make(nodes, *jobs, held={2: (3,), 6: (5,), 7: (1, 2)}, now=10.0)
+    assert by_user(snapshot, decide(snapshot, "weighted_fair"))[2] == 1
+
+
 def test_a_lone_job_is_not_withheld_for_its_minimum() -> None:
     jobs = [*owned(1, 1, least=8), *owned(2, 2, 3, at=1.0)]
     snapshot = snapshot_make(cluster(8), *jobs, now=10.0)

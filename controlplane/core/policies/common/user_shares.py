@@ -78,9 +78,10 @@ def shares_by_user(policy: Policy, sharing: Sharing) -> Policy:
         decision = _decided(policy, snapshot, crowd, withheld)
         back = _usable(snapshot, crowd, decision, withheld)
         back |= _stopped_in_vain(snapshot, crowd, limits, decision, withheld)
-        if back:
-            rest = {job_id: why for job_id, why in withheld.items() if job_id not in back}
-            decision = _decided(policy, snapshot, crowd, rest)
+        while back:
+            withheld = {job_id: why for job_id, why in withheld.items() if job_id not in back}
+            decision = _decided(policy, snapshot, crowd, withheld)
+            back = _usable(snapshot, crowd, decision, withheld)
         return decision
 
     return by_user
