@@ -13,7 +13,7 @@ Differences from the paper, with reasons:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
@@ -22,6 +22,7 @@ from controlplane.core.policies.common.fair_admission import (
     AGEING_S,
     Pool,
     aged_weight,
+    entry_order,
     pool_share,
 )
 from controlplane.core.policies.common.fair_fill import Fill, power_of_two_fill, progressive_fill
@@ -45,27 +46,16 @@ def weighted_fair(
     snapshot: Snapshot, rounding: Literal["integer", "power_of_two"] = "integer"
 ) -> Decision:
     """Share each kind of accelerator among its jobs in proportion to their claims."""
-    capacity = capacity_by_kind(snapshot)
-    held = held_by_kind(snapshot)
-    pools = _pools_assign(snapshot, capacity)
+    kinds = _pools_assign(snapshot, capacity_by_kind(snapshot))
+    shared = _shared(snapshot, kinds, _FILLS[rounding])
+    elsewhere = _idle_kinds(shared)
+    if elsewhere:
+        kinds |= elsewhere
+        shared = _shared(snapshot, kinds, _FILLS[rounding])
     shares: dict[JobId, Share] = {}
-    reasons: dict[JobId, Reason] = {}
-    members: dict[str, list[Job]] = {kind: [] for kind in capacity}
-    for job in urgency_order(snapshot.jobs):
-        if job.id in pools:
-            members[pools[job.id]].append(job)
-            continue
-        reasons[job.id] = cannot_start(snapshot, job)
-    for kind, total in capacity.items():
-        pool = Pool(
-            kind=kind,
-            capacity=total,
-            now=snapshot.now,
-            running=tuple(job for job in members[kind] if held[job.id][kind] > 0),
-            queued=tuple(job for job in members[kind] if held[job.id][kind] == 0),
-        )
-        counts = pool_share(pool, _FILLS[rounding])
-        shares |= {job_id: Share(kind, count) for job_id, count in counts.items()}
+    reasons = {job.id: cannot_start(snapshot, job) for job in snapshot.jobs if job.id not in kinds}
+    for pool, counts in shared:
+        shares |= {job_id: Share(pool.kind, count) for job_id, count in counts.items()}
         reasons |= _explain(pool, counts)
     return Decision(shares, reasons)
 
@@ -117,6 +107,42 @@ def _pools_assign(snapshot: Snapshot, capacity: Mapping[str, int]) -> dict[JobId
         elif (kind := pool_choose(job, room, needed=0)) is not None:
             pools[job.id] = kind
     return pools
+
+
+def _shared(
+    snapshot: Snapshot, kinds: Mapping[JobId, str], fill: Fill
+) -> list[tuple[Pool, dict[JobId, int]]]:
+    """Return the pool of each kind, and the accelerators of its jobs."""
+    held = held_by_kind(snapshot)
+    members: dict[str, list[Job]] = {kind: [] for kind in capacity_by_kind(snapshot)}
+    for job in urgency_order(snapshot.jobs):
+        if job.id in kinds:
+            members[kinds[job.id]].append(job)
+    pools = [
+        Pool(
+            kind=kind,
+            capacity=total,
+            now=snapshot.now,
+            running=tuple(job for job in members[kind] if held[job.id][kind] > 0),
+            queued=tuple(job for job in members[kind] if held[job.id][kind] == 0),
+        )
+        for kind, total in capacity_by_kind(snapshot).items()
+    ]
+    return [(pool, pool_share(pool, fill)) for pool in pools]
+
+
+def _idle_kinds(shared: Sequence[tuple[Pool, Mapping[JobId, int]]]) -> dict[JobId, str]:
+    """Return other kinds for waiting jobs, whose minima fit into what stays idle of these."""
+    idle = {pool.kind: pool.capacity - sum(counts.values()) for pool, counts in shared}
+    found: dict[JobId, str] = {}
+    for pool, counts in shared:
+        for job in entry_order(pool.queued, pool.now):
+            rooms = {kind: n for kind, n in idle.items() if kind != pool.kind}
+            kind = pool_choose(job, rooms, needed=job.min_accelerators)
+            if job.id not in counts and kind is not None:
+                found[job.id] = kind
+                idle[kind] -= job.min_accelerators
+    return found
 
 
 def _left_out(pool: Pool, counts: Mapping[JobId, int]) -> list[Job]:

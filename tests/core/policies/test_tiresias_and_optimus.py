@@ -155,6 +155,15 @@ def test_a_job_that_does_not_fit_takes_no_room_of_a_kind(name: str) -> None:
     assert plan.allocation.accelerators[4] == (3,)
 
 
+def test_a_job_that_may_not_enter_starts_on_an_idle_kind() -> None:
+    """Its share of fast ones would be larger, but job 1 is not to get less for it."""
+    jobs = [job_make(1, weight=10.0, most=8), job_make(2, weight=9.0, at=9.0)]
+    nodes = accelerators_make("fast " * 8, "slow slow")
+    plan = decide(snapshot_make(nodes, *jobs, held={1: (1, 2, 3, 4, 5, 6, 7, 8)}), "weighted_fair")
+    assert plan.allocation is not None
+    assert plan.allocation.accelerators[2] == (9, 10)
+
+
 def test_a_waiting_job_that_does_not_fit_takes_no_share_of_a_kind() -> None:
     """Three of four fast ones are idle, and too few for the large jobs; job 5 did not see them."""
     jobs = [
