@@ -31,6 +31,7 @@ from controlplane.core.policies.sia.program import (
     solve,
 )
 from controlplane.core.policies.srtf import srtf
+from controlplane.core.values.projects import ProjectQuota
 from controlplane.core.values.types import Job
 from tests.core.performances import Curve
 from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make
@@ -380,3 +381,20 @@ def test_gavel_keeps_no_job_on_a_kind_that_turns_out_not_to_run_it() -> None:
     known = dataclasses.replace(then.jobs[0], performance=Speed(by_kind={kind: 0.0}))
     decision = gavel(dataclasses.replace(then, jobs=(known,)))
     assert decision.shares[1].kind == other
+
+
+@pytest.mark.parametrize("num_others", [0, 1])
+def test_gavel_gives_the_jobs_of_a_user_with_a_limit_turns(num_others: int) -> None:
+    """Alone they began a round at every decision; beside others no time of theirs was counted."""
+    own = [dataclasses.replace(job_make(one, most=5 - one), project=1, user=1) for one in (1, 4)]
+    others = [job_make(9, most=2)][:num_others]
+    snapshot = dataclasses.replace(
+        snapshot_make(TWO_NODES, *own, *others, now=1000.0),
+        projects={1: ProjectQuota(user_limit=4)},
+    )
+    turns = []
+    for _ in range(14):
+        plan = decide(snapshot, "gavel")
+        turns.append(bool(plan.resizes))
+        snapshot = dataclasses.replace(after(snapshot, plan), now=snapshot.now + ROUND_S / 6.0)
+    assert [cycle for cycle, is_turn in enumerate(turns) if is_turn] == [0, 6, 12]

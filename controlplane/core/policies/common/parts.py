@@ -92,7 +92,7 @@ def part_decide(
     """
     able = jobs_able(left.jobs, capacity_by_kind(left))
     if not able:
-        return DecidedPart(whole, left, Decision({}, {}, carried=state))
+        return DecidedPart(whole, left, Decision({}, {}, carried=state if left.jobs else None))
     decision = policy(replace(left, jobs=able, carried=state))
     if len(able) < len(left.jobs):
         unable = frozenset(job.id for job in left.jobs).difference(job.id for job in able)

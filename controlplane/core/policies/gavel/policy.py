@@ -49,9 +49,10 @@ class GavelState:
     given: Mapping[JobId, Share]
 
     def joined(self, other: GavelState, jobs: Collection[JobId]) -> GavelState:
-        """Return the state with the seconds that another one has counted for `jobs`."""
+        """Return the state with the seconds and shares that another one has of `jobs`."""
         known = {one: other.received_s[one] for one in jobs if one in other.received_s}
-        return replace(self, received_s={**known, **self.received_s})
+        given = {one: other.given[one] for one in jobs if one in other.given}
+        return replace(self, received_s={**known, **self.received_s}, given={**given, **self.given})
 
 
 @dataclass(frozen=True, slots=True)
