@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
+from controlplane.core.values.explanations import end_hidden
 from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES, JobStatus, NodeStatus
 from controlplane.core.values.tiers import Tier
 from frontend.choices import SYSTEM, ZONES, Theme, theme_of, zone_of
@@ -30,6 +30,7 @@ from jobs.selectors.estimates.nonfinite import loss_nonfinite, nonfinite_warning
 from jobs.selectors.settings_values import value_text
 
 register = template.Library()
+register.filter(end_hidden)
 
 _JOB_TONES = {
     JobStatus.VALIDATING: "info pill-ring",
@@ -254,16 +255,6 @@ def why(job: Job, person: Person) -> str:
     if job.status in SCHEDULABLE_JOB_STATUSES:
         reasons = (job.policy_reason, job.status_reason)
     return readable(next(filter(None, reasons), _WITHOUT_REASON.get(job.status, "")), person)
-
-
-#: The end as the policy forecasts it, and how late that is.
-_POLICYS_END = re.compile(r"; done in about [\d.]+ \w+(?:, (.+? times as long))?")
-
-
-@register.filter
-def without_end(reason: str) -> str:
-    """Return a reason without the end by the policy, where the end by the measured speed stands."""
-    return _POLICYS_END.sub(lambda found: f"; takes {found[1]}" if found[1] else "", reason)
 
 
 _WITHOUT_REASON = {

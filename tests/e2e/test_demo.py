@@ -188,15 +188,19 @@ def test_demo_shares_out_goes_on_elsewhere_and_leaves_nothing_when_killed(tmp_pa
 
 
 def holds_accelerators(demo: Demo, name: str) -> bool:
-    job = demo.jobs().get(name, {})
-    assert job.get("status") not in ("invalid", "failed", "cancelled"), job
-    return job.get("status") in ("starting", "running")
+    return live_job(demo, name).get("status") in ("starting", "running")
 
 
 def count(demo: Demo, name: str) -> int:
-    is_held = holds_accelerators(demo, name)
-    job = demo.jobs().get(name, {})
-    return int(job["num_accelerators"]) if is_held and job["status"] == "running" else 0
+    job = live_job(demo, name)
+    return int(job["num_accelerators"]) if job.get("status") == "running" else 0
+
+
+def live_job(demo: Demo, name: str) -> dict[str, Any]:
+    """Return a job, or nothing before it is there; it must not have ended before its time."""
+    job: dict[str, Any] = demo.jobs().get(name, {})
+    assert job.get("status") not in ("invalid", "failed", "cancelled"), job
+    return job
 
 
 def has_finished(demo: Demo, name: str) -> bool:

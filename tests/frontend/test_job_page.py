@@ -61,7 +61,7 @@ def test_the_page_of_a_running_job(world: World, ada: Client) -> None:
         assert expected in text
 
 
-POLICYS_END = "done in about 70 s, 2.4 times as long as alone on its share"
+POLICYS_END = reason("goodput_end", end_s=70.0, late=reason("goodput_late", fairness=2.4))
 
 
 def test_best_metric_and_expected_end_stand_in_the_first_view(world: World, ada: Client) -> None:

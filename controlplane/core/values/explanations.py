@@ -42,6 +42,8 @@ def begins(code: str) -> str:
 JOB_FIELDS = frozenset({"blocker", "job", "winner"})
 _JOB = re.compile(r"\bjob (\d+)\b")
 _HIDDEN_JOB = re.compile(r"(another user's job|its owner's other job) \d+", re.IGNORECASE)
+#: `goodput_end` with `goodput_late`.
+_END = re.compile(r"; done in about [\d.]+ \w+(?:, (.+? times as long))?")
 
 
 def others_jobs_named(
@@ -72,6 +74,11 @@ def others_jobs_named(
 def others_jobs_hidden(text: str) -> str:
     """Return a text without the numbers of jobs that some of its readers may not see."""
     return _HIDDEN_JOB.sub(r"\1", text)
+
+
+def end_hidden(text: str) -> str:
+    """Return a text without the policy's forecast of the end, for where a measured one stands."""
+    return _END.sub(lambda found: f"; takes {found[1]}" if found[1] else "", text)
 
 
 def counted(number: int, noun: str) -> str:
