@@ -29,7 +29,7 @@ from tests.support import servers, starts
 
 # How long one example takes says something about the machine, not about the code.
 # Always the same examples: new ones, which may fail, are drawn in the nightly runs.
-hypothesis.settings.register_profile("ci", deadline=None, max_examples=24, derandomize=True)
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=16, derandomize=True)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=500)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

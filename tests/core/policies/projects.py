@@ -23,7 +23,7 @@ from tests.core.snapshots import (
 
 every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
 #: Every policy draws its own; many more in `make nightly`.
-fewer = settings(max_examples=settings.default.max_examples // 10)
+fewer = settings(max_examples=settings.default.max_examples // 8)
 EIGHT = accelerators_make("cpu cpu cpu cpu", "cpu cpu cpu cpu")
 VISION, SPEECH = 1, 2
 quotas = st.builds(
