@@ -87,6 +87,7 @@ def test_a_workload_of_no_jobs_is_refused(tmp_path: Path) -> None:
         (("--workload", "synthetic", "--compare", "nonsense"), "--compare.*invalid choice"),
         (("--workload", "synthetic", "--page", "nowhere/x.html"), "--page: there is no folder"),
         (("--workload", "synthetic", "--json", "."), "--json: . is a folder"),
+        (("--workload", "a.csv", "--json", "./a.csv"), "--json: --workload names that file, too"),
     ],
 )
 def test_mistakes_name_the_option(arguments: tuple[str, ...], message: str) -> None:

@@ -80,6 +80,7 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, **options: Any) -> None:
         for option in ("json", "page"):
             _place_check(f"--{option}", options[option])
+        _files_check(options)
         try:
             with native_output_dropped():
                 reports = self._run(options)
@@ -173,6 +174,16 @@ def _place_check(option: str, path: Path | None) -> None:
         raise CommandError(f"{option}: {path} is a folder; name a file in it.")
     if path is not None and not path.absolute().parent.is_dir():
         raise CommandError(f"{option}: there is no folder {path.parent}; make it first.")
+
+
+def _files_check(options: Mapping[str, Any]) -> None:
+    """Reject an output file that another option names, too: it would be overwritten."""
+    names: dict[Path, str] = {}
+    for option in ("workload", "cluster", "json", "page"):
+        if options[option] is not None:
+            first = names.setdefault(Path(options[option]).resolve(), option)
+            if first != option:
+                raise CommandError(f"--{option}: --{first} names that file, too; name another one.")
 
 
 def heading(report: Report) -> list[str]:
