@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane.core.cycle import decide
 from controlplane.core.policies.pollux.policy import LEAST_GAIN, keep_factor, pollux
 from controlplane.core.policies.pollux.search import (
     Problem,
@@ -258,3 +259,10 @@ def test_the_answer_depends_on_the_seed_alone() -> None:
     first, second = pollux(snapshot), pollux(snapshot)
     assert first.shares == second.shares
     assert first.reasons == second.reasons
+
+
+def test_a_job_below_its_minimum_under_change_breaks_no_decision() -> None:
+    job = job_make(1, least=3, most=3)
+    snapshot = snapshot_make(accelerators_make("gpu gpu gpu"), job, held={1: (1,)})
+    plan = decide(dataclasses.replace(snapshot, resizing=frozenset({1})), "pollux")
+    assert plan.resizes == ()

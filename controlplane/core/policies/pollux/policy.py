@@ -125,7 +125,13 @@ def _cluster(snapshot: Snapshot, kind: str, members: Sequence[Job]) -> _Cluster:
         room=np.array(list(rooms.values()), dtype=np.int16),
         least=np.array([job.min_accelerators for job in jobs], dtype=np.int16),
         most=np.array(most, dtype=np.int16),
-        pinned=np.array([job.id in snapshot.resizing for job in jobs]),
+        # One that lost accelerators while it changes is below its minimum, and not left there.
+        pinned=np.array(
+            [
+                job.id in snapshot.resizing and not 0 < num_held < job.min_accelerators
+                for job, num_held in zip(jobs, base.sum(axis=1).tolist(), strict=True)
+            ]
+        ),
         # The mean is greatest where speed-ups are in proportion to the square roots of the weights.
         weights=np.array([job.weight * job.share_part**2 for job in jobs], dtype=float),
         keep=np.array([keep_factor(job, snapshot.now) for job in jobs]),
