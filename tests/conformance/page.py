@@ -52,6 +52,7 @@ All stand in `agents/trainer/model/keras_private.py`:
 | `Model._flatten_layers` | look at all layers, however deep |
 | `Optimizer._trainable_variables` | find weights that were frozen or unfrozen after `compile` |
 | `Optimizer._learning_rate` | scale the rate with the batch size |
+| `Optimizer._iterations` | compare losses as after many updates, gathered gradients or not |
 | `keras.src` `global_seed_generator` | its state is part of a job's state |
 """
 
