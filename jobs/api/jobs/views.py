@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import hashlib
+import json
 from typing import Any, ClassVar
 
 from django.conf import settings
@@ -137,17 +139,28 @@ def key_of(request: Request) -> str:
     return key
 
 
-def _submitted(request: Request, wanted: Submission, copied_from: Job | None = None) -> Response:
+def _submitted(
+    request: Request, wanted: Submission, copied_from: Job | None = None, digest: str = ""
+) -> Response:
     """Submit a job; 200 instead of 201 if a request with the same key has done so."""
     now, key = timezone.now(), key_of(request)
     job = job_actions.job_submit(
-        person(request), wanted, now, idempotency_key=key, copied_from=copied_from
+        person(request),
+        wanted,
+        now,
+        idempotency_key=key,
+        copied_from=copied_from,
+        digest=digest,
     )
     is_new = job.submitted_at == now
     if is_new:
         nudges.jobs_changed([job.pk], orders=True)
+    return _made_response(request, job, 201 if is_new else 200)
+
+
+def _made_response(request: Request, job: Job, status: int) -> Response:
     headers = {"Location": reverse("api:job-detail", [job.pk], request=request)}
-    return _job_response(request, job.pk, status=201 if is_new else 200, headers=headers)
+    return _job_response(request, job.pk, status=status, headers=headers)
 
 
 def _job_response(
@@ -302,8 +315,7 @@ class JobClone(APIView):
     def post(self, request: Request, job_id: int) -> Response:
         """Clone a job."""
         original = visible_job(request, job_id)
-        wanted = _changed(original, person(request), dict(body(request)))
-        return _submitted(request, wanted, copied_from=original)
+        return _copied(request, original, dict(body(request)))
 
 
 class JobFork(APIView):
@@ -320,8 +332,18 @@ class JobFork(APIView):
         changes = dict(body(request))
         if changes.get("forked_from", original.pk) != original.pk:
             raise InvalidInputError.of(forked_from=f"This is job {original.pk}; leave it out.")
-        wanted = _changed(original, person(request), {**changes, "forked_from": original.pk})
-        return _submitted(request, wanted, copied_from=original)
+        return _copied(request, original, {**changes, "forked_from": original.pk})
+
+
+def _copied(request: Request, original: Job, changes: dict[str, Any]) -> Response:
+    """Submit a job again; a repeated request gives the same one though the original has changed."""
+    text = json.dumps([original.pk, changes], sort_keys=True, default=str)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    key, user = key_of(request), person(request)
+    if key and (known := job_actions.submission_known(user, key, digest)):
+        return _made_response(request, known, 200)
+    wanted = _changed(original, user, changes)
+    return _submitted(request, wanted, original, digest)
 
 
 def _changed(original: Job, user: User, changes: dict[str, Any]) -> Submission:

@@ -49,17 +49,21 @@ def job_submit(
     *,
     idempotency_key: str = "",
     copied_from: Job | None = None,
+    digest: str = "",
 ) -> Job:
     """Store a checked submission and queue its validation; the same key returns the same job.
 
     A submission that was validated before is not validated again.
+
+    Args:
+        digest: of the request that the key is for; empty: of the submission.
 
     Raises:
         ConflictError: the user has too many live jobs, or used the key for another submission.
         TooLargeError: the user's jobs have left too many files.
         InvalidInputError: the source job does not exist or has no model, or the project is full.
     """
-    digest = fingerprint(submission)
+    digest = digest or fingerprint(submission)
     if idempotency_key and (known := submission_known(user, idempotency_key, digest)):
         return known
     job = job_from(user, submission, now)

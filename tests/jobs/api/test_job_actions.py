@@ -138,10 +138,13 @@ def test_a_clone_is_the_same_but_for_what_is_changed(ada: User, client_of: Clien
 
 
 def test_a_repeated_clone_with_a_key_is_the_same_job(ada: User, client_of: Clients) -> None:
-    client, address = client_of(ada), url(job_make(ada), "clone")
-    first, again = (client.post(address, {}, headers={"Idempotency-Key": "a"}) for _ in range(2))
+    client, job, key = client_of(ada), job_make(ada), {"Idempotency-Key": "a"}
+    first = client.post(url(job, "clone"), {}, headers=key)
+    Job.objects.filter(pk=job.pk).update(priority=9, note="seen since")
+    again = client.post(url(job, "clone"), {}, headers=key)
     assert (first.status_code, again.status_code) == (201, 200)
     assert again.json()["id"] == first.json()["id"]
+    assert client.post(url(job, "clone"), {"seed": 9}, headers=key).status_code == 409
 
 
 def test_the_clock_of_cancelled_jobs(ada: User, client_of: Clients) -> None:
