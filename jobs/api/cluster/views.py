@@ -129,9 +129,9 @@ class NodeCordon(APIView):
     )
     def post(self, request: Request, node_id: int) -> Response:
         node = _node(node_id)
+        reason = text_field(body(request, "reason"), "reason")
         if flag_param(request, "dry_run"):
             return Response(cordon_preview([node], self.change))
-        reason = text_field(body(request, "reason"), "reason")
         node_cordon(node, self.change, timezone.now(), actor=actor(request), reason=reason)
         nudges.jobs_changed(cluster=True)
         return Response(_node_data(request, node_id))

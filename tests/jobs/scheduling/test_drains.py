@@ -122,6 +122,7 @@ def test_dry_runs_by_rest(ada: User, admin: User, client_of: Clients) -> None:
     found = client.post(f"{url}/cordon/?dry_run=1").json()
     assert (found["moves"], found["staying"]) == ([], [job.pk])
     assert client.post(f"{url}/cordon/?dry_run=maybe").status_code == 400
+    assert client.post(f"{url}/drain/?dry_run=1", {"reson": "x"}).status_code == 400
     assert client.post(f"{url}/uncordon/?dry_run=1").status_code == 400
     node.refresh_from_db()
     assert (node.is_cordoned, node.is_draining) == (False, False)
