@@ -50,6 +50,8 @@ class AuditAction(StrEnum):
     JOB_READ = "job_read"
     JOB_FORKED = "job_forked"
     JOB_CANCELLED = "job_cancelled"
+    JOB_PAUSED = "job_paused"
+    JOB_RESUMED = "job_resumed"
     JOB_DESCRIBED = "job_described"
     PRIORITY_CHANGED = "priority_changed"
     SWEEP_CHANGED = "sweep_changed"

@@ -17,7 +17,7 @@ from django.db import IntegrityError, transaction
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.exceptions import ConflictError, InvalidInputError, StaleVersionError, TooLargeError
 from jobs.files import stored_with_row
-from jobs.models import IdempotencyKey, Job, Validation
+from jobs.models import AuditAction, IdempotencyKey, Job, Validation
 from jobs.selectors.access import projects_open_to
 from jobs.services.lifecycle.artifacts import new_files_undone
 from jobs.services.lifecycle.events import event_add, jobs_event_add, user_actor
@@ -27,6 +27,7 @@ from jobs.services.scheduling.resizes import job_empty
 from jobs.services.submission.forks import fork_admit
 from jobs.services.submission.job_changes import (
     Refusals,
+    jobs_audit,
     jobs_cancel,
     jobs_describe,
     jobs_reprioritise,
@@ -181,7 +182,9 @@ def job_pause(job_id: int, now: datetime.datetime, *, actor: str, reason: str = 
             raise not_possible(job, "paused")
         job.update_columns(revision=job.revision + 1, pause_requested=True)
         text = f"Pause asked by {actor}" + (f": {reason}" if reason else "")
-        event_add("pause_requested", text, now=now, job=job, actor=actor, data={"reason": reason})
+        data = {"reason": reason}
+        event_add("pause_requested", text, now=now, job=job, actor=actor, data=data)
+        jobs_audit(AuditAction.JOB_PAUSED, actor, [(job, data)])
         if job.status in _RUNNING:
             job_empty(job, now, reason=text, actor=actor)
         if job.status == JobStatus.PENDING:
@@ -212,7 +215,9 @@ def job_resume(job_id: int, now: datetime.datetime, *, actor: str, reason: str =
         else:
             return job
         text = f"Resumed by {actor}" + (f": {reason}" if reason else "")
-        event_add("resumed", text, now=now, job=job, actor=actor, data={"reason": reason})
+        data = {"reason": reason}
+        event_add("resumed", text, now=now, job=job, actor=actor, data=data)
+        jobs_audit(AuditAction.JOB_RESUMED, actor, [(job, data)])
     return job
 
 

@@ -36,7 +36,7 @@ def jobs_cancel(
     own = Validation.objects.filter(job__in=live)
     validations_cancel(own, now, code="cancelled", reason=text)
     jobs_event_add("cancelled", text, live, now=now, actor=actor, data={"reason": reason})
-    _audit(AuditAction.JOB_CANCELLED, actor, [(job, {"reason": reason}) for job in live])
+    jobs_audit(AuditAction.JOB_CANCELLED, actor, [(job, {"reason": reason}) for job in live])
     return {
         job.pk: not_possible(job, "cancelled") for job in jobs if job.status != JobStatus.CANCELLED
     }
@@ -69,7 +69,7 @@ def jobs_reprioritise(
             job.revision += 1
     Job.objects.bulk_update({job for job, _ in changes}, ["priority", "tier", "revision"])
     events_add(events)
-    _audit(AuditAction.PRIORITY_CHANGED, actor, changes)
+    jobs_audit(AuditAction.PRIORITY_CHANGED, actor, changes)
     return {job.pk: not_possible(job, "reprioritised") for job in jobs if job not in live}
 
 
@@ -118,7 +118,7 @@ def jobs_describe(
     search_tags_write(retagged)
     jobs_usage_changed(retagged, now)
     events_add(events)
-    _audit(AuditAction.JOB_DESCRIBED, actor, changes)
+    jobs_audit(AuditAction.JOB_DESCRIBED, actor, changes)
     return refused
 
 
@@ -133,7 +133,7 @@ def _event(
     return Event(job=job, kind=kind, actor=actor, message=text, data=data, at=now)
 
 
-def _audit(
+def jobs_audit(
     action: AuditAction, actor: str, changes: Sequence[tuple[Job, Mapping[str, Any]]]
 ) -> None:
     """Note the changes of other people's jobs."""

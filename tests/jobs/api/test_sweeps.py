@@ -358,6 +358,11 @@ def test_each_cancelled_job_has_its_event_entry_and_message(
     statuses = [JobStatus.VALIDATING, JobStatus.PENDING, JobStatus.PAUSED, JobStatus.RUNNING]
     sweep = sweep_make(ada, [*statuses, JobStatus.FINISHED])
     jobs = Job.objects.filter(sweep=sweep).exclude(status=JobStatus.FINISHED)
+    paused = jobs.get(status=JobStatus.PENDING).pk
+    for act in ("pause", "resume", "resume"):
+        client_of(admin).post(f"/api/v1/jobs/{paused}/{act}/", {"reason": "rest"}, format="json")
+    acts = AuditEntry.objects.filter(object=f"job:{paused}", details__reason="rest")
+    assert [*acts.values_list("action", flat=True)] == ["job_resumed", "job_paused"]
     before = {job.pk: (job.version, job.revision) for job in jobs}
     ids = sorted(before)
     answer = client_of(admin).post(f"{URL}{sweep.pk}/cancel/", {"reason": "to save"}, format="json")
