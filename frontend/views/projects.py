@@ -36,7 +36,12 @@ from jobs.models import Project, ProjectRole
 from jobs.models.projects import QUOTA_LIMIT
 from jobs.selectors import access
 from jobs.selectors.filter_fields import UtcDateTimeField
-from jobs.selectors.projects import accelerators_by_kind, guaranteed_total, project_states
+from jobs.selectors.projects import (
+    accelerators_by_kind,
+    guaranteed_total,
+    project_state,
+    project_states,
+)
 from jobs.selectors.series import num_accelerators_present
 from jobs.selectors.usage import UsageBy, accelerator_kinds, accelerator_prices
 from jobs.services.cluster.projects import (
@@ -98,7 +103,7 @@ def _project_page(
     request: HttpRequest, found: Project, shown: Project, status: int = 200
 ) -> HttpResponse:
     """Render a project, with the values of `shown` in the form of its shares."""
-    state = project_states(request.user, found.pk)[0]
+    state = project_state(request.user, found.pk)
     is_admin = access.is_admin(request.user)
     context = _fields(shown) | {
         "project": found,

@@ -10,6 +10,7 @@ from django.db.models import Count, QuerySet
 
 from controlplane.core.values.lifecycle import JobStatus
 from controlplane.core.values.projects import ProjectQuota
+from jobs.exceptions import NotFoundError
 from jobs.models import Accelerator, Allocation, Job, Project, ProjectMembership
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.selectors.access import Person, projects_visible_to
@@ -115,6 +116,17 @@ def project_states(person: Person, project_id: int | None = None) -> list[Projec
         )
         for row in rows
     ]
+
+
+def project_state(person: Person, project_id: int) -> ProjectState:
+    """Return a project as it is now.
+
+    Raises:
+        NotFoundError: no project has this number, or the person is no member.
+    """
+    if found := project_states(person, project_id):
+        return found[0]
+    raise NotFoundError("There is no such project, or you are no member.")
 
 
 def accelerators_by_kind() -> dict[str, int]:

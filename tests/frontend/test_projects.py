@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.utils.html import escape
 
 from jobs.models import AcceleratorPrice, Job, Project, ProjectMembership
+from jobs.selectors import access
 from tests.frontend.world import World, make_sweep
 
 
@@ -220,7 +221,9 @@ def test_usage_shows_hours_and_their_cost(world: World, admin: Client, ada: Clie
     assert list(AcceleratorPrice.objects.values_list("kind", "per_hour")) == [("t4", 1.5)]
 
 
-def test_a_project_is_deleted_on_its_page(vision: Project, admin: Client, ada: Client) -> None:
+def test_a_project_is_deleted_on_its_page(
+    vision: Project, admin: Client, ada: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """First it has live jobs, then ended ones, whose pages say that the project is gone."""
     address = f"/projects/{vision.pk}/"
     assert "Delete project" not in page(ada, address)
@@ -238,6 +241,8 @@ def test_a_project_is_deleted_on_its_page(vision: Project, admin: Client, ada: C
     assert f'href="{address}"' not in page(admin, f"/jobs/{job.pk}/")
     assert '<option value="vision"' not in page(admin, "/jobs/new/")
     assert "vision" in page(admin, "/usage/")
+    monkeypatch.setattr(access, "project_visible_to", lambda *_: vision)  # read just before
+    assert admin.get(address).status_code == 404
 
 
 def test_prices_of_somebody_else_are_not_overwritten(world: World, admin: Client) -> None:

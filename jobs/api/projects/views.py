@@ -26,7 +26,7 @@ from jobs.api.projects.serializers import (
 from jobs.api.requests import DIGEST_ETAG, body, person, version_expected
 from jobs.models import ProjectMembership
 from jobs.selectors.access import members_change_check, project_visible_to
-from jobs.selectors.projects import ProjectState, project_states
+from jobs.selectors.projects import ProjectState, project_state, project_states
 from jobs.selectors.usage import accelerator_prices
 from jobs.services.cluster.projects import (
     member_remove,
@@ -155,8 +155,7 @@ def _prices() -> Response:
 def _answer(
     request: Request, project_id: int, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
-    project_visible_to(request.user, project_id)  # or it is not found
-    state = project_states(request.user, project_id)[0]
+    state = project_state(request.user, project_id)
     tag = {"ETag": f'"{project_version(state.project)}"'}
     data = ProjectDetailSerializer(state).data
     return Response(data, status=status, headers={**tag, **(headers or {})})
