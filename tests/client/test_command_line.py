@@ -195,6 +195,9 @@ def test_a_shell_completes_what_the_site_has(
     with site.client() as client:
         client.save_filter("mine", "status=live")
         number = client.create_channel("lab", "https://hooks.example/x")["id"]
+    for act, state in (("pause", "paused by its owner"), ("resume", "active")):
+        logged_in("notifications", act, number)
+        assert state in logged_in("notifications", "ls").out
     node, _ = node_make("node-a")
     file_make(second, "metrics.json")
     for words, expected in (

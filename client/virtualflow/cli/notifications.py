@@ -86,6 +86,29 @@ def deliveries(channel: int, as_json: bool) -> None:
 @notifications.command()
 @click.argument("channel", type=int, shell_complete=completing.channels)
 @as_json
+def pause(channel: int, as_json: bool) -> None:
+    """Pause a channel until `resume`; what happens meanwhile is not sent later."""
+    _pause(channel, True, as_json)
+
+
+@notifications.command()
+@click.argument("channel", type=int, shell_complete=completing.channels)
+@as_json
+def resume(channel: int, as_json: bool) -> None:
+    """Let a paused channel send again."""
+    _pause(channel, False, as_json)
+
+
+def _pause(channel: int, is_paused: bool, as_json: bool) -> None:
+    with Client.from_login() as client:
+        changed = client.change_channel(channel, is_paused=is_paused)
+    sentence = f"Channel {channel} is {'paused' if is_paused else 'active'}."
+    screen.print_answer(changed, sentence, as_json=as_json)
+
+
+@notifications.command()
+@click.argument("channel", type=int, shell_complete=completing.channels)
+@as_json
 def rm(channel: int, as_json: bool) -> None:
     """Delete a channel."""
     with Client.from_login() as client:
