@@ -140,15 +140,16 @@ def _tell(node: Node, text: str, *, as_json: bool) -> None:
 
 
 def node_number(client: Client, node: str) -> int:
-    """Find a node by name or number.
+    """Find a node by name or else by number: names may be numbers.
 
     Raises:
         click.BadParameter: there is none.
     """
     found = list(client.nodes())
-    for row in found:
-        if node in (row["name"], str(row["id"])):
-            return row["id"]
+    by_number = {str(row["id"]): row["id"] for row in found}
+    by_name = {row["name"]: row["id"] for row in found}
+    if (number := by_name.get(node, by_number.get(node))) is not None:
+        return number
     names = ", ".join(sorted(row["name"] for row in found)[:20]) or "none yet"
     raise click.BadParameter(
         f"There is no node {node!r:.60}. Nodes: {screen.plain(names)}.", param_hint="NODE"
