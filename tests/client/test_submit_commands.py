@@ -114,6 +114,8 @@ def test_a_template_with_settings_and_a_key(site: Site, logged_in: Shell) -> Non
     first, second = (json.loads(logged_in(*arguments).out) for _ in range(2))
     assert (first["id"], first["name"]) == (second["id"], "mine")
     assert (first["settings"]["text"], first["settings"]["number"]) == ("abc", 5)
+    ended = logged_in("submit", "--template", "tabular", "--set", "code=train.py")
+    assert (ended.code, "see --help" in ended.err) == (ExitCode.USAGE, True)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from virtualflow.client import Client
 
 _CODE_ENDINGS = (".py", ".zip")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+#: What has an argument or option of its own.
+_NO_FIELDS = ("code", "spec", "idempotency_key", "job_id", "self")
 _STARTS = {"now": "It would start at once.", "after_release": "It would start within moments."}
 
 
@@ -127,6 +129,10 @@ def changes_read(changes: tuple[str, ...]) -> dict[str, Any]:
         name, equals, text = change.partition("=")
         if not equals or not name.strip():
             raise click.BadParameter(f"{change!r:.60} is not KEY=VALUE.", param_hint="--set")
+        if name.strip() in _NO_FIELDS:
+            raise click.BadParameter(
+                f"{name.strip()} is not set so; see --help.", param_hint="--set"
+            )
         try:
             values[name.strip()] = json.loads(text)
         except (ValueError, RecursionError):
