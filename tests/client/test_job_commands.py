@@ -101,15 +101,20 @@ def test_logs(site: Site, logged_in: Shell) -> None:
 
 
 def test_compare(site: Site, logged_in: Shell) -> None:
-    one = job_make(site.ada, settings={"units": 8, "same": 1})
-    two = job_make(site.ada, settings={"units": 16, "same": 1}, seed=3)
+    one = job_make(site.ada, settings={"units": 8, "same": 1, "rate": 0.123451})
+    two = job_make(site.ada, settings={"units": 16, "same": 1, "rate": 0.123452}, seed=3)
     metric_values_write(one, {0: {"loss": 0.5}})
     found = json.loads(logged_in("compare", one.pk, two.pk, "--json").out)
     assert [job["id"] for job in found["jobs"]] == [one.pk, two.pk]
-    assert found["settings"] == {"seed": [0, 3], "settings.units": [8, 16]}
+    rates = [0.123451, 0.123452]
+    assert found["settings"] == {
+        "seed": [0, 3], "settings.units": [8, 16], "settings.rate": rates,
+    }  # fmt: skip
     assert found["metrics"]["loss"]["best"] == [0.5, None]
     rows = [line.split("\t") for line in logged_in("compare", one.pk, two.pk).out.splitlines()]
     assert ["settings.units", "8", "16"] in rows
+    assert ["settings.rate", *map(str, rates)] in rows
+    assert f"settings.rate\t{rates[0]}" in logged_in("show", one.pk).out
     assert ["best loss", "0.5", "\N{EN DASH}"] in rows
     assert logged_in("compare", one.pk, one.pk).code == ExitCode.USAGE
     assert logged_in("compare", *range(1, 52)).code == ExitCode.REFUSED  # by the site's limit

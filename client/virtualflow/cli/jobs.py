@@ -24,7 +24,7 @@ from virtualflow.cli.common import (
 )
 from virtualflow.cli.exit_codes import ExitCode
 from virtualflow.cli.filters import filter_named
-from virtualflow.cli.screen import Column, when
+from virtualflow.cli.screen import Column, exact, when
 from virtualflow.cli.watching import job_watch
 from virtualflow.client import Client
 from virtualflow.errors import VirtualFlowError
@@ -150,7 +150,7 @@ def show(job: int, as_json: bool) -> None:
             ("started", when(found["started_at"])),
             ("ended", when(found["ended_at"])),
             *[(f"metrics.{name}", value) for name, value in found["metrics"].items()],
-            *[(f"settings.{name}", value) for name, value in found["settings"].items()],
+            *[(f"settings.{name}", exact(value)) for name, value in found["settings"].items()],
             *[(f"file {file['name']}", decimal(file["size_bytes"])) for file in found["files"]],
             ("traceback", found["error_traceback"]),
         ]
@@ -268,7 +268,7 @@ def compare(jobs: tuple[int, ...], as_json: bool) -> None:
     if not found["settings"]:
         screen.note("All settings are the same.")
     rows = [
-        *found["settings"].items(),
+        *((name, [exact(one) for one in values]) for name, values in found["settings"].items()),
         *((name, [job.get(name) for job in found["jobs"]]) for name in _OUTCOMES),
     ]
     for name, metric in found["metrics"].items():

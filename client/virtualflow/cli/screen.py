@@ -76,6 +76,12 @@ def plain(value: object) -> str:
     return log_text(str(value))
 
 
+def exact(value: object) -> object:
+    """Return a value of settings for a table: text and None as they are, others as JSON."""
+    is_json = isinstance(value, bool | int | float | list | Mapping)
+    return json.dumps(value, ensure_ascii=False) if is_json else value
+
+
 def log_text(text: str) -> str:
     """Return text without what would move the cursor, change colours or the reading direction."""
     return _DOUBTFUL.sub(lambda found: _harmless(found[0]), text)
