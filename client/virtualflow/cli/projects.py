@@ -79,8 +79,8 @@ def _hours(number: float | None) -> str:
 
 
 def _cell(cell: object) -> str:
-    """Return a cell of CSV that a spreadsheet does not take for a formula."""
-    text = screen.plain(cell)
+    """Return a cell of CSV that a spreadsheet does not take for a formula; of nothing none."""
+    text = "" if cell == "" else screen.plain(cell)
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
@@ -122,7 +122,7 @@ def usage(as_csv: bool, as_json: bool, **query: Any) -> None:
     rows: list[UsageRow] = [*found["rows"], {**found["total"], "name": "all jobs"}]
     rows = [{**row, "name": row["name"] or "no project"} for row in rows]
     if as_csv:
-        lines = csv.writer(sys.stdout)
+        lines = csv.writer(sys.stdout, lineterminator="\n")
         lines.writerow([column.title for column in _USAGE_COLUMNS])
         lines.writerows([_cell(column.text(row)) for column in _USAGE_COLUMNS] for row in rows)
         return None
