@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from virtualflow.answers import ENDED
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.models import Allocation, Job, LogChunk
+from jobs.selectors.job_filter import JobFilter
 from jobs.services.lifecycle.artifacts import artifact_store
 from tests.client.conftest import SPEC, Site, nodes_now, played_to_the_end
 from tests.jobs.world import World
@@ -89,6 +91,8 @@ def test_lists_are_read_page_by_page(site: Site, client: Client) -> None:
     assert [job["name"] for job in client.jobs(name="job 3", fields=("name",))] == ["job 3"]
     assert list(client.jobs(status=["finished", "active"], owner="ada", template="x")) == []
     assert len([*client.jobs(q=f"#{jobs[0].pk}", submitted_after=at(0).isoformat())]) == 1
+    assert {*JobFilter.base_filters} <= {*signature(client.jobs).parameters}
+    assert list(client.jobs(idle=True)) == list(client.jobs(trial_of=jobs[0].pk)) == []
     with pytest.raises(VirtualFlowError) as caught:
         list(client.jobs(status=["asleep"]))
     assert {*caught.value.fields} == {"status"}

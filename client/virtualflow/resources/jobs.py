@@ -84,6 +84,8 @@ class JobRequests:
         tier: Sequence[str] = (),
         forked_from: int | None = None,
         sweep: int | None = None,
+        trial_of: int | None = None,
+        idle: bool | None = None,
         tag: Sequence[str] = (),
         metric: Sequence[str] = (),
         setting: Sequence[str] = (),
@@ -101,6 +103,8 @@ class JobRequests:
             q: a part of the name, or the number of one job.
             forked_from: number of a job: its forks.
             sweep: number of a sweep: its jobs.
+            trial_of: number of a job: its parallel trials, which no other list has.
+            idle: whether they hold accelerators that they hardly use.
             tag: tags that the jobs all have.
             metric: metrics that the jobs have, also with a bound of the best value, as
                 `val_accuracy>0.9`.
@@ -119,6 +123,8 @@ class JobRequests:
             "template": template,
             "forked_from": forked_from,
             "sweep": sweep,
+            "trial_of": trial_of,
+            "idle": idle,
             "submitted_after": submitted_after,
             "submitted_before": submitted_before,
             "order": order,
