@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from controlplane.core.values.explanations import counted
-from jobs.exceptions import InvalidInputError
+from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Replay, ReplayStatus
 from jobs.selectors.readings import HOUR_S
 from jobs.selectors.usage import accelerator_prices
@@ -122,8 +122,11 @@ def comparison_of(replay: Replay, given: Mapping[str, str]) -> ComparedReplays:
 
     Raises:
         InvalidInputError: a price is not a number within the bounds.
+        NotFoundError: the replay was deleted since it was read.
     """
     replays = list(replays_compared(replay).select_related("requested_by").order_by("id"))
+    if replay not in replays:
+        raise NotFoundError("There is no such replay.")
     prices = _prices(replays, given)
     results = [row.result if row.status == ReplayStatus.DONE else {} for row in replays]
     first = next((result for result in results if result), None)

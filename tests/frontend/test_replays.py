@@ -12,7 +12,9 @@ from django.http import QueryDict
 from django.test import Client
 
 from frontend.figures.replay import completion_figure
+from jobs.exceptions import NotFoundError
 from jobs.models import AcceleratorPrice, Allocation, Event, Replay, ReplayStatus
+from jobs.selectors.replays import comparison_of
 from jobs.services.cluster.replays import SCENARIOS_LIMIT
 from tests.frontend.world import World
 
@@ -186,6 +188,9 @@ def test_the_comparison_shows_each_tier(compared: Replay, admin: Client) -> None
         "urgent": ["500 s", "520 s", f"best 260 s {TIMES}0.5 better"],
         "idle": [DASH, "520 s", f"best 260 s {TIMES}0.5 better"],
     }
+    Replay.objects.filter(pk=compared.pk).delete()
+    with pytest.raises(NotFoundError):
+        comparison_of(compared, {})  # read just before
 
 
 def test_the_figures_have_the_same_axes(compared: Replay, admin: Client) -> None:
