@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from rest_framework.exceptions import UnsupportedMediaType
 from rest_framework.negotiation import BaseContentNegotiation, DefaultContentNegotiation
 from rest_framework.request import Request
 
 
 class ShortNegotiation(DefaultContentNegotiation):
     """DRF's negotiation, without its parsing where a client takes anything or the first type."""
+
+    def select_parser(self, request: Request, parsers: Any) -> Any:
+        """Return the parser of a body.
+
+        Raises:
+            UnsupportedMediaType: the body is compressed, which looks like malformed JSON.
+        """
+        coding = request.META.get("HTTP_CONTENT_ENCODING", "").strip().lower()
+        if coding not in ("", "identity"):
+            raise UnsupportedMediaType(coding, "Send the body as it is, without Content-Encoding.")
+        return super().select_parser(request, parsers)
 
     def select_renderer(
         self, request: Request, renderers: Any, format_suffix: str | None = None

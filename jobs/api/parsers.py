@@ -65,7 +65,7 @@ class BoundedJsonParser(JSONParser):
             raise ParseError(f"At most {self.limit_bytes} bytes of JSON.")
         try:
             value = json.loads(
-                text.decode(), object_pairs_hook=_object, parse_constant=strict_constant
+                text.decode("utf-8-sig"), object_pairs_hook=_object, parse_constant=strict_constant
             )
             if b"\\u" in text:
                 json.dumps(value, ensure_ascii=False).encode()

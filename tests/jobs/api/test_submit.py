@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -473,6 +474,13 @@ def test_a_key_of_json_that_is_given_twice(ada_client: APIClient, text: str, nam
 def test_a_format_that_is_not_known(ada_client: APIClient) -> None:
     response = ada_client.post(URL, "<a/>", content_type="application/xml")
     assert response.status_code == 415
+    packed, as_json = gzip.compress(b"{}"), "application/json"
+    response = ada_client.post(URL, packed, content_type=as_json, HTTP_CONTENT_ENCODING="gzip")
+    assert response.status_code == 415
+    assert "without Content-Encoding" in response.json()["detail"]
+    response = ada_client.post(URL, '\ufeff{"seed": 1}', content_type=as_json)  # as of PowerShell
+    assert response.json()["code"] == "invalid"
+    assert "name" in response.json()["errors"]
 
 
 def test_the_same_key_gives_the_same_job(ada_client: APIClient) -> None:
