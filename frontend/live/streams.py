@@ -14,20 +14,22 @@ import logging
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.handlers.asgi import ASGIRequest
 from django.db import close_old_connections
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from redis.exceptions import RedisError
 from rest_framework.exceptions import AuthenticationFailed
 
 from frontend.live.identities import Credential, Identity, identities_of
 from jobs import counters, nudges
 from jobs.api.authentication import TokenAuthentication
+from jobs.exceptions import PROBLEM_TYPE, problem_body
 from jobs.models import Job
 
 #: Most open streams of one process; further pages receive 429 and poll.
@@ -184,19 +186,20 @@ async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     404 from a WSGI server, of which every stream would hold a thread for good.
     """
     if request.method != "GET":
-        return _answer(request, HttpResponse(status=405, headers={"Allow": "GET"}))
+        text = f'Method "{request.method}" not allowed.'
+        return _refusal(request, 405, "method_not_allowed", text, {"Allow": "GET"})
     if not _is_origin_allowed(request):
         return HttpResponse("This origin may not read the stream.", status=403)
     if not settings.REDIS_URL or not isinstance(request, ASGIRequest):
-        return _answer(request, HttpResponse("No streams are served here.", status=404))
+        return _refusal(request, 404, "not_found", "No streams are served here.")
     credential, identity = await sync_to_async(_identified)(request)
     if credential is None or identity is None:
-        response = HttpResponse("Log in, or send a token that may read jobs.", status=401)
-        return _answer(request, response)
+        text = "Log in, or send a token that may read jobs."
+        return _refusal(request, 401, "not_authenticated", text)
     subscriber = Subscriber(identity, credential)
     if not hub().has_room_for(identity.person_id):
-        response = HttpResponse("Too many open streams.", status=429, headers={"Retry-After": "30"})
-        return _answer(request, response)
+        later = {"Retry-After": "30"}
+        return _refusal(request, 429, "too_many_streams", "Too many open streams.", later)
     response_stream = StreamingHttpResponse(
         EventContent(subscriber), content_type="text/event-stream"
     )
@@ -264,6 +267,18 @@ def _is_origin_allowed(request: HttpRequest) -> bool:
         return True
     own = f"{request.scheme}://{request.get_host()}"
     return origin in (own, *settings.CSRF_TRUSTED_ORIGINS)
+
+
+def _refusal(
+    request: HttpRequest,
+    status: int,
+    code: str,
+    detail: str,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> HttpResponse | StreamingHttpResponse:
+    body = problem_body(status, code, detail)
+    refused = JsonResponse(body, status=status, content_type=PROBLEM_TYPE, headers=headers)
+    return _answer(request, refused)
 
 
 def _answer(

@@ -340,6 +340,7 @@ def test_streams_are_limited_for_each_person(
         refused, _ = await _open(world.ada)
         assert refused.status_code == 429
         assert refused.headers["Retry-After"] == "30"
+        assert json.loads(refused.content)["code"] == "too_many_streams"
         _, ben = await _open(world.ben)
         assert ben
         await readers[0].close()  # type: ignore[union-attr]
