@@ -390,6 +390,7 @@ SPECTACULAR_SETTINGS = {
         "jobs.api.openapi.problems_documented",
         "jobs.api.openapi.etags_documented",
         "jobs.api.openapi.requests_bounded",
+        "jobs.api.openapi.submissions_optional",
         "jobs.api.openapi.summaries_added",
     ],
     "ENUM_NAME_OVERRIDES": {

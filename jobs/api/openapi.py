@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -130,6 +131,22 @@ def etags_documented(result: dict[str, Any], **_more: Any) -> dict[str, Any]:
         if "If-Match" in names and "get" in operations:
             headers = operations["get"]["responses"]["200"].setdefault("headers", {})
             headers["ETag"] = {"schema": {"type": "string"}, "description": "For `If-Match`."}
+    return result
+
+
+def submissions_optional(result: dict[str, Any], **_more: Any) -> dict[str, Any]:
+    """Say in a document that no field of a submission is required, or has a default by itself.
+
+    A template, a spec or the job that is cloned may give each of them; a generated client that
+    sent defaults would replace those values.
+    """
+    component = result["components"]["schemas"]["SubmissionRequest"]
+    component.pop("required")
+    for schema in component["properties"].values():
+        default = schema.pop("default", None)
+        if default not in (None, "", [], {}):
+            told = schema.get("description", "")
+            schema["description"] = f"{told}\n\nWithout template: {json.dumps(default)}.".strip()
     return result
 
 

@@ -35,6 +35,11 @@ def test_reads_have_the_headers_that_are_answered() -> None:
     files = {"jobs/{job_id}/code/", "jobs/{job_id}/files/{name}/"}
     rows = {"jobs/{job_id}/", "projects/{project_id}/", "users/{name}/", "prices/", "policy/"}
     assert has_etag == files | rows
+    submission = openapi_document()["components"]["schemas"]["SubmissionRequest"]
+    fields = submission["properties"]  # of which clones, and jobs of a template, lack most
+    assert not {"required"} & submission.keys()
+    assert [name for name, field in fields.items() if "default" in field] == []
+    assert fields["priority"]["description"].endswith("Without template: 100.")
     part = paths["/api/v1/jobs/{job_id}/files/{name}/"]["get"]["responses"]["206"]
     assert [*part["content"]] == ["application/octet-stream"]
     assert [*part["headers"]] == ["ETag", "X-Sha256"]
