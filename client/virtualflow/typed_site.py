@@ -29,13 +29,16 @@ class TypedSite(Transport):
 
     def patch(self, path: str, kind: type[T], **content: Any) -> T:
         """Change parts of an object; on a condition (If-Match) it is not repeated."""
-        is_repeatable = "If-Match" not in content.get("headers", {})
-        response = self.request("PATCH", path, is_repeatable=is_repeatable, **content)
-        return answer_read(response, kind)
+        return self._changed("PATCH", path, kind, **content)
 
     def post(self, path: str, kind: type[T], **content: Any) -> T:
-        """Post what does no harm when it is done twice."""
-        return answer_read(self.request("POST", path, is_repeatable=True, **content), kind)
+        """Post what does no harm when it is done twice; on a condition it is not repeated."""
+        return self._changed("POST", path, kind, **content)
+
+    def _changed(self, method: str, path: str, kind: type[T], **content: Any) -> T:
+        # A condition would refuse the second of two, as if somebody else had been the first.
+        is_repeatable = "If-Match" not in content.get("headers", {})
+        return answer_read(self.request(method, path, is_repeatable=is_repeatable, **content), kind)
 
     def rows(self, path: str, kind: type[T], method: str = "GET", **content: Any) -> list[T]:
         """Read a list without pages."""

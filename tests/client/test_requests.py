@@ -41,7 +41,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "cancel": lambda client: client.cancel(1),
     "pause": lambda client: client.pause(1),
     "resume": lambda client: client.resume(1),
-    "reprioritise": lambda client: client.reprioritise(1, 5),
+    "reprioritise": lambda client: client.reprioritise(1, 5, if_match='"1.1"'),
     "describe": lambda client: client.describe(1, tags=["a"], note="b"),
     "act": lambda client: client.act("tag", [1, 2], tag="a"),
     "preview": lambda client: client.preview(changes=[{"job": 1, "tier": "idle"}]),
@@ -101,6 +101,7 @@ TEXTS = {
 NOT_REPEATED = {
     *("simulate", "simulate_scenarios", "create_channel", "delete_channel", "test_channel"),
     *("make_project", "delete_project", "remove_member", "plan_windows", "delete_filter"),
+    "reprioritise",  # on a condition
 }
 NONSENSE = {
     "a page": Answer(200, b"<html>Log in</html>", {"Content-Type": "text/html"}),
