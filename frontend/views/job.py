@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.core.exceptions import PermissionDenied
-from django.core.files import File
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
@@ -27,7 +26,7 @@ from frontend.live.refreshes import is_live_refresh
 from frontend.text.job_facts import shown_facts
 from frontend.text.priority_text import priority_text
 from frontend.views.pages import figures_response
-from jobs.api.downloads import file_response
+from jobs.api.downloads import download
 from jobs.exceptions import RETRY_S, BusyError
 from jobs.models import Generation, Job
 from jobs.selectors import access, limits, logs, series
@@ -187,7 +186,8 @@ def job_file(request: HttpRequest, job_id: int, name: str) -> HttpResponseBase:
     if artifact is None:
         raise Http404("No such file.")
     read_audit(request.user, found, artifact.name)
-    return _download(request, artifact.file, f"job-{job_id}-{artifact.name}", artifact.sha256)
+    name = f"job-{job_id}-{artifact.name}"
+    return download(request, artifact.file, name=name, sha256=artifact.sha256)
 
 
 @require_safe
@@ -198,7 +198,7 @@ def job_code(request: HttpRequest, job_id: int) -> HttpResponseBase:
     if found.files_deleted_at is not None:
         raise Http404("The files are deleted.")
     read_audit(request.user, found, "code")
-    return _download(request, found.code, found.code_name, found.code_sha256)
+    return download(request, found.code, name=found.code_name, sha256=found.code_sha256)
 
 
 def changeable_job_or_404(request: HttpRequest, job_id: int) -> Job:
@@ -215,14 +215,6 @@ def job_or_404(request: HttpRequest, job_id: int) -> Job:
         return access.job_visible_to(request.user, job_id)
     except (Job.DoesNotExist, OverflowError):
         raise Http404("No such job.") from None
-
-
-def _download(request: HttpRequest, file: File, name: str, sha256: str) -> HttpResponseBase:
-    """Send a stored file as a download only: its content comes from users."""
-    try:
-        return file_response(request, file, name=name, sha256=sha256)
-    except FileNotFoundError:
-        raise Http404("The file is gone.") from None
 
 
 def _resize_rows(generations: list[Generation]) -> list[ResizeRow]:

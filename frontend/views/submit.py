@@ -40,7 +40,7 @@ from jobs.models import Job, Node, Validation
 from jobs.query_values import whole_read
 from jobs.selectors import access, limits
 from jobs.selectors.forks import checkpoint_choices
-from jobs.selectors.retention import job_code
+from jobs.selectors.retention import code_open
 from jobs.selectors.usage import accelerator_kinds
 from jobs.services.submission.job_actions import job_submit
 from jobs.services.submission.rows import submission_admit, submission_try
@@ -146,7 +146,7 @@ def _read(request: HttpRequest, form: forms.JobForm) -> tuple[Submission, Job | 
         return submission_read(values | {"template": name}), None
     if kind in ("clone", "validation"):
         job = _code_source(request, kind, name)
-        with job_code(job).open("rb") as file:
+        with code_open(job) as file:
             return submission_read(values, file.read(), job.code_name), job
     upload = form.cleaned_data.get("code")
     if kind != "upload":

@@ -22,7 +22,7 @@ from django.http import FileResponse, HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
 
-from jobs.exceptions import BusyError, RangeError, problem_response
+from jobs.exceptions import BusyError, NotFoundError, RangeError, problem_response
 from jobs.origins import client_network
 from jobs.places import Places
 
@@ -124,6 +124,19 @@ def file_response(request: HttpRequest, file: File, *, name: str, sha256: str) -
         first, last = wanted[0], wanted[-1]
         response.headers["Content-Range"] = f"bytes {first}-{last}/{size_bytes}"
     return response
+
+
+def download(request: HttpRequest, file: File, *, name: str, sha256: str) -> HttpResponseBase:
+    """Send a stored file to a person; see `file_response`.
+
+    Raises:
+        NotFoundError: the file was deleted or replaced since its row was read.
+        BusyError: too many downloads are under way.
+    """
+    try:
+        return file_response(request, file, name=name, sha256=sha256)
+    except FileNotFoundError:
+        raise NotFoundError("The file was deleted or replaced just now.") from None
 
 
 def _range_wanted(request: HttpRequest, size_bytes: int, tag: str) -> range | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from controlplane.core.protocol.plain_text import REORDERING
 from jobs.exceptions import GoneError
 from jobs.models import Job
-from jobs.selectors.retention import job_code
+from jobs.selectors.retention import code_open
 
 #: Most bytes and lines of a file that are shown.
 SHOWN_BYTES = 128 * 1024
@@ -45,7 +45,7 @@ def code_text(job: Job, name: str = "") -> CodeText | None:
         None if the code is deleted, or an archive has no such file.
     """
     try:
-        with job_code(job).open("rb") as file:
+        with code_open(job) as file:
             if not job.code_name.lower().endswith(".zip"):
                 return None if name else _text(job.code_name, [], file.read(SHOWN_BYTES + 1))
             with zipfile.ZipFile(file) as archive:

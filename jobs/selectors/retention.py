@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from typing import IO
 
 from django.conf import settings
 from django.db.models import Sum
@@ -32,6 +33,19 @@ def job_code(job: Job) -> FieldFile:
             code="files_deleted",
         )
     return job.code
+
+
+def code_open(job: Job) -> IO[bytes]:
+    """Open the code of a job.
+
+    Raises:
+        GoneError: the job's files were deleted, perhaps since the job was read.
+    """
+    try:
+        return job_code(job).open("rb")
+    except FileNotFoundError:
+        text = f"The files of job {job.pk} were deleted just now."
+        raise GoneError(text, code="files_deleted") from None
 
 
 def stored_bytes(user_id: int) -> int:

@@ -20,7 +20,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from jobs import nudges
-from jobs.api.downloads import file_response, text_response
+from jobs.api.downloads import download, text_response
 from jobs.api.jobs.data_serializers import (
     EventSerializer,
     GenerationSerializer,
@@ -271,9 +271,7 @@ class JobFile(APIView):
         if artifact is None:
             raise NotFoundError(f"This job has no file {name!r:.60}.")
         read_audit(request.user, job, artifact.name)
-        return file_response(
-            plain(request), artifact.file, name=artifact.name, sha256=artifact.sha256
-        )
+        return download(plain(request), artifact.file, name=artifact.name, sha256=artifact.sha256)
 
 
 class JobExampleImage(APIView):
@@ -305,4 +303,4 @@ class JobCode(APIView):
         job = visible_job(request, job_id)
         code = job_code(job)
         read_audit(request.user, job, "code")
-        return file_response(plain(request), code, name=job.code_name, sha256=job.code_sha256)
+        return download(plain(request), code, name=job.code_name, sha256=job.code_sha256)

@@ -62,7 +62,7 @@ from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Job
 from jobs.selectors.access import job_version
 from jobs.selectors.job_filter import JobFilter
-from jobs.selectors.retention import job_code
+from jobs.selectors.retention import code_open
 from jobs.services.lifecycle.audit import read_audit
 from jobs.services.submission import job_actions
 from jobs.services.submission.rows import job_clone_values, submission_try
@@ -358,6 +358,6 @@ def _changed(original: Job, user: User, changes: dict[str, Any]) -> Submission:
         values = prediction_values(values, changes)
     code = None
     if "code" not in changes:
-        with job_code(original).open("rb") as file:
+        with code_open(original) as file:
             code = file.read()
     return submission_read(values, code, original.code_name)

@@ -145,6 +145,9 @@ def test_a_repeated_clone_with_a_key_is_the_same_job(ada: User, client_of: Clien
     assert (first.status_code, again.status_code) == (201, 200)
     assert again.json()["id"] == first.json()["id"]
     assert client.post(url(job, "clone"), {"seed": 9}, headers=key).status_code == 409
+    job.code.storage.delete(job.code.name)  # while its row is read
+    assert client.post(url(job, "clone"), {}).json()["code"] == "files_deleted"
+    assert client.get(url(job, "code")).status_code == 404
 
 
 def test_the_clock_of_cancelled_jobs(ada: User, client_of: Clients) -> None:
