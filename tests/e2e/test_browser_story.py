@@ -94,7 +94,7 @@ def test_submit_wait_resize_reprioritise_finish_and_cancel(stack: Stack, page: P
     second = page.url.rstrip("/").rpartition("/")[2]
     status_shows(page, "pending", START_MS)
     expect(page.locator("#job-why")).to_contain_text(
-        "4 of 4 are held by 1 job, 4 of them by jobs of higher priority", timeout=30_000
+        "4 of 4 held by 1 job of higher priority", timeout=30_000
     )
 
     # An admin turns that round; both rows follow without a reload.

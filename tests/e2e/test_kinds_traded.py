@@ -131,7 +131,7 @@ def test_jobs_try_kinds_and_trade_them(stack: Stack) -> None:
         tried = first.generations()
         assert [row["reason"].partition(";")[0] for row in tried] == [
             "Is given 1 of 1 left",
-            "Moving to 1 of 1 right to measure its speed",
+            "Moves to 1 of 1 right to measure its speed",
         ]
         first.pause()
         policy_set(stack, "fifo")

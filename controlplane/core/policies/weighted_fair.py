@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
+from controlplane.core.policies.common.explanations import of_higher
 from controlplane.core.policies.common.fair_admission import (
     AGEING_S,
     Pool,
@@ -207,8 +208,8 @@ def _explain_wait(
     aged, weight = aged_weight(job, pool.now), job.weight
     raised = None
     if round(aged) > weight:
-        waited = job.waited_s(pool.now)
-        raised = reason("weighted_aged", waited=waited, weight=weight, aged_weight=aged)
+        waited_s = job.waited_s(pool.now)
+        raised = reason("weighted_aged", waited_s=waited_s, weight=weight, aged_weight=aged)
     return reason(
         "weighted_waits",
         needed=job.min_accelerators,
@@ -216,6 +217,6 @@ def _explain_wait(
         held=given,
         capacity=pool.capacity,
         jobs=len(counts),
-        higher=standing.above(weight),
+        higher=of_higher(standing.above(weight), given),
         aged=raised,
     )

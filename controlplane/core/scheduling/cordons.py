@@ -66,7 +66,9 @@ def cordon_split(snapshot: Snapshot) -> CordonSplit:
         projects=snapshot.without_given({job_id: counts[job_id] for job_id in staying}),
     )
     reasons = {
-        job_id: reason("cordoned", accelerators=len(held), count=len(cordoned.intersection(held)))
+        job_id: reason("cordoned_all", accelerators=len(held))
+        if cordoned.issuperset(held)
+        else reason("cordoned", accelerators=len(held), count=len(cordoned.intersection(held)))
         for job_id, held in staying.items()
     }
     capacity, in_reach = capacity_uncordoned(snapshot), capacity_by_kind(split)

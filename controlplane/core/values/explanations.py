@@ -105,8 +105,12 @@ def _shown(name: str, value: Any) -> Any:
         return _SEPARATORS.get(name, "; ").join(map(str, value))
     if name.endswith("_s"):
         return duration(value)
-    if name in ("jobs", "nodes", "accelerators"):
+    if name in ("jobs", "nodes", "accelerators", "reports"):
         return counted(value, name[:-1])
+    if name == "gain":
+        return f"{value:.0%} faster" if value < 0.995 else f"{1.0 + value:.2g} times as fast"
+    if name == "most":
+        return value or "none"
     if name == "goodput":
         return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}"
     return value
@@ -142,19 +146,21 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "take work have {most}. No other job waits for it.",
         "cordoned": "Stays on {accelerators} and is not resized: {count} of them on nodes "
         "that take no new work.",
+        "cordoned_all": "Stays on {accelerators} and is not resized while nothing new is placed "
+        "there.",
         "cordon_waits": "Waits for {accelerators} at once: too few are left beside those of {jobs} "
         "on nodes that take no new work, where nothing is resized.",
         "maintenance_waits": "Waits for {accelerators} of one accepted kind: nodes that "
         "take work have {most} until {until}, when maintenance ends. No other job waits for it.",
-        "maintenance_note": "{own} {accelerators} that it accepts take no new work for "
-        "maintenance until {until}.",
+        "maintenance_note": "{own} Maintenance until {until} keeps {accelerators} that it "
+        "accepts from new work.",
         "sweep_waits": "Waits for another job of sweep {sweep} to end: it is behind {jobs}, and "
         "the sweep runs at most {limit} at once.",
-        "sweep_paused": "Waits until sweep {sweep} is resumed, with {jobs} in all.",
+        "sweep_paused": "Waits until sweep {sweep} is resumed ({jobs} waiting).",
         # changes and prospects, for several policies
         "keeps": "Keeps {given} of {capacity} {kind}",
-        "grown": "Was grown {before}→{given} {kind}{cause}",
-        "shrunk": "Was shrunk {before}→{given} {kind}{cause}",
+        "grown": "Is given {given} {kind} instead of {before}{cause}",
+        "shrunk": "Is cut from {before} to {given} {kind}{cause}",
         "given": "Is given {given} of {capacity} {kind}",
         "changes_kind": "Moves from {from_count} {from_kind} to {given} of {capacity} {kind}",
         "for_job": " for {winner}",
@@ -168,20 +174,22 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "holders": "Waits for {wish} of kind {kind}; {held} of {capacity} held by {jobs}{higher}",
         "more": "{count} more",
         "higher": ", {count} by jobs of higher priority",
+        "all_higher": " of higher priority",
         # tiers
         "tier_shares": "{own}{lost} Higher tiers come first: {holders} got {have}, and {tier} jobs "
         "share what is left.",
         "tier_waits": "{stopped}Waits for {accelerators} of one kind: higher tiers come first, "
         "{holders} got {have}, and {tier} jobs share what is left.",
         "tier_lost": " {count} of the {before} accelerators that it held went to higher tiers.",
+        "tier_lost_all": " Its {accelerators} went to higher tiers.",
         "tier_taken": "{count} of {capacity} {kind}",
         "tier_holders": "{holders}{more}",
         "tier_holder": "{job} ({tier})",
         "tier_more": " and {count} more",
         # projects
         "quota_own": "{own} {note}",
-        "quota_note": "Its {whose} has {given} now{guaranteed}{ceiling}{kinds}.",
-        "quota_kind": "; of {kind} {given}{guaranteed}{ceiling}",
+        "quota_note": "Its {whose} has {accelerators} now{guaranteed}{ceiling}{kinds}.",
+        "quota_kind": "; {given} of kind {kind}{guaranteed}{ceiling}",
         "quota_guaranteed": ", {count} guaranteed",
         "quota_limit": ", at most {count}",
         "quota_needs": "Waits for {accelerators} at once.",
@@ -217,10 +225,10 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "tiresias_place": "place {place} of the {queue} queue, {hours:.1f} accelerator-hours used "
         "(the second begins at {threshold:.0f})",
         # optimus
-        "optimus_waits": "Waits for {needed} of kind {kind}: {held} of {capacity} are with {jobs} "
-        "that came earlier.",
-        "optimus_most": "Gets {count} of {capacity} {kind}, all it can use: about {end_s} are "
-        "left.",
+        "optimus_waits": "Waits for {needed} of kind {kind}: {held} of {capacity} held by {jobs} "
+        "that came earlier or need fewer.",
+        "optimus_most": "Gets {count} of {capacity} {kind}, the most it can have: about {end_s} "
+        "are left.",
         "optimus_unknown": "Gets {count} of {capacity} {kind}: how long it takes there is not "
         "known.",
         "optimus_no_gain": "Gets {count} of {capacity} {kind}: about {end_s} are left, one more "
@@ -232,15 +240,15 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "{total_weight:g} among {running} running.",
         "weighted_most": ", all it can use",
         "weighted_least": ", its minimum",
-        "weighted_waits": "Waits for {needed} of kind {kind}: {held} of {capacity} are held by "
-        "{jobs}, {higher} of them by jobs of higher priority{aged}.",
-        "weighted_aged": "; waiting {waited:.0f} s has raised its weight from {weight:g} to "
+        "weighted_waits": "Waits for {needed} of kind {kind}: {held} of {capacity} held by "
+        "{jobs}{higher}{aged}.",
+        "weighted_aged": "; waiting {waited_s} has raised its weight from {weight:g} to "
         "{aged_weight:.0f}",
         # slaq
-        "slaq_waits": "Waits for {needed} of kind {kind}: {held} of {capacity} are held by {jobs} "
-        "with more to gain; it has waited {waited_s}.",
-        "slaq_fair": "Gets {count} of {capacity} {kind}, its fair share among {jobs}: {reports} "
-        "reports of its loss are too few to predict it, or its speed is not known yet.",
+        "slaq_waits": "Waits for {needed} of kind {kind}: {held} of {capacity} held by {jobs} "
+        "with more to gain. It has waited {waited_s}.",
+        "slaq_fair": "Gets {count} of {capacity} {kind}, its fair share among {jobs}: its loss "
+        "cannot be predicted from {reports}, or its speed is not known yet.",
         "slaq_nonfinite": "Gets {count} of {capacity} {kind}: its loss is not finite, so that no "
         "accelerator lowers it.",
         "slaq_gain": "Gets {count} of {capacity} {kind}: its loss is expected to fall by "
@@ -251,10 +259,10 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "pollux_waits": "{stopped}{holders}; no way to start it was found that makes the mean "
         "speedup of {jobs} higher than {mean:.2g}.",
         "pollux_moves": "Moves {given} {kind} from {before} to {nodes}{cause}",
-        "pollux_change": "{change} on {nodes}{cause}",
+        "pollux_change": "{change}, on {nodes}",
         "pollux_speed": "{after:.2f} times as fast as on its fair share of {fair}{before}",
         "pollux_before": ", {speedup:.2f} before",
-        "pollux_mean": "the mean speedup of {jobs} goes {before:.2g}→{after:.2g}",
+        "pollux_mean": "the mean speedup of {jobs} goes from {before:.2g} to {after:.2g}",
         # gavel
         "gavel_holds": "Gets {count} of {capacity} {kind} for this round, {left:.0f} s more: it is "
         "to have {plans} and has had {received:.0%} there.",
@@ -265,32 +273,32 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         # sia
         "sia_goodput": "{goodput} useful examples/s",
         "sia_most": "nothing that it may have now is faster",
-        "sia_faster": "{count}{kind} would be {gain:.0%} faster, {obstacle}",
+        "sia_faster": "{count}{kind} would be {gain}, {obstacle}",
         "sia_kind": " {kind}",
         "sia_needed": "but others need them more",
-        "sia_resizes": "which is not worth a resize after {resizes} before",
+        "sia_resizes": "which is not worth a resize ({resizes} so far)",
         "sia_waits": "{stopped}{holders}{way}.",
-        "sia_way": "; {job} would have to {change}, which counts {cost:.2g} against "
-        "{gain:.2g} for a start",
+        "sia_way": "; {job} would have to {change}, at a cost of {cost:.2g} where the "
+        "start would bring {worth:.2g}",
         "sia_stop": "stop",
-        "sia_shrink": "go {before}→{given}",
+        "sia_shrink": "go from {before} to {given}",
         # goodput_fair
         "goodput_moves": "Moves to {given} of {capacity} {kind}",
         "goodput_places": "Keeps {given} of {capacity} {kind}, but moves{cause}",
         "goodput_gathers": " from {before} to {nodes}",
-        "goodput_room": " to other nodes, by which all jobs together gain",
-        "goodput_measures": "Moving to {given} of {capacity} {kind} to measure its speed",
-        "goodput_tries": "Tries {given} of {capacity} {kind}, which are idle, to measure its speed",
-        "goodput_faster": ", on which it is {gain:.0%} faster",
-        "goodput_cluster": ": the cluster does {gain:.0%} more",
+        "goodput_room": " to other nodes, from which all jobs together gain",
+        "goodput_measures": "Moves to {given} of {capacity} {kind} to measure its speed",
+        "goodput_tries": "Tries {given} of {capacity} {kind} to measure its speed, as there are "
+        "idle ones",
+        "goodput_faster": ", on which it is {gain}",
+        "goodput_cluster": ": all jobs together are {gain}",
         "goodput_for_job": " for {winner}{because}{cluster}",
-        "goodput_priority": " of higher priority",
-        "goodput_sooner": " that should end sooner",
-        "goodput_others": "{count} would be {gain:.0%} faster, but other jobs gain more from these "
+        "goodput_priority": ", which has the higher priority",
+        "goodput_sooner": ", which should end sooner",
+        "goodput_others": "{count} would be {gain}, but other jobs gain more from these "
         "accelerators",
-        "goodput_not_yet": "{count} would be {gain:.0%} faster, which does not pay for "
-        "a change now",
-        "goodput_changed": "{count} would be {gain:.0%} faster, too little for another change "
+        "goodput_not_yet": "{count} would be {gain}, which does not pay for a change now",
+        "goodput_changed": "{count} would be {gain}, too little for another change "
         "after {changes} so far",
         "goodput_no_faster": "{count} would make it no faster",
         "goodput_end": "done in about {end_s}{late}",
@@ -302,8 +310,14 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "goodput_turns": " with more to gain from them, or whose turn it is",
         "goodput_begun": ", some of which have just begun or end soon",
         "goodput_unknown": ", none of which is stopped yet for a job of unknown speed",
-        "goodput_kept": "{stopped}Waits for {wish} of kind {kind}: {free} of {capacity} are idle, "
-        "and kept for {job}, which waits for more until others may be stopped.",
+        "goodput_holder": "{job}",
+        "goodput_gains_one": ", which has more to gain from them",
+        "goodput_turns_one": ", which has more to gain from them, or whose turn it is",
+        "goodput_begun_one": ", which has just begun or ends soon",
+        "goodput_unknown_one": ", which is not stopped yet for a job of unknown speed",
+        "goodput_higher_one": ", and is of higher priority",
+        "goodput_kept": "{stopped}Waits for {wish} of kind {kind}: {free} of {capacity} idle, "
+        "but kept for {job}, which waits for more until others may be stopped.",
         "goodput_largest": ", {count} of them by {job}",
     }
 )

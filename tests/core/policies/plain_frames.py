@@ -120,7 +120,9 @@ def _completed(
             "tier": job.tier.value,
         }
         if job.id in reasons:
-            lost = reason("tier_lost", count=before - after, before=before)
+            lost = reason("tier_lost_all", accelerators=before)
+            if after:
+                lost = reason("tier_lost", count=before - after, before=before)
             reasons[job.id] = reason(
                 "tier_shares",
                 own=reasons[job.id],

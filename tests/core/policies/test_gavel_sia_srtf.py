@@ -187,9 +187,9 @@ def test_sia_leaves_a_job_where_a_resize_would_cost_more_than_it_brings() -> Non
     assert (young.shares[1].count, old.shares[1].count) == (2, 4)
     assert str(young.reasons[1]) == (
         "Keeps 2 of 8 gpu; 1.6 useful examples/s; 4 would be 43% faster, which is not worth a "
-        "resize after 3 before."
+        "resize (3 so far)."
     )
-    assert str(old.reasons[1]).startswith("Was grown 2→4 gpu; 2.29 useful examples/s")
+    assert str(old.reasons[1]).startswith("Is given 4 gpu instead of 2; 2.29 useful examples/s")
 
 
 def test_sia_lets_a_job_stay_on_a_count_that_is_no_configuration() -> None:
@@ -207,8 +207,8 @@ def test_sia_says_why_a_job_waits() -> None:
     decision = sia(snapshot_make(TWO_NODES, *jobs, now=1000.0))
     assert set(decision.shares) == set(range(1, 9))
     assert str(decision.reasons[9]) == (
-        "Waits for 1 of kind gpu; 8 of 8 held by 8 jobs, 8 by jobs of higher priority; job 1 would "
-        "have to stop, which counts 1 against 0.8 for a start."
+        "Waits for 1 of kind gpu; 8 of 8 held by 8 jobs of higher priority; job 1 would have to "
+        "stop, at a cost of 1 where the start would bring 0.8."
     )
 
 
@@ -222,8 +222,8 @@ def test_sia_says_for_whom_a_job_shrinks() -> None:
     held = {1: (1, 2, 3, 4), 2: (5, 6, 7, 8)}
     reasons = sia(snapshot_make(TWO_NODES, *jobs, held=held, now=1000.0)).reasons
     assert str(reasons[2]) == (
-        "Was shrunk 4→2 gpu for job 3; 1.82 useful examples/s; 4 would be 69% faster, but others "
-        "need them more; done in about 1.5 h."
+        "Is cut from 4 to 2 gpu for job 3; 1.82 useful examples/s; 4 would be 69% faster, but "
+        "others need them more; done in about 1.5 h."
     )
 
 

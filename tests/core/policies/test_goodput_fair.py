@@ -415,7 +415,7 @@ def test_sentences_have_the_numbers_of_the_decision() -> None:
     given_1, given_2 = decision.shares[1].count, decision.shares[2].count
     assert given_1 + given_2 == 8
     assert str(decision.reasons[1]).startswith(
-        f"Was shrunk 8→{given_1} gpu for job 2 that should end sooner: the cluster does "
+        f"Is cut from 8 to {given_1} gpu for job 2, which should end sooner: all jobs together are "
     )
     assert str(decision.reasons[2]).startswith(f"Is given {given_2} of 8 gpu; ")
     assert str(decision.reasons[3]).startswith("Cannot start: needs 9")
@@ -437,7 +437,7 @@ def test_a_job_that_is_faster_on_fewer_is_told_so() -> None:
     slowed = known(1, 1e5, Speed(company=2.0, distance=1.0))
     decision = goodput_fair(holding(snapshot_make(cluster(2), slowed, now=500.0), {1: 8}))
     assert str(decision.reasons[1]) == (
-        "Was shrunk 8→1 gpu, on which it is 275% faster; 2 would make it no faster; "
+        "Is cut from 8 to 1 gpu, on which it is 3.8 times as fast; 2 would make it no faster; "
         "done in about 2.8 h."
     )
 

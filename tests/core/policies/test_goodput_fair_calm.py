@@ -287,7 +287,7 @@ def test_long_jobs_try_idle_kinds_that_their_code_was_never_on(
     snapshot = replace(snapshot, jobs=jobs)
     decision = goodput_fair(snapshot)
     assert (decision.shares[1].kind, decision.shares[1].count) == (expected, 2)
-    told = "Moving to 2 of 4 b to measure its speed; "
+    told = "Moves to 2 of 4 b to measure its speed; "
     assert str(decision.reasons[1]).startswith(told) == (expected == "b")
 
 
@@ -321,7 +321,7 @@ def test_new_jobs_start_on_an_idle_kind_that_their_code_was_never_on(
     snapshot = snapshot_make(accelerators_make("a a a a", "b b b b"), *jobs, held=rows, now=1000.0)
     decision = goodput_fair(snapshot)
     assert decision.shares[1].kind == expected
-    told = "Tries 1 of 4 b, which are idle, to measure its speed; "
+    told = "Tries 1 of 4 b to measure its speed, as there are idle ones; "
     assert str(decision.reasons[1]).startswith(told) == (expected == "b")
 
 

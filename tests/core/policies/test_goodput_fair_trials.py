@@ -50,7 +50,7 @@ def cluster(num_nodes: int, *jobs: Job, held: dict[int, int]) -> Snapshot:
 def test_a_job_tries_idle_accelerators_and_says_so() -> None:
     decision = goodput_fair(cluster(16, locked_in(), held={1: 4}))
     assert decision.shares[1].count == 16
-    told = "Tries 16 of 64 gpu, which are idle, to measure its speed;"
+    told = "Tries 16 of 64 gpu to measure its speed, as there are idle ones;"
     assert str(decision.reasons[1]).startswith(told)
 
 

@@ -182,8 +182,8 @@ def test_a_new_job_makes_room_for_itself_on_a_full_cluster() -> None:
     held = {1: (1, 2, 3, 4, 5, 6, 7, 8)}
     decision = pollux(snapshot_make(TWO_NODES, *jobs, held=held, now=1000.0))
     assert decision.shares[1].count == decision.shares[2].count == 4
-    assert str(decision.reasons[1]).startswith("Was shrunk 8→4 gpu on 1 node for job 2; 1.00 times")
-    assert "; the mean speedup of 2 jobs goes " in str(decision.reasons[1])
+    assert str(decision.reasons[1]).startswith("Is cut from 8 to 4 gpu for job 2, on 1 node; 1.00 ")
+    assert "; the mean speedup of 2 jobs goes from " in str(decision.reasons[1])
 
 
 def test_every_job_of_a_crowd_has_something_and_the_rest_waits_with_numbers() -> None:

@@ -27,8 +27,8 @@ from tests.core.snapshots import (
 )
 
 #: Accelerators of a job now: "Keeps 2 of 6 fast".
-_HOLDS = re.compile(r"^(?:Keeps|Is given|Gets|Tries|Moves to|Moving to) (\d+) of (\d+) (\w+)")
-#: Accelerators of other jobs: "3 of 6 held by", "3 of 6 are with".
+_HOLDS = re.compile(r"^(?:Keeps|Is given|Gets|Tries|Moves to) (\d+) of (\d+) (\w+)")
+#: Accelerators of other jobs: "3 of 6 held by".
 _HELD = re.compile(r"of kind (\w+)[;:] (\d+) of (\d+) held")
 #: Accelerators that a job does not get: "4 would be 20% faster, but other jobs gain more".
 _TOO_MANY = re.compile(r"(\d+) would be \d+% faster, but other jobs gain more")
@@ -164,17 +164,23 @@ WAITS = "Waits for 6 more of kind gpu; 6 of 8 held by 2 jobs{}, 4 of them by job
             20.0,
             True,
             WAITS.format(", some of which have just begun or end soon"),
-            "Waits for 1 of kind gpu: 2 of 8 are idle, and kept for job 3, which waits for more "
+            "Waits for 1 of kind gpu: 2 of 8 idle, but kept for job 3, which waits for more "
             "until others may be stopped.",
         ),
         (
             500.0,
             False,
             WAITS.format(", none of which is stopped yet for a job of unknown speed"),
-            "Waits for 1 of kind gpu: 2 of 8 are idle, and kept for job 3, which waits for more "
+            "Waits for 1 of kind gpu: 2 of 8 idle, but kept for job 3, which waits for more "
             "until others may be stopped.",
         ),
-        (500.0, True, "Is given 8 of 8 gpu;", "Waits for 1 of kind gpu; 8 of 8 held by 1 job"),
+        (
+            500.0,
+            True,
+            "Is given 8 of 8 gpu;",
+            "Waits for 1 of kind gpu; 8 of 8 held by job 3, which has more to gain from them, "
+            "and is of higher priority.",
+        ),
     ],
     ids=["has just begun", "unknown speed", "makes way"],
 )

@@ -83,7 +83,9 @@ def test_without_history_a_job_gets_its_fair_share() -> None:
         3: 2,
         4: 1,
     }
-    assert "fair share among 4 jobs: 4 reports of its loss are too few" in str(decision.reasons[1])
+    assert "fair share among 4 jobs: its loss cannot be predicted from 4" in str(
+        decision.reasons[1]
+    )
 
 
 def test_nothing_beyond_the_end_of_a_job_counts() -> None:
@@ -139,7 +141,7 @@ def test_where_the_minima_do_not_fit_the_largest_gain_runs_and_waiting_counts() 
     assert counts(running) == {1: 8}
     decision = slaq(running)
     assert str(decision.reasons[2]) == (
-        "Waits for 5 of kind cpu: 8 of 8 are held by 1 job with more to gain; it has waited 80 s."
+        "Waits for 5 of kind cpu: 8 of 8 held by 1 job with more to gain. It has waited 80 s."
     )
     assert counts(replace(running, now=190.0)) == {1: 8}
     assert counts(replace(running, now=210.0)) == {2: 8}

@@ -121,7 +121,7 @@ def test_optimus_serves_in_order_of_arrival_while_there_are_any() -> None:
     jobs = [job_make(n, least=2, most=4, at=float(n)) for n in (1, 2, 3)]
     decision = optimus(snapshot_make(FOUR, *jobs))
     assert {job_id: share.count for job_id, share in decision.shares.items()} == {1: 2, 2: 2}
-    assert "Waits for 2 of kind gpu: 4 of 4 are with 2 jobs" in str(decision.reasons[3])
+    assert "Waits for 2 of kind gpu: 4 of 4 held by 2 jobs" in str(decision.reasons[3])
 
 
 @pytest.mark.parametrize("policy", [tiresias, optimus])

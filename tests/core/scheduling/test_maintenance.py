@@ -81,7 +81,7 @@ def test_a_job_that_others_keep_waiting_is_told_of_maintenance() -> None:
         maintenance=(away(SECOND, END, "cpu", "cpu", "cpu"),),
     )
     reasons = decide(snapshot, "fifo").reasons
-    note = "3 accelerators that it accepts take no new work for maintenance until 2026-03-02 20:00"
+    note = "Maintenance until 2026-03-02 20:00 UTC keeps 3 accelerators that it accepts from new"
     assert note in reasons[2]
     assert "maintenance" not in reasons[1]
     others = replace(snapshot, maintenance=(away(SECOND, END, "gpu"),))

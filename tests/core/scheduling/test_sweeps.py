@@ -90,7 +90,7 @@ def test_a_paused_sweep_begins_nothing(name: str) -> None:
     )
     plan = decide(snapshot, name)
     assert 2 not in {resize.job_id for resize in plan.resizes}
-    assert plan.reasons[2] == "Waits until sweep 7 is resumed, with 1 job in all."
+    assert plan.reasons[2] == "Waits until sweep 7 is resumed (1 job waiting)."
 
 
 def test_what_is_next_of_a_sweep() -> None:

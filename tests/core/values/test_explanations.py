@@ -93,12 +93,12 @@ FIELDS = {
     "trial": 60.0,
     "until": "2026-03-02 20:00 UTC",
     "used": 6,
-    "waited": 30.0,
     "waited_s": 30.0,
     "way": None,
     "weight": 2.0,
     "winner": 7,
     "why": reason("goodput_gains"),
+    "worth": 0.25,
     "wish": reason("more", count=2),
     "whose": "project",
 }
@@ -111,18 +111,20 @@ SENTENCES = {
     ),
     "cordoned": "Stays on 5 accelerators and is not resized: 2 of them on nodes that take "
     "no new work.",
+    "cordoned_all": "Stays on 5 accelerators and is not resized while nothing new is placed there.",
     "cordon_waits": "Waits for 5 accelerators at once: too few are left beside those of 1 job "
     "on nodes that take no new work, where nothing is resized.",
     "maintenance_waits": "Waits for 5 accelerators of one accepted kind: nodes that take "
     "work have 4 until 2026-03-02 20:00 UTC, when maintenance ends. No other job waits for it.",
-    "maintenance_note": "arrived earlier 5 accelerators that it accepts take no new work for "
-    "maintenance until 2026-03-02 20:00 UTC.",
+    "maintenance_note": "arrived earlier Maintenance until 2026-03-02 20:00 UTC keeps 5 "
+    "accelerators that it accepts from new work.",
     "sweep_waits": "Waits for another job of sweep 6 to end: it is behind 1 job, and the "
     "sweep runs at most 3 at once.",
-    "sweep_paused": "Waits until sweep 6 is resumed, with 1 job in all.",
+    "sweep_paused": "Waits until sweep 6 is resumed (1 job waiting).",
+    "tier_lost_all": " Its 5 accelerators went to higher tiers.",
     "keeps": "Keeps 4 of 8 gpu",
-    "grown": "Was grown 3→4 gpu for job 7",
-    "shrunk": "Was shrunk 3→4 gpu for job 7",
+    "grown": "Is given 4 gpu instead of 3 for job 7",
+    "shrunk": "Is cut from 3 to 4 gpu for job 7",
     "given": "Is given 4 of 8 gpu",
     "changes_kind": "Moves from 2 cpu to 4 of 8 gpu",
     "expected_start": "Expected to start in about 2 to 5 min.",
@@ -138,6 +140,7 @@ SENTENCES = {
     "done_in": "done in about 10 min",
     "holders": "Waits for 2 more of kind gpu; 6 of 8 held by 1 job",
     "more": "2 more",
+    "all_higher": " of higher priority",
     "higher": ", 2 by jobs of higher priority",
     "queue_holds": "Holds its full demand of 2 of kind gpu.",
     "queue_keeps": (
@@ -169,8 +172,10 @@ SENTENCES = {
     "tiresias_place": (
         "place 1 of the first queue, 16.0 accelerator-hours used (the second begins at 16)"
     ),
-    "optimus_waits": ("Waits for 5 of kind gpu: 6 of 8 are with 1 job that came earlier."),
-    "optimus_most": "Gets 2 of 8 gpu, all it can use: about 10 min are left.",
+    "optimus_waits": (
+        "Waits for 5 of kind gpu: 6 of 8 held by 1 job that came earlier or need fewer."
+    ),
+    "optimus_most": "Gets 2 of 8 gpu, the most it can have: about 10 min are left.",
     "optimus_unknown": "Gets 2 of 8 gpu: how long it takes there is not known.",
     "optimus_no_gain": ("Gets 2 of 8 gpu: about 10 min are left, one more would not shorten that."),
     "optimus_gain": (
@@ -180,16 +185,14 @@ SENTENCES = {
     "weighted_share": "Gets 2 of 8 gpu: weight 2 of 7 among 3 running.",
     "weighted_most": ", all it can use",
     "weighted_least": ", its minimum",
-    "weighted_waits": (
-        "Waits for 5 of kind gpu: 6 of 8 are held by 1 job,  of them by jobs of higher priority."
-    ),
+    "weighted_waits": "Waits for 5 of kind gpu: 6 of 8 held by 1 job.",
     "weighted_aged": "; waiting 30 s has raised its weight from 2 to 12",
     "slaq_waits": (
-        "Waits for 5 of kind gpu: 6 of 8 are held by 1 job with more to gain; it has waited 30 s."
+        "Waits for 5 of kind gpu: 6 of 8 held by 1 job with more to gain. It has waited 30 s."
     ),
     "slaq_fair": (
-        "Gets 2 of 8 gpu, its fair share among 1 job: 4 reports of its loss are too few to "
-        "predict it, or its speed is not known yet."
+        "Gets 2 of 8 gpu, its fair share among 1 job: its loss cannot be predicted from "
+        "4 reports, or its speed is not known yet."
     ),
     "slaq_nonfinite": (
         "Gets 2 of 8 gpu: its loss is not finite, so that no accelerator lowers it."
@@ -205,10 +208,10 @@ SENTENCES = {
         "job higher than 1.2."
     ),
     "pollux_moves": "Moves 4 gpu from 3 to 2 nodes for job 7",
-    "pollux_change": "stop on 2 nodes for job 7",
+    "pollux_change": "stop, on 2 nodes",
     "pollux_speed": "1.50 times as fast as on its fair share of 4",
     "pollux_before": ", 0.75 before",
-    "pollux_mean": "the mean speedup of 1 job goes 3→1.5",
+    "pollux_mean": "the mean speedup of 1 job goes from 3 to 1.5",
     "gavel_holds": (
         "Gets 2 of 8 gpu for this round, 120 s more: it is to have 50% of the time on 1 a "
         "and 50% of the time on 2 a and has had 25% there."
@@ -224,22 +227,22 @@ SENTENCES = {
     "sia_faster": "2gpu would be 25% faster, but others need them more",
     "sia_kind": " gpu",
     "sia_needed": "but others need them more",
-    "sia_resizes": "which is not worth a resize after 3 before",
+    "sia_resizes": "which is not worth a resize (3 so far)",
     "sia_waits": "Was stopped. Waits.",
-    "sia_way": "; job 7 would have to stop, which counts 2.5 against 0.25 for a start",
+    "sia_way": "; job 7 would have to stop, at a cost of 2.5 where the start would bring 0.25",
     "sia_stop": "stop",
-    "sia_shrink": "go 3→4",
+    "sia_shrink": "go from 3 to 4",
     "goodput_moves": "Moves to 4 of 8 gpu",
     "goodput_places": "Keeps 4 of 8 gpu, but moves for job 7",
     "goodput_gathers": " from 3 to 2 nodes",
-    "goodput_room": " to other nodes, by which all jobs together gain",
-    "goodput_measures": "Moving to 4 of 8 gpu to measure its speed",
-    "goodput_tries": "Tries 4 of 8 gpu, which are idle, to measure its speed",
+    "goodput_room": " to other nodes, from which all jobs together gain",
+    "goodput_measures": "Moves to 4 of 8 gpu to measure its speed",
+    "goodput_tries": "Tries 4 of 8 gpu to measure its speed, as there are idle ones",
     "goodput_faster": ", on which it is 25% faster",
-    "goodput_cluster": ": the cluster does 25% more",
-    "goodput_for_job": " for job 7 that should end sooner: the cluster does 25% more",
-    "goodput_priority": " of higher priority",
-    "goodput_sooner": " that should end sooner",
+    "goodput_cluster": ": all jobs together are 25% faster",
+    "goodput_for_job": " for job 7, which should end sooner: all jobs together are 25% faster",
+    "goodput_priority": ", which has the higher priority",
+    "goodput_sooner": ", which should end sooner",
     "goodput_others": "2 would be 25% faster, but other jobs gain more from these accelerators",
     "goodput_changed": "2 would be 25% faster, too little for another change after 45 so far",
     "goodput_not_yet": "2 would be 25% faster, which does not pay for a change now",
@@ -255,8 +258,14 @@ SENTENCES = {
     "goodput_turns": " with more to gain from them, or whose turn it is",
     "goodput_begun": ", some of which have just begun or end soon",
     "goodput_unknown": ", none of which is stopped yet for a job of unknown speed",
+    "goodput_holder": "job 7",
+    "goodput_gains_one": ", which has more to gain from them",
+    "goodput_turns_one": ", which has more to gain from them, or whose turn it is",
+    "goodput_begun_one": ", which has just begun or ends soon",
+    "goodput_unknown_one": ", which is not stopped yet for a job of unknown speed",
+    "goodput_higher_one": ", and is of higher priority",
     "goodput_kept": (
-        "Was stopped. Waits for 2 more of kind gpu: 1 of 8 are idle, and kept for job 7, which "
+        "Was stopped. Waits for 2 more of kind gpu: 1 of 8 idle, but kept for job 7, which "
         "waits for more until others may be stopped."
     ),
     "goodput_largest": ", 2 of them by job 7",
@@ -274,8 +283,8 @@ SENTENCES = {
     "tier_holder": "job 7 (normal)",
     "tier_more": " and 2 more",
     "quota_own": "arrived earlier , divided among 4 jobs by priority",
-    "quota_note": "Its project has 4 now, 2 guaranteed, at most 6; of a100 1.",
-    "quota_kind": "; of gpu 4, 2 guaranteed, at most 6",
+    "quota_note": "Its project has 5 accelerators now, 2 guaranteed, at most 6; 1 of kind a100.",
+    "quota_kind": "; 4 of kind gpu, 2 guaranteed, at most 6",
     "quota_guaranteed": ", 2 guaranteed",
     "quota_limit": ", at most 2",
     "quota_needs": "Waits for 5 accelerators at once.",

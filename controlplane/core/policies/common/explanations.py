@@ -89,5 +89,12 @@ class Holders:
             held=self.held,
             capacity=self.capacity,
             jobs=len(self.given),
-            higher=reason("higher", count=higher) if higher else None,
+            higher=of_higher(higher, self.held),
         )
+
+
+def of_higher(higher: int, held: int) -> Reason | None:
+    """Say how many of the accelerators that are held are with jobs of higher priority."""
+    if not higher:
+        return None
+    return reason("all_higher") if higher == held else reason("higher", count=higher)

@@ -378,7 +378,7 @@ class _Frame:
             note = reason(
                 "quota_note",
                 whose=group.whose,
-                given=part.total,
+                accelerators=part.total,
                 guaranteed=reason("quota_guaranteed", count=group.guaranteed)
                 if group.guaranteed
                 else None,

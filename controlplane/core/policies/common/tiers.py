@@ -127,7 +127,9 @@ def _completed(
             continue
         before, after = len(snapshot.held.get(job.id, ())), len(left.held.get(job.id, ()))
         if job.id in reasons:
-            lost = reason("tier_lost", count=before - after, before=before)
+            lost = reason("tier_lost_all", accelerators=before)
+            if after:
+                lost = reason("tier_lost", count=before - after, before=before)
             reasons[job.id] = reason(
                 "tier_shares",
                 own=reasons[job.id],

@@ -286,6 +286,10 @@ def _waiting(outcome: CountsDecision, row: int, job: Job) -> Reason:
             capacity=int(options.capacity[kind]),
             job=first,
         )
+    jobs, largest = outcome.num_holders(kind), outcome.largest_holders[kind]
+    only = largest if jobs == 1 else None
+    why = _WHY[Wait(outcome.causes[row])]
+    above = "higher" if only is None else "goodput_higher_one"
     return reason(
         "goodput_waits",
         stopped=stopped,
@@ -293,8 +297,8 @@ def _waiting(outcome: CountsDecision, row: int, job: Job) -> Reason:
         kind=options.kinds[kind],
         held=held,
         capacity=int(options.capacity[kind]),
-        jobs=outcome.num_holders(kind),
-        why=reason(_WHY[Wait(outcome.causes[row])]),
-        largest=outcome.largest_holders[kind],
-        higher=reason("higher", count=higher) if higher > 0 else None,
+        jobs=jobs if only is None else reason("goodput_holder", job=only.fields["job"]),
+        why=reason(why if only is None else f"{why}_one"),
+        largest=largest if only is None else None,
+        higher=reason(above, count=higher) if higher > 0 else None,
     )

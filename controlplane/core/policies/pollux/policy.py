@@ -263,5 +263,5 @@ def _place_reason(
         return reason(
             "pollux_moves", given=after, kind=kind, before=num_before, nodes=nodes, cause=cause
         )
-    moved = change(kind, capacity, before, after)
-    return reason("pollux_change", change=moved, nodes=nodes, cause=cause)
+    moved = change(kind, capacity, before, after, cause=cause)
+    return reason("pollux_change", change=moved, nodes=nodes)

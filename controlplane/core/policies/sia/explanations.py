@@ -159,7 +159,7 @@ def waiting_reason(outcome: ProgramDecision, row: int) -> Reason:
         step = reason("sia_stop")
         if way.then is not None:
             step = reason("sia_shrink", before=way.before, given=way.then)
-        obstacle = reason("sia_way", job=way.job_id, change=step, cost=way.cost, gain=gain)
+        obstacle = reason("sia_way", job=way.job_id, change=step, cost=way.cost, worth=gain)
     if own := outcome.current.get(job.id):
         stopped = reason("stopped", cause=_cause(outcome, own.kind))
     return reason(
