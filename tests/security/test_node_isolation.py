@@ -168,6 +168,7 @@ def test_the_reason_is_shown_and_a_cordon_that_would_return_is_not_lifted(
         page = browser.get(path).content.decode()
         assert f"Cordoned by system: {reason}" in page
         assert ">Uncordon<" not in page
+        assert FIX in page
     refused = client_of(admin).post(f"/api/v1/nodes/{node.pk}/uncordon/")
     assert refused.status_code == 400
     assert FIX in refused.json()["errors"]["isolation"][0]
@@ -213,6 +214,9 @@ def test_it_is_shown(
     browser.force_login(ada)
     page = browser.get("/nodes/").content.decode()
     assert words in page
-    assert FIX not in page
+    told = "until an administrator isolates them"
+    assert told not in page
     User.objects.create_user("newcomer")
-    assert (FIX in browser.get("/nodes/").content.decode()) is (isolation == "none")
+    page = browser.get("/nodes/").content.decode()
+    assert (told in page) is (isolation == "none")
+    assert FIX not in page
