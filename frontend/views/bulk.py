@@ -24,6 +24,7 @@ _DONE = {
     "tag": "tagged",
     "untag": "untagged",
 }
+_OPPOSITE = {"tag": "untag", "untag": "tag"}
 
 
 def request_perform(request: HttpRequest, body: dict[str, Any]) -> bool:
@@ -59,7 +60,20 @@ def undo_shown(request: HttpRequest) -> dict[str, Any]:
     if is_live_refresh(request):
         return {}
     undo, outcomes = request.session.pop(_UNDO, ("", []))
-    return {"undo": undo, "outcomes": outcomes, "typed": request.session.pop(_TYPED, {})}
+    return {
+        "undo": undo,
+        "undone": _undone(undo) if undo else "",
+        "outcomes": outcomes,
+        "typed": request.session.pop(_TYPED, {}),
+    }
+
+
+def _undone(undo: str) -> str:
+    """Return what the undo of `request_perform` takes back: `2 jobs tagged sweep`."""
+    (body,) = json.loads(undo)
+    action = body["action"]
+    jobs = counted(len(body.get("jobs") or body["changes"]), "job")
+    return f"{jobs} {_DONE[_OPPOSITE.get(action, action)]} {body.get('tag', '')}".rstrip()
 
 
 def undo_request(request: HttpRequest) -> dict[str, Any] | None:

@@ -113,6 +113,7 @@ def test_many_jobs_change_and_are_taken_back(world: World, ada: Client) -> None:
     assert "2 jobs reprioritised. 1 refused." in text
     assert f"#{jobs[2].pk}: A job that is finished cannot be reprioritised." in text
     assert {job.priority for job in Job.objects.filter(pk__in=[*before][:2])} == {33}
+    assert "Undo the last action (2 jobs reprioritised)" in text
     undo = page.context["undo"]
     assert not ada.get("/jobs/").context["undo"]  # offered once
     response = ada.post("/jobs/actions/", {"undo": undo, "back": ""})
@@ -126,6 +127,7 @@ def test_tags_are_set_and_taken_back(world: World, ada: Client) -> None:
     ada.post("/jobs/actions/", {"job": jobs, "do": "tag", "tag": "sweep"})
     page = ada.get("/jobs/?tag=sweep")
     assert {job.pk for job in page.context["page"].jobs} == {*jobs}
+    assert "Undo the last action (2 jobs tagged sweep)" in page.content.decode()
     ada.post("/jobs/actions/", {"undo": page.context["undo"]})
     assert names(ada, "tag=sweep") == []
 
