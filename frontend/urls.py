@@ -54,7 +54,9 @@ def _with_page_of_refusal(view: View | Any) -> View:
         response: HttpResponseBase = view(request, *args, **kwargs)
         if response.status_code != HTTPStatus.METHOD_NOT_ALLOWED:
             return response
-        page = render(request, "404.html", status=response.status_code)
+        is_read = request.method in ("GET", "HEAD")
+        context = {"refused": "read" if is_read else "change"}
+        page = render(request, "404.html", context, status=response.status_code)
         page.headers["Allow"] = response.headers["Allow"]
         return page
 

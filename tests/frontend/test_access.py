@@ -141,7 +141,7 @@ def test_pages_cannot_be_posted_to(name: str, world: World, admin: Client) -> No
 def test_changes_cannot_be_made_by_following_a_link(name: str, world: World, admin: Client) -> None:
     answer = admin.get(route_address(name, world))
     assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
-    assert "Page not found" in answer.content.decode()
+    assert "This address is for changes" in answer.content.decode()
 
 
 @pytest.mark.parametrize("name", sorted(POST_ROUTES))
