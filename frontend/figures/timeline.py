@@ -121,7 +121,8 @@ def _bars(
         "base": starts,
         "x": [max(1, end - start) for start, end in zip(starts, ends, strict=True)],
         "y": [bar.row for bar in bars],
-        "text": [f"#{bar.job_id}" if bar.job_id else "" for bar in bars],
+        # Beside the mark of a resize, which is at the start of a stay.
+        "text": [f"\u2002#{bar.job_id}" if bar.job_id else "" for bar in bars],
         "textposition": "inside",
         "insidetextanchor": "start",
         "insidetextfont": {"color": [on_colours[bar.job_id] for bar in bars]},
