@@ -8,12 +8,21 @@ from dataclasses import replace
 
 import pytest
 
+from controlplane.core.cycle import decide
 from controlplane.core.estimates.loss_prediction import NoForecast
 from controlplane.core.policies.common.loss_gains import EPOCH_S
 from controlplane.core.policies.slaq import slaq
 from controlplane.core.values.performance import LossForecast
+from controlplane.core.values.projects import ProjectQuota
 from controlplane.core.values.types import Job, Snapshot
-from tests.core.snapshots import Falling, Speed, accelerators_make, job_make, snapshot_make
+from tests.core.snapshots import (
+    Falling,
+    Speed,
+    accelerators_make,
+    after,
+    job_make,
+    snapshot_make,
+)
 
 EIGHT = accelerators_make("cpu cpu cpu cpu", "cpu cpu cpu cpu")
 #: So many examples does one accelerator of `Speed(10.0)` do in an epoch.
@@ -120,6 +129,21 @@ def test_an_epoch_is_left_alone_and_only_what_is_free_is_handed_on() -> None:
     assert counts(later(EPOCH_S - 1.0, *turned)) == {1: 5, 2: 3}
     assert counts(later(EPOCH_S, *turned)) == {1: 3, 2: 5}
     assert counts(later(5.0, turned[1], held={2: (6, 7, 8)})) == {2: 8}
+
+
+def test_an_epoch_of_a_user_with_a_limit_is_left_alone() -> None:
+    """Beside other jobs, without and with a guarantee of another project."""
+    other = replace(falling(3, halving(0.1)), max_accelerators=2, project=2)
+    for projects in ({}, {2: ProjectQuota(guaranteed=1)}):
+        snapshot = replace(
+            snapshot_make(EIGHT), projects={1: ProjectQuota(user_limit=4), **projects}
+        )
+        for now, heights in ((100.0, (1.0, 0.25)), (110.0, (0.25, 1.0))):
+            own = [falling(number, halving(height)) for number, height in enumerate(heights, 1)]
+            jobs = (*(replace(job, project=1, user=1) for job in own), other)
+            snapshot = replace(snapshot, jobs=jobs, now=now)
+            snapshot = after(snapshot, decide(snapshot, "slaq"))
+        assert [len(snapshot.held[number]) for number in (1, 2, 3)] == [3, 1, 2]
 
 
 def test_shares_change_only_for_more_than_the_pauses() -> None:

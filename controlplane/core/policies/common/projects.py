@@ -15,7 +15,7 @@ with one decision. A limit keeps no other job waiting: no job is seen with a dem
 group with a waiting job that does not fit below it is set apart.
 
 Without quotas the policy sees its snapshot unchanged. A group that is apart has a state of its own
-(`QuotaStates`).
+(`QuotaStates`), in which users who are apart in it have theirs.
 """
 
 from __future__ import annotations
@@ -60,8 +60,18 @@ def projects_kept(policy: Policy, *, is_rigid: bool) -> Policy:
     Args:
         is_rigid: whether jobs wait for all the accelerators that they can use.
     """
-    by_user = _kept(policy, users_in_projects, is_rigid=is_rigid)
+    by_user = _kept(_flat(policy), users_in_projects, is_rigid=is_rigid)
     return seen_ahead(_kept(by_user, projects_of, is_rigid=is_rigid))
+
+
+def _flat(policy: Policy) -> Policy:
+    """Return a policy that is given one state for all its jobs."""
+
+    @wraps(policy)
+    def flat(snapshot: Snapshot) -> Decision:
+        return policy(replace(snapshot, carried=main_state(snapshot)))
+
+    return flat
 
 
 def _kept(
@@ -71,7 +81,7 @@ def _kept(
     def kept(snapshot: Snapshot) -> Decision:
         groups = groups_of(snapshot)
         if not groups:
-            return policy(replace(snapshot, carried=main_state(snapshot)))
+            return policy(snapshot)
         return _Frame(policy, snapshot, is_rigid=is_rigid).decide(groups)
 
     return kept
@@ -85,7 +95,8 @@ class _Frame:
         self._snapshot = snapshot
         self._is_rigid = is_rigid
         self._capacity = capacity_by_kind(snapshot)
-        self._main = main_state(snapshot)
+        carried, ids = snapshot.carried, frozenset(job.id for job in snapshot.jobs)
+        self._main = carried.of(ids) if isinstance(carried, QuotaStates) else carried
         self._reasons: dict[JobId, Reason | str] = {}
         self._wanted: dict[str, int] = {}
         self._wanted_by_kind: dict[str, dict[str, int]] = {}
@@ -120,7 +131,11 @@ class _Frame:
             rest = self._rest(whole, groups, parts)
             decision = rest.decision
         if rest is None:
-            return replace(decision, reasons={**decision.reasons, **self._reasons})
+            carried = decision.carried
+            if isinstance(carried, QuotaStates):  # of groups inside these
+                carried = QuotaStates({OTHERS: carried})
+            reasons = {**decision.reasons, **self._reasons}
+            return replace(decision, reasons=reasons, carried=carried)
         apart = [group for group in groups if group.key in parts]
         parts = self._lent(whole, apart, parts, rest)
         return self._joined(apart, parts, rest)

@@ -20,18 +20,17 @@ class QuotaStates:
     by_group: Mapping[str, Any]
 
     def of(self, jobs: Collection[JobId]) -> Any:
-        """Return one state with all that is known of `jobs`."""
+        """Return the state of jobs that are not apart, with all that is known of `jobs`."""
         states = dict(self.by_group)
         found = states.pop(OTHERS, None)
         for one in states.values():
             found = joined(found, one, jobs) if found is not None else one
-        return found.of(jobs) if isinstance(found, QuotaStates) else found
+        return found
 
 
 def joined(state: Any, other: Any, jobs: Collection[JobId]) -> Any:
     """Return a state of a policy, with what another one, if it is like it, knows of `jobs`."""
-    if isinstance(other, QuotaStates):
-        other = other.of(jobs)
+    other = _flat(other, jobs)
     if state is None or other is None:
         return state
     if isinstance(state, QuotaStates):
@@ -58,6 +57,10 @@ def quota_state_decode(state: type, stored: Any) -> object:
 
 def main_state(snapshot: Snapshot) -> Any:
     """Return the carried state of a policy as one for all jobs."""
-    carried = snapshot.carried
-    ids = frozenset(job.id for job in snapshot.jobs)
-    return carried.of(ids) if isinstance(carried, QuotaStates) else carried
+    return _flat(snapshot.carried, frozenset(job.id for job in snapshot.jobs))
+
+
+def _flat(state: Any, jobs: Collection[JobId]) -> Any:
+    while isinstance(state, QuotaStates):
+        state = state.of(jobs)
+    return state
