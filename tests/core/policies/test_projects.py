@@ -248,6 +248,22 @@ def test_guarantees_above_the_cluster_are_shared_in_proportion() -> None:
     assert {job_id: share.count for job_id, share in decision.shares.items()} == {1: 6, 2: 2}
 
 
+def test_a_job_above_its_users_limit_is_told_so() -> None:
+    """Although what is left for its project, or beside the projects, is too little as well."""
+    jobs = [
+        fast(job_make(1, least=4, most=4), VISION, 10),
+        fast(job_make(2, most=8), VISION, 10),
+        fast(job_make(3, least=7, most=7), SPEECH, 10),
+        fast(job_make(4, weight=100.0, most=8)),
+    ]
+    quotas = {VISION: ProjectQuota(guaranteed=4, user_limit=2), SPEECH: ProjectQuota(user_limit=3)}
+    snapshot = replace(snapshot_make(EIGHT, *jobs, now=500.0), projects=quotas)
+    reasons = POLICIES["weighted_fair"](snapshot).reasons
+    limits = "Waits for {} accelerators: the limit of its owner in this project leaves {}."
+    assert str(reasons[1]).startswith(limits.format(4, 2))
+    assert str(reasons[3]).startswith(limits.format(7, 3))
+
+
 def test_what_a_state_knows_outlives_being_apart() -> None:
     """Of the jobs that were apart, and of those that come to them."""
     states = QuotaStates({"": SecondQueue((1, 2)), "7": SecondQueue((3,))})

@@ -401,8 +401,7 @@ class _Frame:
                 kinds=_kind_notes(group, _given(group.jobs, part.decision)) or None,
             )
             for job in group.jobs:
-                needed = reason("quota_needs", accelerators=job.min_accelerators)
-                own = part.decision.reasons.get(job.id, needed)
+                own = part.decision.reasons.get(job.id, self._needed(job))
                 reasons[job.id] = reason("quota_own", own=own, note=note)
         known = {key: state for key, state in carried.items() if state is not None}
         shares = self._as_near(shares, parts)
@@ -432,12 +431,19 @@ class _Frame:
         taken = sum(part.total for part in parts.values())
         reasons: dict[JobId, Reason | str] = {}
         for job in rest.snapshot.jobs:
-            needed = reason("quota_needs", accelerators=job.min_accelerators)
-            own = rest.decision.reasons.get(job.id, needed)
+            own = rest.decision.reasons.get(job.id, self._needed(job))
             is_short = job.id not in rest.decision.shares and taken > 0
             note = reason("quota_taken", accelerators=taken)
             reasons[job.id] = reason("quota_own", own=own, note=note) if is_short else own
         return reasons
+
+    def _needed(self, job: Job) -> Reason:
+        """Say what a job waits for whose minimum is not in its part."""
+        least, limit = job.min_accelerators, self._snapshot.limit_of(job)
+        if limit is None or limit >= least:
+            return reason("quota_needs", accelerators=least)
+        whose = "owner in this project"  # jobs above the limit of a project are in no part
+        return reason("quota_small", accelerators=least, whose=whose, limit=limit)
 
 
 def _better(parts: dict[str, DecidedPart], again: dict[str, DecidedPart]) -> dict[str, DecidedPart]:
