@@ -74,6 +74,11 @@ def model_check(model: keras.Model, has_validation: bool = True) -> list[str]:
     warnings = []
     if model.steps_per_execution != 1:
         warnings.append("steps_per_execution has no effect here: each step is one execution")
+    if keras.config.max_epochs() or keras.config.max_steps_per_epoch():
+        warnings.append(
+            "keras.config's max_epochs and max_steps_per_epoch have no effect on the job; its stop "
+            "says how long it trains"
+        )
     if has_own(model, "compute_metrics"):
         warnings.append("of compute_metrics only what metric objects hold is reported")
     return warnings

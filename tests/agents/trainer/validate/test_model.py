@@ -12,7 +12,7 @@ import pytest
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import model_build, model_loss, trainability_changed
 from agents.trainer.validate import run
-from agents.trainer.validate.model_checks import built_model_check
+from agents.trainer.validate.model_checks import built_model_check, model_check
 from agents.trainer.validate.trial_steps import StepFacts
 from tests.agents.trainer.trial_jobs import returning, validated, warnings_of
 from tests.support.cases import some
@@ -487,6 +487,18 @@ def test_labels_under_another_name_than_the_loss_are_refused_by_both(tmp_path: P
     report = validated(tmp_path, code)
     assert (report.code, report.field) == ("data_structure", "data.train.y")
     assert "The labels, 'p', 'Q', have none for 'q'" in report.message
+
+
+def test_settings_of_fit_alone_are_named() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", steps_per_execution=2)
+    keras.config.set_max_epochs(1)
+    try:
+        names = [warning.partition(" have ")[0] for warning in model_check(model)]
+    finally:
+        keras.config.set_max_epochs(None)
+    assert names[1:] == ["keras.config's max_epochs and max_steps_per_epoch"]
+    assert len(model_check(model)) == 1
 
 
 def test_a_layer_frozen_after_a_first_fit_is_told_for_fit_would_train_it(tmp_path: Path) -> None:
