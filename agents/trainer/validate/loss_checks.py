@@ -45,8 +45,9 @@ DRAWS = 12
 STANDARD_ERRORS = 10.0
 #: Margin, relative to the loss, above which the report says that it was large.
 LARGE_MARGIN = 0.01
-#: Steps after which what a model brings in, or fades out, little by little, has mostly done so.
-LATE_STEPS = 100_000
+#: Steps after which what a model brings in, or fades out, little by little, has mostly done so. It
+#: is the last step of cycles of 100, 500 or 1,000, too.
+LATE_STEPS = 99_999
 #: Inputs that single precision holds to three digits after the point at most.
 LARGE_INPUT = 1e4
 SLICE_LOSS = (
@@ -62,35 +63,43 @@ def loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any])
 
     So are the terms of the loss, in which a difference may be small beside the others. In half
     precision terms near 0 are nothing but rounding. A loss that depends on the number of steps, as
-    of a term that comes in little by little, is compared as after `LATE_STEPS`, too.
+    of a term that comes in little by little, is compared as after `LATE_STEPS`, too; one that
+    depends on another number that a step changes, as after that has grown by 1 or halved.
 
     Raises:
         JobCodeError: `loss_not_additive`.
     """
     warnings = _loss_check(runner, whole, parts)
-    counters = step_counters(runner.model.optimizer)
+    late: list[tuple[Any, Any]] = [
+        (counter, LATE_STEPS) for counter in step_counters(runner.model.optimizer)
+    ]
     run = runner(whole, Conditions(1.0, _zeros(runner)))
     for variable, new in zip(runner.changed, run.state, strict=True):
-        if not new.shape and new.itemsize >= 4 and new == as_array(variable.value) + 1:
-            counters.append(variable)
+        old = as_array(variable.value)
+        if new.shape or new.itemsize < 4 or new == old:
+            continue
+        if new == old + 1:
+            late.append((variable, LATE_STEPS))
+        elif new.dtype.kind == "f":
+            late.append((variable, old + 1 if new > old else old / 2))
     # A table of a value for each step may have too few.
-    with _counted(counters), suppress(tf.errors.OpError):
+    with _assigned(late), suppress(tf.errors.OpError):
         if runner(whole, Conditions(1.0, _zeros(runner))).losses[0] != run.losses[0]:
-            _loss_check(runner, whole, parts, f", after {LATE_STEPS:,} steps")
+            _loss_check(runner, whole, parts, ", after many steps")
     return warnings
 
 
 @contextmanager
-def _counted(counters: Sequence[Any]) -> Iterator[None]:
-    """Let counters of steps stand at `LATE_STEPS` inside the block."""
-    before = [as_array(counter.value) for counter in counters]
+def _assigned(values: Sequence[tuple[Any, Any]]) -> Iterator[None]:
+    """Let variables have other values inside the block."""
+    before = [(variable, as_array(variable.value)) for variable, _ in values]
     try:
-        for counter in counters:
-            counter.assign(LATE_STEPS)
+        for variable, value in values:
+            variable.assign(value)
         yield
     finally:
-        for counter, value in zip(counters, before, strict=True):
-            counter.assign(value)
+        for variable, value in before:
+            variable.assign(value)
 
 
 def _loss_check(

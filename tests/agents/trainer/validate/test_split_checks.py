@@ -116,25 +116,27 @@ def test_large_inputs_are_named_as_a_cause(scale: float, end: str) -> None:
 
 
 class WarmedUp(keras.Sequential):  # type: ignore[misc]  # no types in Keras
-    """Has a term over the whole batch that comes in with the optimizer's steps and its own."""
+    """Has a term over the whole batch that comes in with steps, its own too, and another number."""
 
     def compute_loss(self, *batch: Any, **more: Any) -> Any:
         self.own.assign_add(1.0)
+        self.other.assign(self.other * 1.5)
         steps = ops.minimum(self.own, ops.cast(self.optimizer.iterations, "float32"))
-        share = ops.minimum(1.0, steps // 1000)
+        share = (steps % 1000) // 900 * (self.other // 1)
         return super().compute_loss(*batch, **more) + share * ops.var(batch[2])
 
 
 def test_a_term_over_the_whole_batch_that_comes_in_later_is_refused() -> None:
     model = WarmedUp([keras.Input((4,)), keras.layers.Dense(1)])
     model.own = model.add_weight((), "zeros", trainable=False)
+    model.other = model.add_weight((), keras.initializers.Constant(0.25), trainable=False)
     model.compile("sgd", "mse")
     examples = (RANDOM.normal(size=(8, 4)).astype("float32"), np.ones((8, 1), "float32"))
     model_build(model, examples)
-    with pytest.raises(JobCodeError, match="after 100,000 steps") as caught:
+    with pytest.raises(JobCodeError, match="after many steps") as caught:
         splitting_check(model, examples)
     assert caught.value.code == "loss_not_additive"
-    assert model.optimizer.iterations == model.own == 0
+    assert [model.optimizer.iterations, model.own, model.other] == [0, 0, 0.25]
 
 
 def test_a_loss_of_a_whole_batch_is_refused_though_the_head_begins_with_zeros() -> None:
