@@ -43,7 +43,7 @@ DRAWS = 12
 #: Difference of such averages, in standard errors, that is not chance: one in a million for
 #: normally distributed losses.
 STANDARD_ERRORS = 10.0
-#: Margin, relative to the loss, above which the report says that it was large.
+#: Margin for chance, relative to the loss, above which the report says that it was large.
 LARGE_MARGIN = 0.01
 #: Steps after which what a model brings in, or fades out, little by little, has mostly done so. It
 #: is the last step of cycles of 100, 500 or 1,000, too.
@@ -123,7 +123,7 @@ def _loss_check(
                     runner, whole, (expected, combined), when, is_term=len(margins) > 1
                 )
         largest = max(largest, margins[0] / (abs(losses[:, 1, 0].mean()) + ABSOLUTE_TOLERANCE))
-    if not runner.is_random or largest <= LARGE_MARGIN:
+    if not runner.is_random or largest <= LARGE_MARGIN + rounding_tolerance(runner.model):
         return []
     return [
         "the model draws random numbers in inference too, so whether its loss is the mean of its "

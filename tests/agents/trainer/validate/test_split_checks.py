@@ -115,6 +115,15 @@ def test_large_inputs_are_named_as_a_cause(scale: float, end: str) -> None:
         loss_check(runner, examples, [examples])
 
 
+def test_half_precision_is_not_taken_for_chance_where_only_training_uses_what_is_drawn() -> None:
+    """Recurrent layers of Keras draw their dropout in inference, too, and do not use it there."""
+    model = Mock(compute_dtype="float16", optimizer=keras.optimizers.SGD())
+    runner = Mock(model=model, metrics=[], changed=[], is_random=True)
+    runner.return_value = Mock(losses=np.ones(1), state=[])
+    examples = (np.zeros((6, 2), "float32"),)
+    assert loss_check(runner, examples, [examples]) == []
+
+
 class WarmedUp(keras.Sequential):  # type: ignore[misc]  # no types in Keras
     """Has a term over the whole batch that comes in with steps, its own too, and another number."""
 
