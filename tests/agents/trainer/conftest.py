@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from agents.trainer.validate import run
+from agents.trainer.validate import run, trial_steps
 from agents.trainer.validate.trial_steps import StepFacts
 
 
@@ -16,6 +16,12 @@ def _seed_taken_back() -> Iterator[None]:
     """Unseed TensorFlow afterwards; loading a job seeds it for the whole process."""
     yield
     tf.random.set_seed(None)
+
+
+@pytest.fixture(autouse=True)
+def few_trial_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validate with as few steps as times need; only the peak of their memory needs more."""
+    monkeypatch.setattr(trial_steps, "PEAK_REPEATS", trial_steps.REPEATS)
 
 
 @pytest.fixture

@@ -37,6 +37,11 @@ def build(settings):
 WIDE_EXAMPLE_BYTES = 4 * 2**19 * 4
 
 
+@pytest.fixture(autouse=True)
+def few_trial_steps() -> None:
+    """Validate with as many steps as the peak of their memory needs."""
+
+
 def test_sizes_grow_to_the_largest_by_way_of_its_half() -> None:
     assert slice_ladder(64, 1000) == [2, 8, 32, 64]
     assert slice_ladder(5, 1000) == [2, 5]
