@@ -49,13 +49,16 @@ JOBS = {
             model = compiled(net(hidden), "adam", metrics=["accuracy", Both()])
             return model, (X[:40], Y[:40]), (X[:15], Y[:15])
     """,
-    "a summed loss beside a regulariser": """
+    "a summed loss beside a regulariser, and class weights": """
         def build(settings):
-            loss = keras.losses.MeanSquaredError(reduction="sum")
             model = compiled(
-                net(layers.Dense(5, kernel_regularizer="l2")), keras.optimizers.SGD(0.01), loss
+                net(layers.Dense(5, kernel_regularizer="l2")),
+                "rmsprop",
+                keras.losses.MeanSquaredError(reduction="sum"),
+                metrics=["accuracy"],
+                weighted_metrics=["accuracy"],
             )
-            return model, (X, Y), None
+            return model, (X, Y), (X[:9], Y[:9]), {"class_weight": {0: 0.5, 1: 4.0}}
     """,
     "summed and mean losses of several outputs, weighted": """
         def build(settings):
@@ -73,11 +76,6 @@ JOBS = {
             weights = {"p": np.linspace(0, 3, 44), "q": np.linspace(2, 1, 44)}
             x, y = {"a": X, "b": X[::-1]}, {"p": Y, "q": X[:, :2]}
             return model, (x, y, weights), None
-    """,
-    "class weights": """
-        def build(settings):
-            model = compiled(net(), "rmsprop", metrics=["accuracy"], weighted_metrics=["accuracy"])
-            return model, (X, Y), (X[:9], Y[:9]), {"class_weight": {0: 0.5, 1: 4.0}}
     """,
     "add_loss and an activity regulariser": """
         class Penalised(layers.Layer):
@@ -97,22 +95,21 @@ JOBS = {
             )
             return compiled(net(layers.Dense(6)), optimizer), (X, Y), None
     """,
-    "clipping by value and accumulated gradients": """
+    "a compute_loss of one's own, clipped sums of gradients, a frozen layer and a constraint": """
+        class Own(keras.Model):
+            def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+                return ops.mean(ops.abs(y - y_pred)) * 3
+
         def build(settings):
+            inputs = keras.Input((3,))
+            words = layers.Flatten()(layers.Embedding(7, 4)(inputs))
+            hidden = layers.Dense(4, trainable=False)(words)
+            outputs = layers.Dense(1, kernel_constraint=keras.constraints.UnitNorm())(hidden)
             optimizer = keras.optimizers.SGD(
-                0.1, momentum=0.9, clipvalue=0.01, gradient_accumulation_steps=2
+                0.1, momentum=0.9, clipvalue=0.05, gradient_accumulation_steps=2
             )
-            return compiled(net(layers.Dense(6)), optimizer), (X, Y), None
-    """,
-    "a frozen layer, a constraint and an embedding": """
-        def build(settings):
             words = random.integers(0, 7, size=(44, 3))
-            model = keras.Sequential([
-                keras.Input((3,)), layers.Embedding(7, 4), layers.Flatten(),
-                layers.Dense(4, trainable=False),
-                layers.Dense(1, kernel_constraint=keras.constraints.UnitNorm()),
-            ])
-            return compiled(model, keras.optimizers.SGD(0.1), "mse"), (words, Y), None
+            return compiled(Own(inputs, outputs), optimizer, loss=None), (words, Y), None
     """,
     "weights per time step": """
         def build(settings):
@@ -122,15 +119,6 @@ JOBS = {
             model.compile(keras.optimizers.SGD(0.1), "mse", weighted_metrics=["mae"])
             x = random.normal(size=(44, 6, 2))
             return model, (x, x[..., :1], (random.random((44, 6)) > 0.4) * 1.0), None
-    """,
-    "a compute_loss of one's own": """
-        class Own(keras.Model):
-            def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-                return ops.mean(ops.abs(y - y_pred)) * 3
-
-        def build(settings):
-            inputs = keras.Input((4,))
-            return compiled(Own(inputs, layers.Dense(1)(inputs)), loss=None), (X, Y), None
     """,
     "a head that training alone has, made first": """
         class Headed(keras.Model):
