@@ -125,6 +125,11 @@ def half_precision() -> Job:
     return classifier(inputs, x, optimizer), (ROWS, CLASSES)
 
 
+def plain() -> Job:
+    inputs = keras.Input((6,))
+    return classifier(inputs, layers.Dense(4)(inputs), "sgd"), (ROWS, CLASSES)
+
+
 SLOW = (transformer, recurrent, separable, counting, several_outputs, half_precision)
 JOBS: list[Callable[[], Job]] = [
     residual,
@@ -283,7 +288,7 @@ def test_a_function_that_was_traced_with_a_variable_keeps_virtual_nodes_apart(
 
 def test_a_lone_trainer_measures_noise_in_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "NOISE_EVERY_STEPS", 4)
-    steps = Steps(counting(), True, 1000)
+    steps = Steps(plain(), True, 1000)
     counts = [
         float(steps.functions.apply(steps.vector(Progress(step=step)))[2]) for step in range(6)
     ]
@@ -310,7 +315,7 @@ def test_a_trial_says_whether_virtual_nodes_may_run_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     keras.utils.set_random_seed(4)
-    steps = Steps(counting(), False, 1000)
+    steps = Steps(plain(), False, 1000)
     steps.data = dataclasses.replace(
         steps.data, course=dataclasses.replace(steps.data.course, batch_size=24)
     )
