@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from agents.trainer.__main__ import main
-from agents.trainer.local import local_cluster
+from agents.trainer.local import cli, local_cluster
 from agents.trainer.local.local_cluster import LocalJob, NonfiniteJobError
 from agents.trainer.model.nonfinite import SKIPPED_LIMIT
+from agents.trainer.validate.run import job_validate
 from controlplane.core.protocol.nonfinite import nonfinite_read
 from controlplane.core.protocol.wire import (
     Membership,
@@ -352,6 +353,7 @@ def test_the_command_line(
     choice: OnNonfinite,
 ) -> None:
     monkeypatch.setattr(local_cluster, "trainer_spawn", trainer_fork)
+    monkeypatch.setattr(cli, "job_validate", lambda spec, code, _: job_validate(spec, code).facts)
     job = tmp_path / "job.py"
     job.write_text(JOB)
     arguments = [str(job), "--virtual-nodes", "4", "--steps", "60", "--batch-size", "20"]
