@@ -8,11 +8,13 @@ from jobs.models import Allocation, Event, Generation, Job, Node
 from jobs.services.cluster.nodes import nodes_expire
 from tests.jobs.world import PlayedNode, World
 from tests.support.builders import job_make
+from tests.support.setups import setup_once
 
 #: The first slots of four accelerators: four are declared for each.
 A, B, C, D = 0, 4, 8, 12
 
 
+@setup_once
 def training(num_nodes: int = 2, **other: Any) -> tuple[World, Job]:
     """Let a job train on everything there is: two accelerators a node."""
     world = World(num_nodes)

@@ -28,6 +28,7 @@ from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.cycle import cycle_run
 from tests.support.builders import at, job_make, node_make
+from tests.support.setups import setup_once
 
 #: Seconds that a cycle takes, and a node to follow its orders.
 ACT_S = 0.1
@@ -98,6 +99,11 @@ class PlayedNode:
         )
 
 
+@setup_once
+def _nodes_make(number: int, num_accelerators: int) -> list[Node]:
+    return [node_make(f"played{i}", num_accelerators)[0] for i in range(number)]
+
+
 class World:
     """Some nodes, their played trainers, and a clock that a test moves.
 
@@ -110,9 +116,7 @@ class World:
         ClusterSetting.objects.update_or_create(id=1, defaults={"policy": policy})
         # As in a new process: what stayed of another world is about other jobs of the same numbers.
         fits_forget()
-        self.nodes = [
-            PlayedNode(node_make(f"played{i}", num_accelerators)[0]) for i in range(num_nodes)
-        ]
+        self.nodes = [PlayedNode(node) for node in _nodes_make(num_nodes, num_accelerators)]
         self.now_s = 0.0
         self.steps: dict[int, int] = {}
         self.adopted: dict[int, int] = {}
@@ -350,6 +354,7 @@ class World:
                 return
 
 
+@setup_once
 def settled(**values: Any) -> tuple[World, Job]:
     """Return a world of one node whose job of these values has been started there."""
     world = World(num_nodes=1)

@@ -14,10 +14,12 @@ from jobs.selectors.series import step_bins_of
 from jobs.services.lifecycle.missed_reports import start_of, steps_known, steps_unreported
 from tests.jobs.world import World
 from tests.support.builders import at, job_make, membership_make
+from tests.support.setups import setup_once
 
 pytestmark = pytest.mark.django_db
 
 
+@setup_once
 def training() -> tuple[World, Job]:
     world = World(num_nodes=3)
     job = job_make(max_accelerators=3)

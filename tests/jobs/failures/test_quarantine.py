@@ -15,6 +15,7 @@ from jobs.services.failures.timeouts import generations_expire
 from jobs.services.submission.job_actions import job_cancel
 from tests.jobs.world import PlayedNode, World
 from tests.support.builders import job_make, user_make
+from tests.support.setups import setup_once
 
 pytestmark = pytest.mark.django_db
 
@@ -30,7 +31,9 @@ def fail_start(world: World, played: PlayedNode, job: Job, code: str = "internal
 
 
 class TestShunning:
-    def growing(self) -> tuple[World, Job, PlayedNode]:
+    @staticmethod
+    @setup_once
+    def growing() -> tuple[World, Job, PlayedNode]:
         """Let a job train on one node; the other has one accelerator that it would grow to."""
         world = World(num_nodes=2, num_accelerators=1)
         job = job_make(max_accelerators=1)
