@@ -16,6 +16,8 @@ from jobs.services.submission.job_actions import job_cancel
 from tests.jobs.losses import A, B, C, D, fresh, lose_node, newest, slots
 from tests.jobs.world import World
 from tests.support.builders import job_make
+from tests.support.cases import some
+from tests.support.setups import setup_once
 
 pytestmark = pytest.mark.django_db
 
@@ -25,6 +27,7 @@ ALL: dict[str, Any] = {"min_accelerators": 4, "max_accelerators": 4, "stop_limit
 ENDLESS: dict[str, Any] = {"stop_kind": "metric", "stop_metric": "loss", "stop_target": 0.1}
 
 
+@setup_once
 def on_all(policy: str = "weighted_fair", **other: Any) -> tuple[World, Job, Job]:
     """Let a job train on everything there is, and another one wait."""
     world = World(policy=policy)
@@ -57,14 +60,12 @@ def goes_on(world: World, job: Job, num_members: int = 4) -> None:
 
 
 #: All others in `make nightly`: tests/core/scheduling/test_replacements.py tries every policy.
-FEW_POLICIES = [
-    name if name in ("fifo", "goodput_fair") else pytest.param(name, marks=pytest.mark.nightly)
-    for name in sorted(POLICIES)
-]
+ONLY_FIFO = some(sorted(POLICIES), {*POLICIES} - {"fifo"})
+ONLY_GOODPUT = some(sorted(POLICIES), {*POLICIES} - {"goodput_fair"})
 
 
 class TestEveryPolicy:
-    @pytest.mark.parametrize("policy", FEW_POLICIES)
+    @pytest.mark.parametrize("policy", ONLY_FIFO)
     @pytest.mark.parametrize("slot", [A, pytest.param(D, marks=pytest.mark.nightly)])
     def test_a_lost_trainer_is_replaced_where_it_was(self, policy: str, slot: int) -> None:
         world, job, waiting = on_all(policy)
@@ -75,7 +76,7 @@ class TestEveryPolicy:
         assert accelerators_of(job) == before
         assert not waiting.allocations.exists()
 
-    @pytest.mark.parametrize("policy", FEW_POLICIES)
+    @pytest.mark.parametrize("policy", ONLY_GOODPUT)
     def test_the_cycle_may_run_at_any_moment_of_it(self, policy: str) -> None:
         world, job, waiting = on_all(policy)
         world.kill(job, B)
@@ -87,14 +88,14 @@ class TestEveryPolicy:
         goes_on(world, job)
         assert not waiting.allocations.exists()
 
-    @pytest.mark.parametrize("policy", FEW_POLICIES)
+    @pytest.mark.parametrize("policy", ONLY_FIFO)
     def test_two_are_replaced_as_well(self, policy: str) -> None:
         world, job, waiting = on_all(policy)
         world.kill(job, A, D)
         goes_on(world, job)
         assert not waiting.allocations.exists()
 
-    @pytest.mark.parametrize("policy", FEW_POLICIES)
+    @pytest.mark.parametrize("policy", ONLY_GOODPUT)
     def test_a_job_of_one_starts_again_where_it_was(self, policy: str) -> None:
         world = World(num_nodes=1, num_accelerators=1, policy=policy)
         job = job_make(stop_limit=10_000)
@@ -166,7 +167,7 @@ class TestWhatReplaces:
             world.settle(2)
             assert not spare.trainers
 
-    @pytest.mark.parametrize("policy", FEW_POLICIES)
+    @pytest.mark.parametrize("policy", ONLY_FIFO)
     def test_one_that_is_being_freed_is_waited_for(self, policy: str) -> None:
         world = World(policy=policy)
         small = job_make(max_accelerators=1)
