@@ -18,10 +18,11 @@ from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.plans import plan_apply
 from jobs.services.submission.job_actions import job_cancel, job_pause
+from tests.jobs.losses import training
 from tests.jobs.world import World
 from tests.support.builders import job_make, membership_make
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 def plan_of(world: World) -> tuple[Plan, dict[int, int]]:
@@ -37,6 +38,7 @@ def phases(job: Job) -> list[str]:
     return list(job.generations.order_by("number").values_list("phase", flat=True))
 
 
+@pytest.mark.database
 def test_two_planners_with_the_same_snapshot() -> None:
     world = World()
     job = job_make()
@@ -67,6 +69,7 @@ def test_a_plan_for_a_job_that_is_to_pause() -> None:
     assert not Generation.objects.exists()
 
 
+@pytest.mark.database
 def test_a_plan_that_wants_an_accelerator_which_another_job_got() -> None:
     world = World(num_nodes=1)
     early, late = job_make(), job_make()
@@ -202,6 +205,7 @@ def test_two_joiners_on_two_nodes_get_ready_one_after_the_other() -> None:
     assert phases(job) == ["switching"]
 
 
+@pytest.mark.database
 def test_a_batch_that_comes_twice_changes_nothing() -> None:
     world = World(num_nodes=1)
     job = job_make()
@@ -227,6 +231,7 @@ def test_a_batch_that_comes_twice_changes_nothing() -> None:
     assert Job.objects.get().status == JobStatus.RUNNING
 
 
+@pytest.mark.database
 def test_an_exit_that_comes_twice_is_counted_once() -> None:
     world = World(num_nodes=1)
     job = job_make()
@@ -243,6 +248,7 @@ def test_an_exit_that_comes_twice_is_counted_once() -> None:
     assert Job.objects.get().attained_accelerator_s == pytest.approx(spent)
 
 
+@pytest.mark.database
 def test_the_database_itself_refuses_two_holders() -> None:
     World(num_nodes=1)
     accelerator = Accelerator.objects.first()
@@ -263,6 +269,7 @@ def test_the_database_itself_refuses_two_holders() -> None:
     assert Allocation.objects.count() == 1
 
 
+@pytest.mark.database
 def test_one_resize_is_under_way_at_a_time() -> None:
     job = job_make()
 
@@ -287,15 +294,8 @@ def test_one_resize_is_under_way_at_a_time() -> None:
 class TestLossAgainstOthers:
     """A loss and something else at the same moment, in each order."""
 
-    def story(self) -> tuple[World, Job]:
-        world = World()
-        job = job_make()
-        world.settle(4)
-        world.train(job)
-        return world, Job.objects.get(id=job.pk)
-
     def test_a_plan_from_before_the_loss_is_stale(self) -> None:
-        world, job = self.story()
+        world, job = training()
         Job.objects.filter(id=job.pk).update(max_accelerators=2)
         plan = plan_of(world)
         assert plan[0].resizes
@@ -305,7 +305,7 @@ class TestLossAgainstOthers:
         assert job.generations.get(number=2).membership.recover
 
     def test_a_loss_right_after_the_plan_takes_its_place(self) -> None:
-        world, job = self.story()
+        world, job = training()
         Job.objects.filter(id=job.pk).update(max_accelerators=2)
         apply(world, plan_of(world))
         world.kill(job, 12)
@@ -315,7 +315,7 @@ class TestLossAgainstOthers:
         assert Job.objects.get(id=job.pk).restarts == 0
 
     def test_a_cancel_wins_over_a_recovery(self) -> None:
-        world, job = self.story()
+        world, job = training()
         world.kill(job, 12)
         job_cancel(job.pk, world.now, actor="user:x")
         world.follow_all()
@@ -324,7 +324,7 @@ class TestLossAgainstOthers:
         assert Job.objects.get(id=job.pk).status == JobStatus.CANCELLED
 
     def test_a_pause_during_a_recovery_waits_for_its_end(self) -> None:
-        world, job = self.story()
+        world, job = training()
         world.kill(job, 12)
         job_pause(job.pk, world.now, actor="user:x")
         assert phases(job) == ["active", "switching"]
@@ -333,7 +333,7 @@ class TestLossAgainstOthers:
         assert job.artifacts.filter(name="checkpoint.npz").exists()
 
     def test_a_late_switch_to_a_recovery_that_was_overtaken(self) -> None:
-        world, job = self.story()
+        world, job = training()
         world.kill(job, 12)
         played, leader = world.leader_of(job)
         played.say(leader, ReportKind.SWITCHED, 2, step=10, pause_s=0.1, joined=False)
