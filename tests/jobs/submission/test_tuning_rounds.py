@@ -37,7 +37,8 @@ from jobs.services.submission.rows import live_jobs_check
 from jobs.services.submission.tuning_rounds import tuning_advance
 from tests.jobs.losses import event, fresh
 from tests.jobs.world import World
-from tests.support.builders import job_make
+from tests.support.builders import job_make, user_make
+from tests.support.setups import setup_once
 
 pytestmark = pytest.mark.django_db
 Clients = Callable[..., APIClient]
@@ -52,18 +53,42 @@ TUNING = {
 }
 
 
-@pytest.fixture
-def world(db: None) -> World:
-    return World(2)
-
-
-@pytest.fixture
-def parent(world: World, ada: User) -> Job:
-    """Let a tuned job train on two of four accelerators."""
+@setup_once
+def tuned(*, has_trials: bool) -> tuple[World, Job, list[Job]]:
+    """Let a tuned job train on two of four accelerators, and its trials if it shall have them."""
+    world = World(2)
+    ada = user_make("ada")
     job = job_make(ada, stop_limit=1000, max_accelerators=2, tuning=TUNING, seed=3)
     world.settle(4)
     train(world, job, 10, 2.0)
-    return fresh(job)
+    parent = fresh(job)
+    return world, parent, begin(world, parent) if has_trials else []
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest, db: None) -> tuple[World, Job, list[Job]]:
+    return tuned(has_trials="trials" in request.fixturenames)
+
+
+@pytest.fixture
+def world(cluster: tuple[World, Job, list[Job]]) -> World:
+    return cluster[0]
+
+
+@pytest.fixture
+def parent(cluster: tuple[World, Job, list[Job]]) -> Job:
+    return cluster[1]
+
+
+@pytest.fixture
+def trials(cluster: tuple[World, Job, list[Job]]) -> list[Job]:
+    """Give the trials of a round that has begun."""
+    return cluster[2]
+
+
+@pytest.fixture
+def ada(parent: Job) -> User:
+    return parent.owner
 
 
 def train(world: World, job: Job, num_steps: int, loss: float, fall: float = 0.0) -> None:
@@ -146,9 +171,9 @@ def adopting(world: World, parent: Job) -> Adoption | None:
 
 
 def test_trials_start_from_the_jobs_state_as_idle_jobs_of_its_owner(
-    world: World, parent: Job, ada: User, client_of: Clients
+    world: World, parent: Job, trials: list[Job], ada: User, client_of: Clients
 ) -> None:
-    first, second = begin(world, parent)
+    first, second = trials
     spec = training_spec(first)
     assert spec.fork is not None
     assert spec.tuning is not None
@@ -177,9 +202,9 @@ def test_trials_start_from_the_jobs_state_as_idle_jobs_of_its_owner(
 
 
 def test_the_winners_state_is_adopted_with_a_switch_of_the_same_trainers(
-    world: World, parent: Job
+    world: World, parent: Job, trials: list[Job]
 ) -> None:
-    first, second = begin(world, parent)
+    first, second = trials
     members = parent.generations.get(phase="active").membership.members
     end(world, first, fall=0.2)
     end(world, second, fall=1.0)
@@ -234,8 +259,10 @@ def files_of(job: Job) -> set[str]:
     return names
 
 
-def test_the_job_keeps_its_values_if_no_other_trial_is_faster(world: World, parent: Job) -> None:
-    first, second = begin(world, parent)
+def test_the_job_keeps_its_values_if_no_other_trial_is_faster(
+    world: World, parent: Job, trials: list[Job]
+) -> None:
+    first, second = trials
     end(world, first, fall=0.5)
     end(world, second, fall=-0.5)
     train(world, parent, STEPS, 2.0, fall=0.5)
@@ -247,9 +274,9 @@ def test_the_job_keeps_its_values_if_no_other_trial_is_faster(world: World, pare
 
 
 def test_a_higher_job_takes_the_accelerators_and_the_trial_goes_on_later(
-    world: World, parent: Job
+    world: World, parent: Job, trials: list[Job]
 ) -> None:
-    first, second = begin(world, parent)
+    first, second = trials
     train(world, first, 6, 2.0, fall=0.3)
     urgent = job_make(max_accelerators=2, min_accelerators=2)
     world.until(lambda: len(world.trainers_of(urgent)) == 2)
@@ -263,9 +290,9 @@ def test_a_higher_job_takes_the_accelerators_and_the_trial_goes_on_later(
 
 
 def test_trials_that_get_no_accelerators_in_time_are_not_waited_for(
-    world: World, parent: Job
+    world: World, parent: Job, trials: list[Job]
 ) -> None:
-    first, second = begin(world, parent)
+    first, second = trials
     end(world, second, fall=1.0)
     train(world, parent, STEPS, 2.0, fall=0.5)
     assert tuning_advance(world.now) == set()
@@ -280,10 +307,10 @@ def test_trials_that_get_no_accelerators_in_time_are_not_waited_for(
 
 
 def test_a_state_behind_the_jobs_own_is_not_adopted_and_the_next_trials_are_longer(
-    world: World, parent: Job, ada: User, client_of: Clients
+    world: World, parent: Job, trials: list[Job], ada: User, client_of: Clients
 ) -> None:
     """The trial falls fastest in its 20 steps, but the job has done 200 when it is done."""
-    first, second = begin(world, parent)
+    first, second = trials
     train(world, parent, STEPS, 2.0, fall=0.1)
     train(world, parent, 9 * STEPS, 1.9, fall=1.4)
     end(world, first, fall=1.0)
@@ -306,8 +333,10 @@ def test_a_state_behind_the_jobs_own_is_not_adopted_and_the_next_trials_are_long
     assert tried[2] == proposal(parent.tuning_spec, 3, 4)  # type: ignore[arg-type]
 
 
-def test_a_trial_with_a_loss_that_is_not_finite_is_not_kept(world: World, parent: Job) -> None:
-    first, second = begin(world, parent)
+def test_a_trial_with_a_loss_that_is_not_finite_is_not_kept(
+    world: World, parent: Job, trials: list[Job]
+) -> None:
+    first, second = trials
     played, trainer = world.leader_of(first)
     played.say(trainer, ReportKind.FAILED, code="nonfinite_loss", message="nan", step=12)
     world.tell(played)
@@ -318,21 +347,22 @@ def test_a_trial_with_a_loss_that_is_not_finite_is_not_kept(world: World, parent
 
 
 @pytest.mark.parametrize("how", ["cancelled", "paused", "finished"])
-def test_a_job_takes_its_trials_with_it(how: str, world: World, parent: Job) -> None:
-    children = begin(world, parent)
+def test_a_job_takes_its_trials_with_it(
+    how: str, world: World, parent: Job, trials: list[Job]
+) -> None:
     if how == "cancelled":
         job_cancel(parent.pk, world.now, actor="user:ada")
     elif how == "paused":
         job_pause(parent.pk, world.now, actor="user:ada")
     else:
         world.finish(parent)
-    assert tuning_advance(world.now) == {parent.pk, *(one.pk for one in children)}
-    assert {fresh(one).status for one in children} == {"cancelled"}
+    assert tuning_advance(world.now) == {parent.pk, *(one.pk for one in trials)}
+    assert {fresh(one).status for one in trials} == {"cancelled"}
     assert not TuningRound.objects.filter(job=parent, ended_at=None).exists()
     assert {one for _, one in outcomes(parent)} == {"unfinished"}
     world.settle(4)
     tuning_advance(world.now)
-    assert [files_of(one) for one in children] == [set(), set()]
+    assert [files_of(one) for one in trials] == [set(), set()]
     assert tuning_advance(world.now) == set()
 
 
@@ -401,8 +431,10 @@ def test_trials_that_find_no_room_leave_no_files(world: World, parent: Job, sett
     assert sorted(Path(settings.MEDIA_ROOT).rglob("*.*")) == before
 
 
-def test_a_state_that_no_node_fetches_is_given_up(world: World, parent: Job) -> None:
-    _, second = begin(world, parent)
+def test_a_state_that_no_node_fetches_is_given_up(
+    world: World, parent: Job, trials: list[Job]
+) -> None:
+    _, second = trials
     end(world, second, fall=1.0)
     train(world, parent, PATIENCE * STEPS, 2.0, fall=0.1)
     world.now_s += PATIENCE_S
@@ -416,9 +448,9 @@ def test_a_state_that_no_node_fetches_is_given_up(world: World, parent: Job) -> 
 
 
 def test_an_adoption_that_is_overtaken_is_ordered_again_and_given_up_in_the_end(
-    world: World, parent: Job
+    world: World, parent: Job, trials: list[Job]
 ) -> None:
-    _, second = begin(world, parent)
+    _, second = trials
     end(world, second, fall=1.0)
     train(world, parent, PATIENCE * STEPS, 2.0, fall=0.1)
     world.now_s += PATIENCE_S
