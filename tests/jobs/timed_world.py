@@ -13,6 +13,7 @@ from jobs.services.reports.batches import batch_take
 from jobs.services.reports.model_fitting import models_fit
 from tests.jobs.world import World
 from tests.support.builders import job_make
+from tests.support.setups import setup_once
 
 #: 10 ms and 1 ms an example for a slice; 30 ms to exchange on one machine, 80 ms between two.
 TRUTH = ThroughputModel(0.01, 0.001, 0.03, 0.0, 0.08, 0.0, 1.0)
@@ -83,3 +84,11 @@ def timed_job(**changes: Any) -> Job:
 
 def started(world: World, job: Job) -> None:
     world.until(lambda: job.generations.filter(phase="active").exists())
+
+
+@setup_once
+def begun(num_accelerators: int = 1) -> tuple[TimedWorld, Job]:
+    """Let a job begin on the only node."""
+    world, job = TimedWorld(1, num_accelerators), timed_job()
+    started(world, job)
+    return world, job

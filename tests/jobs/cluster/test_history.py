@@ -31,6 +31,7 @@ from jobs.services.lifecycle.events import event_add
 from jobs.services.scheduling.policy import cluster_setting, policy_choose
 from tests.jobs.timed_world import TRUTH, TimedWorld, started, timed_job
 from tests.support.builders import at, job_make
+from tests.support.setups import setup_once
 
 pytestmark = pytest.mark.django_db
 
@@ -50,13 +51,19 @@ def finished_job(world: TimedWorld, **changes: Any) -> Job:
     return job
 
 
+@setup_once
+def finished(num_accelerators: int = 1) -> tuple[TimedWorld, Job]:
+    """Let a job do all its work on one machine."""
+    world = TimedWorld(1, num_accelerators)
+    return world, finished_job(world, max_accelerators=num_accelerators)
+
+
 def whole(world: TimedWorld) -> tuple[datetime.datetime, datetime.datetime]:
     return at(-3600.0), world.now
 
 
 def test_a_finished_job_has_the_work_that_it_did_and_its_measured_speed() -> None:
-    world = TimedWorld(1, 2)
-    job = finished_job(world, max_accelerators=2)
+    world, job = finished(2)
     history = history_read(*whole(world))
     (row,) = history.jobs
     assert (row.id, row.work, row.batch_size, row.max_accelerators) == (job.pk, 100 * 64, 64, 2)
@@ -71,8 +78,7 @@ def test_a_finished_job_has_the_work_that_it_did_and_its_measured_speed() -> Non
 
 @pytest.mark.database
 def test_what_cannot_be_replayed_is_counted() -> None:
-    world = TimedWorld(1, 1)
-    finished_job(world)
+    world, _ = finished()
     endless = timed_job(stop_kind="metric", stop_metric="loss", stop_target=0.1)
     started(world, endless)
     world.train_on(endless, 10)
@@ -94,8 +100,8 @@ def test_a_job_that_still_trains_has_its_whole_work() -> None:
 
 @pytest.mark.database
 def test_only_the_newest_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = TimedWorld(1, 1)
-    old, new = finished_job(world), finished_job(world)
+    world, old = finished()
+    new = finished_job(world)
     monkeypatch.setattr(selector, "MOST_JOBS", 1)
     history = history_read(*whole(world))
     assert [row.id for row in history.jobs] == [new.pk]
@@ -104,14 +110,13 @@ def test_only_the_newest_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_queries_do_not_grow_with_the_jobs() -> None:
-    world = TimedWorld(1, 1)
+    world, _ = finished()
 
     def count() -> int:
         with CaptureQueriesContext(connection) as queries:
             history_read(*whole(world))
         return len(queries)
 
-    finished_job(world)
     one = count()
     for _ in range(2):
         finished_job(world)
@@ -130,8 +135,7 @@ def test_the_policy_is_the_one_that_was_in_force_longest() -> None:
 
 
 def test_a_history_survives_its_file() -> None:
-    world = TimedWorld(1, 2)
-    finished_job(world)
+    world, _ = finished(2)
     Job.objects.update(tier="urgent")
     history = history_read(*whole(world))
     values = json.loads(json.dumps(history_to_dict(history)))
@@ -153,8 +157,7 @@ def test_a_history_survives_its_file() -> None:
 
 
 def test_jobs_that_may_mix_kinds_are_told() -> None:
-    world = TimedWorld(1, 2)
-    finished_job(world)
+    world, _ = finished(2)
     Job.objects.update(allow_mixed_kinds=True)
     history = history_read(*whole(world))
     again = history_from_dict(json.loads(json.dumps(history_to_dict(history))), "file")
@@ -163,8 +166,7 @@ def test_jobs_that_may_mix_kinds_are_told() -> None:
 
 
 def test_quotas_of_projects_are_recorded_and_replayed() -> None:
-    world = TimedWorld(1, 2)
-    job = finished_job(world, max_accelerators=2)
+    world, job = finished(2)
     (kind,) = accelerators_by_kind()
     project = Project.objects.create(
         name="vision", guaranteed=1, limit=1, limit_by_kind={kind: 1}, created_at=at(0)
@@ -207,8 +209,7 @@ def test_other_sizes_are_built_of_the_machines_that_there_are() -> None:
 @pytest.mark.database
 def test_a_question_is_answered_from_the_record() -> None:
     """Two jobs one after the other on one accelerator, replayed with two."""
-    world = TimedWorld(1, 1)
-    first = finished_job(world, max_accelerators=1)
+    world, first = finished()
     second = finished_job(world, max_accelerators=1)
     scenarios = [Scenario("fifo", {"cpu": 2}), Scenario("priority", {})]
     replay, other = replays_ask(None, scenarios, hours=1, now=world.now)
@@ -242,8 +243,7 @@ def test_a_question_is_answered_from_the_record() -> None:
 
 def test_scenarios_have_resize_costs_of_their_own() -> None:
     """A job alone on one accelerator pays its start only, in each scenario another one."""
-    world = TimedWorld(1, 1)
-    finished_job(world, max_accelerators=1)
+    world, _ = finished()
     costs = [0.0, None, 30.0]
     replays_ask(None, [Scenario("fifo", {}, cost) for cost in costs], hours=1, now=world.now)
     replay_next(world.now)
@@ -255,8 +255,8 @@ def test_scenarios_have_resize_costs_of_their_own() -> None:
 
 
 def test_an_answer_is_given_by_tier() -> None:
-    world = TimedWorld(1, 1)
-    jobs = [finished_job(world, max_accelerators=1) for _ in range(3)]
+    world, first = finished()
+    jobs = [first, *(finished_job(world, max_accelerators=1) for _ in range(2))]
     Job.objects.filter(id=jobs[0].pk).update(tier="idle")
     replays_ask(None, [Scenario("fifo", {})], hours=1, now=world.now)
     replay_next(world.now)
@@ -285,8 +285,7 @@ def test_nothing_to_replay_is_said() -> None:
 
 
 def test_a_replay_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = TimedWorld(1, 1)
-    finished_job(world)
+    world, _ = finished()
     monkeypatch.setattr(replay_run, "TIME_LIMIT_S", -1.0)
     replays_ask(None, [Scenario("fifo", {})], hours=1, now=world.now)
     replay_next(world.now)

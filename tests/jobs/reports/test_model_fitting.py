@@ -36,7 +36,7 @@ from jobs.selectors.estimates.step_times import profile_key
 from jobs.services.reports import model_fitting
 from jobs.services.reports.model_fitting import CONFIGURATIONS_LIMIT, models_fit
 from jobs.services.scheduling.policy import cluster_setting
-from tests.jobs.timed_world import TRUTH, TimedWorld, started, timed_job
+from tests.jobs.timed_world import TRUTH, TimedWorld, begun, started, timed_job
 from tests.jobs.world import PlayedNode
 from tests.support.builders import accelerators, at, node_make
 
@@ -52,8 +52,7 @@ def test_a_job_that_never_trained_is_unknown() -> None:
 
 
 def test_a_job_on_one_accelerator_is_taken_to_scale() -> None:
-    world, job = TimedWorld(1, 1), timed_job()
-    started(world, job)
+    world, job = begun()
     world.train_on(job, 12)
     seen = world.seen(job)
     assert seen.performance is not None
@@ -117,8 +116,7 @@ def test_how_fast_kinds_are_is_remembered_when_the_jobs_that_showed_it_have_gone
 
 
 def test_losses_are_foretold() -> None:
-    world, job = TimedWorld(1, 1), timed_job()
-    started(world, job)
+    world, job = begun()
     world.train_on(job, 16)
     assert world.seen(job).loss is None  # four points
     world.train_on(job, 60)
@@ -157,8 +155,7 @@ def test_losses_of_trials_teach_nothing() -> None:
 
 
 def test_models_are_fitted_now_and_then() -> None:
-    world, job = TimedWorld(1, 1), timed_job()
-    started(world, job)
+    world, job = begun()
     world.train_on(job, 11)  # one a second: the first, the sixth and the eleventh
     row = JobEstimates.objects.get(job=job)
     assert len(row.losses) == 3
@@ -169,8 +166,7 @@ def test_models_are_fitted_now_and_then() -> None:
 
 
 def test_a_job_that_goes_back_forgets_what_came_after() -> None:
-    world, job = TimedWorld(1, 1), timed_job()
-    started(world, job)
+    world, job = begun()
     world.train_on(job, 51)
     _, trainer = world.leader_of(job)
     trainer.generation += 1  # as if it had been started again from a checkpoint
@@ -192,8 +188,7 @@ def test_a_job_that_goes_back_forgets_what_came_after() -> None:
 
 
 def test_a_fit_overtaken_by_another_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, job = TimedWorld(1, 1), timed_job()
-    started(world, job)
+    world, job = begun()
     world.train_on(job, 2)
 
     def overtaken(*arguments: Any) -> ThroughputModel:
@@ -207,8 +202,7 @@ def test_a_fit_overtaken_by_another_is_dropped(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_last_reports_of_a_job_that_ended_are_learnt_from() -> None:
-    world, job = TimedWorld(1, 1), timed_job()
-    started(world, job)
+    world, job = begun()
     world.train_on(job, 3)
     Job.objects.filter(id=job.pk).update(status="finished", ended_at=world.now)
     assert JobEstimates.objects.get(job=job).step == 10
@@ -219,8 +213,7 @@ def test_the_last_reports_of_a_job_that_ended_are_learnt_from() -> None:
 
 
 def test_a_late_report_takes_nothing_back() -> None:
-    world, job = TimedWorld(1, 1), timed_job()
-    started(world, job)
+    world, job = begun()
     world.train_on(job, 12)
     assert JobEstimates.objects.get(job=job).step == 110  # the twelfth is not learnt from yet
     late = StepReport.objects.filter(job=job).order_by("id")[2]
@@ -233,8 +226,7 @@ def test_a_late_report_takes_nothing_back() -> None:
 
 
 def test_nothing_is_learnt_twice_of_a_job_that_ended_beyond_its_last_report() -> None:
-    world, job = TimedWorld(1, 1), timed_job()
-    started(world, job)
+    world, job = begun()
     world.train_on(job, 3)
     Job.objects.filter(id=job.pk).update(status="finished", ended_at=world.now, step=35)
     assert models_fit(world.now + timedelta(seconds=10)) == 1
@@ -245,16 +237,14 @@ def test_nothing_is_learnt_twice_of_a_job_that_ended_beyond_its_last_report() ->
 
 
 def test_odd_reports_teach_nothing_wrong() -> None:
-    world, job = TimedWorld(1, 1), timed_job()
-    started(world, job)
+    world, job = begun()
     world.report(job, compute_s=None, loss=None)
     row = JobEstimates.objects.get(job=job)
     assert (row.samples, row.throughput, row.losses) == ([], {}, [])
 
 
 def test_the_least_lately_seen_configurations_make_room() -> None:
-    world, job = TimedWorld(1, 1), timed_job()
-    started(world, job)
+    world, job = begun()
     many = [["cpu", 1, 1, 8 * i, 8, 1, 0.1, 0.01] for i in range(1, CONFIGURATIONS_LIMIT + 10)]
     JobEstimates.objects.create(job=job, samples=many, updated_at=at(0))
     world.train_on(job, 7)
@@ -281,8 +271,7 @@ def test_a_batch_that_the_platform_chooses_is_worth_less() -> None:
 
 
 def test_a_new_job_knows_what_its_code_takes() -> None:
-    world, job = TimedWorld(1, 1), timed_job()
-    started(world, job)
+    world, job = begun()
     world.train_on(job, 12)
     seen = world.seen(timed_job())
     assert seen.performance is not None
@@ -314,8 +303,7 @@ def test_what_other_jobs_of_the_code_measured_on_more_accelerators_counts(is_ali
 
 
 def test_the_same_models_give_the_same_object() -> None:
-    world, job = TimedWorld(1, 1), timed_job()
-    started(world, job)
+    world, job = begun()
     world.train_on(job, 3)
     first = world.seen(job).performance
     assert first is not None

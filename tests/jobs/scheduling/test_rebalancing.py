@@ -12,6 +12,7 @@ import pytest
 from controlplane.core.virtual_nodes.rebalance_trial import MOVE_COOL_DOWN_S
 from jobs.models import Event, Generation, Job, StepTimeProfile
 from tests.jobs.kinds_world import KindsWorld, active, counts, mixing_job, settled, split
+from tests.support.setups import setup_once
 
 pytestmark = pytest.mark.django_db
 
@@ -20,6 +21,13 @@ def job_of(world: KindsWorld, num: int, **fields: Any) -> Job:
     job = mixing_job(allow_mixed_kinds=False, num_virtual_nodes=16, global_batch_size=64, **fields)
     settled(world, job, num)
     return job
+
+
+@setup_once
+def on_two() -> tuple[KindsWorld, Job]:
+    """Let a job begin on both accelerators of a node."""
+    world = KindsWorld("fast fast", has_profiles=False)
+    return world, job_of(world, 2)
 
 
 def train_until(
@@ -62,8 +70,7 @@ def test_noise_moves_nothing() -> None:
 
 def test_a_short_burst_moves_nothing() -> None:
     """A validation beside one of them makes it four times slower, for ten seconds."""
-    world = KindsWorld("fast fast", has_profiles=False)
-    job = job_of(world, 2)
+    world, job = on_two()
     second = split(job)[1][0]
     train_for(world, job, 30.0, report_s=5.0)
     world.factor[second] = 4.0
@@ -74,8 +81,7 @@ def test_a_short_burst_moves_nothing() -> None:
 
 
 def test_nothing_moves_while_members_have_just_begun() -> None:
-    world = KindsWorld("fast fast", has_profiles=False)
-    job = job_of(world, 2)
+    world, job = on_two()
     world.factor[split(job)[1][0]] = 2.0
     began = active(job)
     assert began.switched_at is not None
@@ -85,8 +91,7 @@ def test_nothing_moves_while_members_have_just_begun() -> None:
 
 
 def test_a_straggler_gets_fewer_virtual_nodes_and_gets_them_back() -> None:
-    world = KindsWorld("fast fast", has_profiles=False)
-    job = job_of(world, 2)
+    world, job = on_two()
     second = split(job)[1][0]
     train_for(world, job, 10.0)
     first = active(job).number
@@ -120,8 +125,7 @@ def test_a_straggler_gets_fewer_virtual_nodes_and_gets_them_back() -> None:
 
 
 def test_a_cool_down_lies_between_two_moves() -> None:
-    world = KindsWorld("fast fast", has_profiles=False)
-    job = job_of(world, 2)
+    world, job = on_two()
     second = split(job)[1][0]
     train_for(world, job, 5.0)
     world.factor[second] = 3.0
@@ -139,8 +143,7 @@ def test_a_cool_down_lies_between_two_moves() -> None:
 
 def test_a_move_that_did_not_pay_is_taken_back_once_and_not_tried_again_soon() -> None:
     """The two share one processor: who has more to do holds the other one up as well."""
-    world = KindsWorld("fast fast", has_profiles=False)
-    job = job_of(world, 2)
+    world, job = on_two()
     second = split(job)[1][0]
     world.factor[second] = 1.9
     train_until(world, job, lambda: moves_of(job))
@@ -174,8 +177,7 @@ def test_a_move_that_did_not_pay_is_taken_back_once_and_not_tried_again_soon() -
 
 
 def test_after_a_vain_move_resizes_split_by_kind_alone() -> None:
-    world = KindsWorld("fast fast", has_profiles=False)
-    job = job_of(world, 2)
+    world, job = on_two()
     world.factor[split(job)[1][0]] = 1.9
     train_until(world, job, lambda: moves_of(job))
     world.extra_s = 0.3
@@ -187,8 +189,7 @@ def test_after_a_vain_move_resizes_split_by_kind_alone() -> None:
 
 
 def test_a_trial_ends_with_its_membership() -> None:
-    world = KindsWorld("fast fast", has_profiles=False)
-    job = job_of(world, 2)
+    world, job = on_two()
     world.factor[split(job)[1][0]] = 1.9
     train_until(world, job, lambda: moves_of(job))
     world.add_node("fast", 1)

@@ -35,6 +35,7 @@ from jobs.services.lifecycle.predictions import predictions_join_next
 from jobs.services.lifecycle.retention import files_delete
 from tests.jobs.world import World
 from tests.support.builders import job_make
+from tests.support.setups import setup_once
 
 pytestmark = pytest.mark.django_db
 
@@ -65,6 +66,7 @@ def part_store(world: World, job: Job, first: int, end: int) -> None:
     world.tell(played)
 
 
+@setup_once
 def running(**other: Any) -> tuple[World, Job]:
     world = World(num_nodes=2)
     job = job_make(global_batch_size=8, num_virtual_nodes=4, **PREDICTION, **other)
