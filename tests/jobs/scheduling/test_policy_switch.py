@@ -20,7 +20,10 @@ pytestmark = pytest.mark.django_db
 LIVE = {JobStatus.PENDING, JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING}
 
 
-def test_jobs_live_through_every_policy() -> None:
+@pytest.mark.parametrize(
+    "number", [6, pytest.param(len(POLICIES), id="all", marks=pytest.mark.nightly)]
+)
+def test_jobs_live_through_every_policy(number: int) -> None:
     """Three jobs, one of which needs two accelerators, go on under whatever decides."""
     draw = random.Random(1)
     world = World()
@@ -29,7 +32,7 @@ def test_jobs_live_through_every_policy() -> None:
         job_make(min_accelerators=2),
         job_make(max_accelerators=4),
     ]
-    for policy in draw.sample([*POLICIES], len(POLICIES)):
+    for policy in draw.sample([*POLICIES], number):
         policy_choose(policy, world.now, actor="user:admin")
         standing = Standing(draw.choice([10, 100, 1000]))
         job_reprioritise(draw.choice(jobs).pk, standing, world.now, actor="user:admin", reason="")
