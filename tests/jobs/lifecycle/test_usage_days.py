@@ -86,6 +86,7 @@ class History:
 
     def _hold(self, place: Accelerator) -> None:
         """Let jobs hold an accelerator one after another; the last one still does."""
+        allocations, generations = [], []
         since = NOW - 13 * DAY
         for slot in itertools.count(place.index * 1000):
             since += timedelta(minutes=self.random.choice((0, 1, 45, 300)))
@@ -98,18 +99,20 @@ class History:
             if until > NOW:
                 until = None
             job = self.random.choice(self.jobs)
-            Allocation.objects.create(
+            allocations.append(Allocation(
                 job=job, accelerator=place, slot=slot, granted_generation=1, granted_at=since,
                 released_at=until,
-            )  # fmt: skip
-            Generation.objects.create(
+            ))  # fmt: skip
+            generations.append(Generation(
                 job=job, number=slot, phase=GenerationPhase.CLOSED,
                 membership=membership_make(slot, {0: [0]}), num_members=self.random.randrange(1, 5),
                 requested_at=since, switched_at=since, pause_s=self.random.choice((None, 0.25, 9)),
-            )  # fmt: skip
+            ))  # fmt: skip
             if until is None:
-                return
+                break
             since = until
+        Allocation.objects.bulk_create(allocations)
+        Generation.objects.bulk_create(generations)
 
     def _read(self, place: Accelerator) -> None:
         full = NOW.replace(minute=0)
