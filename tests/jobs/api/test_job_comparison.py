@@ -22,8 +22,6 @@ from jobs.selectors.comparison import (
 from jobs.services.lifecycle.search_rows import metric_values_write
 from tests.support.builders import at, job_make, node_make
 
-pytestmark = pytest.mark.database
-
 Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/compare/"
 
@@ -54,6 +52,7 @@ def get(client: APIClient, jobs: list[Job], **query: Any) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.database
 def test_jobs_stand_side_by_side(ada: User, client_of: Clients) -> None:
     settings = {"units": 64, "net": {"depth": 2}, "scale": 1, "bias": 1}
     first = job_make(ada, started_at=at(0), settings=settings, seed=1,
@@ -92,6 +91,7 @@ def test_jobs_stand_side_by_side(ada: User, client_of: Clients) -> None:
     assert "odd" not in everything["series"]
 
 
+@pytest.mark.database
 def test_long_histories_are_summed_up(ada: User, client_of: Clients) -> None:
     job = job_make(ada, started_at=at(0))
     train(job, 4 * POINTS_LIMIT + 1, per_epoch=2)

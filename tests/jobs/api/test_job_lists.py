@@ -18,8 +18,6 @@ from jobs.selectors.job_order import ORDERS
 from jobs.services.lifecycle.search_rows import metric_values_write, search_terms_write
 from tests.support.builders import at, job_make, submission_values
 
-pytestmark = pytest.mark.database
-
 Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/"
 
@@ -37,6 +35,7 @@ def make(owner: User, accuracy: float | None = None, **other: Any) -> Job:
     return job
 
 
+@pytest.mark.database
 def test_tags_settings_and_metrics_filter(ada: User, client_of: Clients) -> None:
     client = client_of(ada)
     small = make(ada, 0.8, tags=["old", "a:b"], settings={"units": 64, "net": {"act": "relu"}})
@@ -89,6 +88,7 @@ def order_key(job: Job, order: str) -> Any:
     return values[order], job.pk
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("sign", ["", "-"])
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_order_pages_there_and_back(
@@ -119,6 +119,7 @@ def test_every_order_pages_there_and_back(
     assert back == found[3:6]
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("order", ORDERS)
 def test_any_cursor_is_answered(ada: User, client_of: Clients, order: str) -> None:
     client = client_of(ada)
@@ -141,6 +142,7 @@ def test_a_cursor_is_of_one_order(ada: User, client_of: Clients) -> None:
     assert (answer.status_code, "begin without one" in answer.json()["detail"]) == (404, True)
 
 
+@pytest.mark.database
 def test_submitted_settings_and_tags_can_be_searched(ada: User, client_of: Clients) -> None:
     client = client_of(ada)
     values = submission_values(tags=["a", "b", "a"], note="why", settings={"units": 3})

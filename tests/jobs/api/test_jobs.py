@@ -17,8 +17,6 @@ from jobs.selectors.access import job_version, jobs_visible_to
 from tests.jobs.world import World
 from tests.support.builders import at, job_make
 
-pytestmark = pytest.mark.database
-
 Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/"
 
@@ -27,6 +25,7 @@ def ids(response: Any) -> list[int]:
     return [row["id"] for row in response.json()["results"]]
 
 
+@pytest.mark.database
 def test_one_sees_ones_own_newest_first(ada: User, bob: User, client_of: Clients) -> None:
     first, _, third = job_make(ada), job_make(bob), job_make(ada)
     assert ids(client_of(ada).get(URL)) == [third.pk, first.pk]
@@ -39,6 +38,7 @@ def test_admins_see_all(ada: User, admin: User, client_of: Clients) -> None:
     assert response.json()["results"][0]["owner"] == "ada"
 
 
+@pytest.mark.database
 def test_filters(ada: User, bob: User, admin: User, client_of: Clients) -> None:
     client = client_of(admin)
     run = job_make(ada, status=JobStatus.RUNNING, name="Digits small")
@@ -59,6 +59,7 @@ def test_filters(ada: User, bob: User, admin: User, client_of: Clients) -> None:
     assert (response.status_code, set(response.json()["errors"])) == (400, {"status"})
 
 
+@pytest.mark.database
 def test_pages_go_on_where_the_last_one_ended(ada: User, client_of: Clients) -> None:
     jobs = [job_make(ada) for _ in range(5)]
     client = client_of(ada)
@@ -197,6 +198,7 @@ def test_a_wait_that_is_none(ada: User, client_of: Clients, wait: str, field: st
     assert (response.status_code, set(response.json()["errors"])) == (400, {field})
 
 
+@pytest.mark.database
 def test_versions_are_seen_by_those_who_see_the_job(ada: User, bob: User, admin: User) -> None:
     """The SQL that is made once holds for every kind of person, and for each job."""
     project = Project.objects.create(name="vision", created_at=at(0))
@@ -236,6 +238,7 @@ def test_wrong_methods(ada: User, client_of: Clients) -> None:
     assert client.put(f"{URL}{job.pk}/", {}).json()["code"] == "method_not_allowed"
 
 
+@pytest.mark.database
 def test_a_bound_of_a_number_is_told_in_full(admin: User, client_of: Clients) -> None:
     client, job = client_of(admin), job_make(admin)
     logs = client.get(f"{URL}{job.pk}/logs/", {"slot": -1}).json()
