@@ -17,6 +17,7 @@ from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job
 from jobs.services.submission.rows import SUBMITTED_COLUMNS
 from tests.support.builders import CODE, user_make
+from tests.support.cases import pairs
 
 pytestmark = pytest.mark.django_db
 
@@ -63,8 +64,7 @@ def submit(owner: User, content: object, **options: str) -> int:
     return number
 
 
-@pytest.mark.parametrize("changes", CHANGES)
-@pytest.mark.parametrize("template", JOB_TEMPLATES)
+@pytest.mark.parametrize(("template", "changes"), pairs(JOB_TEMPLATES, CHANGES))
 def test_a_job_of_a_template_comes_again(template: str, changes: str, owner: User) -> None:
     job = submit(owner, {"template": template, **CHANGES[changes]}, format="json")
     copied = texts(owner, job)

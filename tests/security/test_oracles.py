@@ -15,6 +15,7 @@ from jobs.models import Artifact, Job, JobMetric, Validation
 from jobs.selectors.job_order import ORDERS, _cursor_write
 from jobs.services.lifecycle.search_rows import search_terms_write
 from tests.support.builders import job_make, submission_values, validation_make
+from tests.support.cases import pairs
 
 pytestmark = pytest.mark.django_db
 
@@ -69,8 +70,7 @@ def shown(answer: Any) -> tuple[int, str]:
     return answer.status_code, re.sub(r"\d\d:\d\d:\d\d[.\dZ+:]*", "", text)
 
 
-@pytest.mark.parametrize("page", ["/api/v1/jobs/", "/jobs/"])
-@pytest.mark.parametrize("name", HIDDEN)
+@pytest.mark.parametrize(("name", "page"), pairs(HIDDEN, ["/api/v1/jobs/", "/jobs/"]))
 def test_filters_find_nothing_of_others(name: str, page: str, thief: Client, ada: User) -> None:
     for order in ("", "-metric" if name == "metric" else "duration"):
         more = {"order": order} if order else {}
