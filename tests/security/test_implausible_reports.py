@@ -13,7 +13,7 @@ from jobs.services.lifecycle.missed_reports import OVERLAPS_LIMIT
 from jobs.services.reports.batches import batch_take
 from jobs.services.reports.model_fitting import models_fit
 from tests.jobs.losses import fresh
-from tests.jobs.timed_world import TimedWorld, started, timed_job
+from tests.jobs.timed_world import TimedWorld, begun, started, timed_job
 from tests.jobs.world import World
 
 pytestmark = pytest.mark.django_db
@@ -57,8 +57,7 @@ def test_a_false_speed_gains_no_accelerators(policy: str, factor: float, at_most
 
 @pytest.mark.parametrize(("factor", "code"), [(0.001, "too_fast"), (1000.0, "too_slow")])
 def test_nothing_is_learned_from_a_false_speed(factor: float, code: str) -> None:
-    world, job = TimedWorld(1, 2), timed_job()
-    started(world, job)
+    world, job = begun(2)
     for _ in range(8):
         reported(world, job, factor)
     job = fresh(job)
@@ -72,8 +71,7 @@ def test_nothing_is_learned_from_a_false_speed(factor: float, code: str) -> None
 
 
 def test_an_honest_job_is_learned_from_again() -> None:
-    world, job = TimedWorld(1, 2), timed_job()
-    started(world, job)
+    world, job = begun(2)
     reported(world, job, 1000.0)
     assert fresh(job).examples_per_s is None
     reported(world, job, 1.0)
@@ -81,8 +79,7 @@ def test_an_honest_job_is_learned_from_again() -> None:
 
 
 def test_reports_that_waited_for_the_site_are_plausible() -> None:
-    world, job = TimedWorld(1, 2), timed_job()
-    started(world, job)
+    world, job = begun(2)
     for _ in range(8):
         reported(world, job, 1.0)
     played, trainer = world.leader_of(job)
@@ -106,8 +103,7 @@ def test_reports_that_waited_for_the_site_are_plausible() -> None:
 )
 def test_measurements_agree_with_each_other(changes: dict[str, Any], code: str) -> None:
     assert code in CODES
-    world, job = TimedWorld(1, 2), timed_job()
-    started(world, job)
+    world, job = begun(2)
     world.report(job, **changes)
     assert fresh(job).throughput_by_count == {}
     assert job.events.get(kind="report_implausible").data == {"code": code}
@@ -135,8 +131,7 @@ def test_a_profile_fits_into_the_time_since_the_start() -> None:
     ],
 )
 def test_steps_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
-    world, job = TimedWorld(1, 2), timed_job()
-    started(world, job)
+    world, job = begun(2)
     world.report(job)
     world.report(job, **changes)
     assert fresh(job).step == 10
@@ -190,8 +185,7 @@ def test_a_tuned_job_reports_no_batch_above_its_search() -> None:
 
 
 def test_a_restarted_job_reports_no_steps_before_its_checkpoint() -> None:
-    world, job = TimedWorld(1, 2), timed_job()
-    started(world, job)
+    world, job = begun(2)
     start = job.generations.get(phase="active")
     start.step = 500
     start.save()
