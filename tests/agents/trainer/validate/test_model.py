@@ -429,6 +429,7 @@ EVALUATED = """
 """
 
 
+@pytest.mark.usefixtures("no_trial_steps")
 @pytest.mark.parametrize("name", ["test_step", "evaluate", "make_test_function"])
 def test_a_validation_of_its_own_is_refused_where_fit_would_call_it(
     name: str, tmp_path: Path
@@ -497,6 +498,7 @@ def test_settings_of_fit_alone_are_named() -> None:
     assert len(model_check(model)) == 1
 
 
+@pytest.mark.usefixtures("no_trial_steps")
 def test_a_layer_frozen_after_a_first_fit_is_told_for_fit_would_train_it(tmp_path: Path) -> None:
     code = TRAINED_AT_BUILD.format(first=True, then=False, more="")
     (warning,) = warnings_of(validated(tmp_path, code))
