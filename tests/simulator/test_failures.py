@@ -10,6 +10,7 @@ from controlplane.core.policies import POLICIES
 from controlplane.core.scheduling.plan import Plan
 from controlplane.simulator import Failures, ResizeCosts, StuckError, cluster_make, simulate
 from controlplane.simulator.engine import event_clock as run_module
+from controlplane.simulator.engine import run
 from controlplane.simulator.engine.failures import NodeEvent, NodeEventKind, Outages
 from controlplane.simulator.options import failures_parse
 from tests.simulator.worlds import job, workload
@@ -188,11 +189,15 @@ def test_the_option_is_read() -> None:
         pytest.param("weighted_fair", 0.1, marks=pytest.mark.nightly),
     ],
 )
-def test_work_lost_faster_than_done_ends_with_the_option(policy: str, seconds: float) -> None:
+def test_work_lost_faster_than_done_ends_with_the_option(
+    policy: str, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every start takes 10 s, and no node stays for so long: no step is ever saved."""
+    for module in (run, run_module):
+        monkeypatch.setattr(module, "MOST_LOSSES", 100)
     jobs = workload(*(job(f"j{n}", 10.0 * n, most=4) for n in range(3)), work=1e6)
     failures = Failures(seconds, seconds, lease_s=20.0, checkpoint_s=300.0)
-    with pytest.raises(StuckError, match="--failures: in 500 losses of nodes 3 jobs did less than"):
+    with pytest.raises(StuckError, match="--failures: in 100 losses of nodes 3 jobs did less than"):
         simulate(jobs, cluster_make(3, 2), policy, costs=COSTS, failures=failures)
 
 
