@@ -20,6 +20,7 @@ from kombu import Connection
 
 from controlplane.beat import TickingScheduler
 from controlplane.celery import app
+from tests.support.cases import pairs
 
 ROOT = Path(__file__).parent.parent
 SERVICE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["beat"]
@@ -159,8 +160,11 @@ class SetClock:
             self.now += datetime.timedelta(seconds=max(scheduler.tick(), 0.01))
 
 
-@pytest.mark.parametrize("back", [{"minutes": 1}, {"hours": 2}, {"days": 400}], ids=str)
-@pytest.mark.parametrize("is_restarted", [False, True], ids=["goes on", "is restarted"])
+@pytest.mark.parametrize(
+    ("back", "is_restarted"),
+    pairs([{"minutes": 1}, {"hours": 2}, {"days": 400}], [False, True]),
+    ids=str,
+)
 def test_everything_is_sent_in_time_after_the_clock_was_set_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restarted: bool, back: dict[str, int]
 ) -> None:
