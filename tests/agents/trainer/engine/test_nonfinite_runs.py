@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import math
+import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,8 @@ import pytest
 from agents.trainer.__main__ import main
 from agents.trainer.local import cli, local_cluster
 from agents.trainer.local.local_cluster import LocalJob, NonfiniteJobError
+from agents.trainer.local.validation import job_validate
 from agents.trainer.model.nonfinite import SKIPPED_LIMIT
-from agents.trainer.validate.run import job_validate
 from controlplane.core.protocol.nonfinite import nonfinite_read
 from controlplane.core.protocol.wire import (
     Membership,
@@ -345,6 +347,15 @@ def test_overflows_without_end_are_one(tmp_path: Path) -> None:
     assert "all skipped by the loss scale; it was never finite" in data["message"]
 
 
+#: A validation that accepts the job at once; test_cli.py has one that is carried out.
+ACCEPTING = """
+import json, pathlib, sys
+report = {"attempt": 0, "ok": True, "code": None, "field": None, "message": "", "traceback": ""}
+text = json.dumps({**report, "facts": {"warnings": ["accepted"]}})
+pathlib.Path(sys.argv[2], "validation.json").write_text(text)
+"""
+
+
 @pytest.mark.parametrize("choice", CHOICES)
 def test_the_command_line(
     tmp_path: Path,
@@ -353,7 +364,8 @@ def test_the_command_line(
     choice: OnNonfinite,
 ) -> None:
     monkeypatch.setattr(local_cluster, "trainer_spawn", trainer_fork)
-    monkeypatch.setattr(cli, "job_validate", lambda spec, code, _: job_validate(spec, code).facts)
+    accepting = partial(job_validate, program=(sys.executable, "-c", ACCEPTING))
+    monkeypatch.setattr(cli, "job_validate", accepting)
     job = tmp_path / "job.py"
     job.write_text(JOB)
     arguments = [str(job), "--virtual-nodes", "4", "--steps", "60", "--batch-size", "20"]
@@ -363,6 +375,7 @@ def test_the_command_line(
         arguments += ["--on-nonfinite", "continue"]
     status = main(arguments)
     out, error = capsys.readouterr()
+    assert "warning: accepted" in out
     if choice is OnNonfinite.CONTINUE:
         assert status == 0
         assert "loss nan" in out
