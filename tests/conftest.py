@@ -86,14 +86,10 @@ def _import_part(number: int, num_parts: int) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was imported out of every later collection of garbage: a tenth of the run.
-
-    Collecting rarely saves another fiftieth.
-    """
+    """Keep what was imported out of every later collection of garbage: a tenth of the run."""
     gc.enable()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000)
 
 
 def _choose_database() -> str:
