@@ -12,7 +12,9 @@ import pytest
 
 from tests.e2e.stack import Stack
 
-pytestmark = [pytest.mark.whole_stack, pytest.mark.timeout(600)]
+# `make test` tries the bits and the order in tests/agents/trainer/predict, and the parts that a
+# site joins in tests/jobs/submission/test_predictions.py.
+pytestmark = [pytest.mark.whole_stack, pytest.mark.timeout(600), pytest.mark.nightly]
 
 NUM_EXAMPLES = 2_005
 START_DEADLINE_S = 150.0

@@ -99,7 +99,13 @@ def adopted_twice_and_preempted(job: LocalJob, state: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "course", [resized_and_bereft, adopted_twice_and_preempted], ids=lambda f: f.__name__
+    "course",
+    [
+        pytest.param(resized_and_bereft, id="resized_and_bereft"),
+        pytest.param(
+            adopted_twice_and_preempted, id="twice_and_preempted", marks=pytest.mark.nightly
+        ),
+    ],
 )
 def test_a_job_that_adopts_a_state_goes_on_like_one_that_started_from_it(
     course: Callable[[LocalJob, Path], None], trial: tuple[Path, str], tmp_path: Path
