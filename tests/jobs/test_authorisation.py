@@ -114,8 +114,8 @@ _AS_JSON = {"Accept": "application/json, */*;q=0.5"}
 ADMINS = ("admin", "admin by session", "admin without jobs")
 STRANGERS = ("other", "other by session", "admin for jobs", "admin of old")
 REFUSED = ("nobody", "agent", "other", *LACKS, "admin without jobs")
-#: Who is known by other means than some of those, and may do as much: on a route of each group, and
-#: on all in `make nightly`.
+#: Strangers who are known by other means than some of those, and may do as much: tried on a route
+#: of each group, and on all in `make nightly`.
 ALSO_REFUSED = ("liar", "other by session", "admin for jobs", "admin of old")
 
 

@@ -25,7 +25,7 @@ _INSERT = re.compile(r'INSERT INTO "(\w+)"')
 
 
 class _Snapshot(Generic[T]):
-    """What a set-up returned, its rows, and its files."""
+    """Result of a set-up, with the rows and files that it made."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         tables: dict[str, None] = {}

@@ -17,7 +17,7 @@ from virtualflow.client import Client
 
 _CODE_ENDINGS = (".py", ".zip")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-#: What has an argument or option of its own.
+#: Parameters of `Client.submit` and the like that are no fields of a submission.
 _NO_FIELDS = ("code", "spec", "idempotency_key", "job_id", "self")
 _STARTS = {"now": "It would start at once.", "after_release": "It would start within moments."}
 
