@@ -1,8 +1,8 @@
 """Jobs try kinds and trade them under the default policy, through every process of the product.
 
 Two jobs that compute the same are each ten times as slow on the other's kind. An admin's switch
-from a queue to `goodput_fair` finds both on the wrong one, with no accelerator idle: a ring of two
-jobs that wait for each other's place.
+from `weighted_fair`, which ignores speeds, to `goodput_fair` finds both on the wrong one, with no
+accelerator idle: a ring of two jobs that wait for each other's place.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def test_jobs_try_kinds_and_trade_them(stack: Stack) -> None:
             "Moves to 1 of 1 right to measure its speed",
         ]
         first.pause()
-        policy_set(stack, "fifo")
+        policy_set(stack, "weighted_fair")
         second = Trader(stack, "right")
         second.wait_until_on("left")
         second.pause()
