@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
+from django.db.migrations.recorder import MigrationRecorder
+from django.db.models.signals import pre_migrate
 
 from controlplane.core.protocol.wire import AcceleratorInfo, EnrolRequest
 from jobs.models import ApiToken, EnrolmentToken, Node, NotificationChannel, Secret
@@ -90,6 +93,12 @@ def test_refuses_to_run_without_a_password(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(CommandError, match="Set ADMIN_PASSWORD"):
         prepare(tmp_path)
     assert not User.objects.exists()
+
+
+def test_refuses_a_database_whose_migrations_are_gone() -> None:
+    MigrationRecorder.Migration.objects.filter(app="jobs", name__gt="0040").delete()
+    with pytest.raises(CommandError, match="older than the migration 0041_job_attempts"):
+        pre_migrate.send(sender=apps.get_app_config("jobs"), using="default")
 
 
 def test_asks_where_the_tokens_of_nodes_shall_go() -> None:
