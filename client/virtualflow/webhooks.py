@@ -44,7 +44,8 @@ def webhook_read(
     signed = f"{lower.get('webhook-id', '')}.{sent_at}.".encode() + body
     expected = base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
     given = [part.partition(",") for part in lower.get("webhook-signature", "").split()]
-    if not any(
+    # Of an empty key, such as of a variable that is not set, everybody can sign.
+    if not key or not any(
         version == "v1" and hmac.compare_digest(text.encode(), expected.encode())
         for version, _, text in given
     ):
