@@ -47,7 +47,7 @@ def submission_content(
         values["spec"] = _text(Path(spec))
     if code is None:
         return {"json": _checked(values)}
-    data = {name: _form_value(name, value) for name, value in values.items() if value is not None}
+    data = {name: _form_value(name, value) for name, value in values.items()}
     path = Path(code)
     return {"data": data, "files": {"code": (path.name, file_read(path, "code"))}}
 
@@ -103,6 +103,9 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
 def _form_value(name: str, value: Any) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
-        return ",".join(value)  # accelerator kinds
+    if not name.startswith(_SETTING):
+        if value is None:
+            return ""  # as null of JSON: the template's value, or the default
+        if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
+            return ",".join(value)  # accelerator kinds
     return json.dumps(_checked({name: value})[name])

@@ -50,12 +50,17 @@ def test_fields_override_those_of_a_file(
 ) -> None:
     changes: dict[str, Any] = {"priority": 9, "settings.units": 16, "settings.name": "5"}
     changes |= {"stop.limit": 9, "accepted_kinds": ["cpu", "a100"], "shuffle": False}
+    changes |= {"settings.words": ["a", "b"], "settings.none": [], "settings.old": None}
+    changes |= {"note": None, "selection": None}
     file = {"code": code} if with_code_file else {}
+    spec.write_text(SPEC + "note: of the file\n")
     if not with_code_file:
         spec.write_text(SPEC + f"code: {CODE.decode()!r}\n".replace("'", '"'))
     job = client.submit(spec, **file, **changes)
     assert (job["name"], job["priority"], job["stop"]["limit"]) == ("from a file", 9, 9)
-    assert job["settings"] == {"units": 16, "name": "5"}
+    lists = {"words": ["a", "b"], "none": [], "old": None}
+    assert job["settings"] == {"units": 16, "name": "5", **lists}
+    assert job["note"] == ""
     assert (job["accepted_kinds"], job["shuffle"]) == (["cpu", "a100"], False)
     assert job["code_sha256"] == hashlib.sha256(CODE).hexdigest()
 
@@ -108,6 +113,7 @@ def test_actions(site: Site, client: Client) -> None:
     with pytest.raises(VirtualFlowError) as caught:
         client.reprioritise(job, 60, if_match=f'"{before["revision"]}.{before["version"]}"')
     assert caught.value.code == "stale_version"
+    assert client.describe(job, tags="one")["tags"] == ["one"]
     assert client.cancel(job, "enough")["status_reason"].endswith("enough")
     with pytest.raises(VirtualFlowError) as caught:
         client.resume(job)

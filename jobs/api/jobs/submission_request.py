@@ -86,7 +86,7 @@ def objects_flattened(data: Mapping[str, Any]) -> dict[str, Any]:
                     **{twice[0]: f"Give it here or in {prefix}, not in both."}
                 )
             values |= flat
-        elif given is not None:
+        elif given not in (None, ""):
             raise InvalidInputError.of(**{prefix: f"Give an object with {needed}."})
     return values
 
