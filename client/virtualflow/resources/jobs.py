@@ -247,7 +247,7 @@ class JobRequests:
         self, job_id: int, *, tags: Sequence[str] | None = None, note: str | None = None
     ) -> answers.Job:
         """Change the tags or the note of a job; what is None stays."""
-        body = given_only({"tags": None if tags is None else list(tags), "note": note})
+        body = given_only({"tags": None if tags is None else _several(tags), "note": note})
         response = self._site.request("PATCH", f"jobs/{job_id}/", is_repeatable=True, json=body)
         return answer_read(response, answers.Job)
 
@@ -308,7 +308,7 @@ class JobRequests:
 
 
 def _several(values: Sequence[str]) -> list[str]:
-    """Return the values of a filter; a single text is one value, not its letters."""
+    """Return values as a list; a single text is one value, not its letters."""
     return [values] if isinstance(values, str) else list(values)
 
 
