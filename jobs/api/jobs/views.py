@@ -307,6 +307,8 @@ class JobReprioritise(JobAction):
 class JobClone(APIView):
     """Submit a job again, with some fields changed."""
 
+    parser_classes = (SubmissionJsonParser,)
+
     @extend_schema(
         request=SubmissionSerializer,
         responses={200: JobSerializer, 201: JobSerializer},
@@ -320,6 +322,8 @@ class JobClone(APIView):
 
 class JobFork(APIView):
     """A new job from a saved state of a job, with some fields changed."""
+
+    parser_classes = (SubmissionJsonParser,)
 
     @extend_schema(
         request=SubmissionSerializer,
@@ -358,6 +362,9 @@ def _changed(original: Job, user: User, changes: dict[str, Any]) -> Submission:
         values = prediction_values(values, changes)
     code = None
     if "code" not in changes:
+        if changes.get("template") not in (None, "", original.template):
+            text = f"It would run the code of job {original.pk}; submit the template instead."
+            raise InvalidInputError.of(template=text)
         with code_open(original) as file:
             code = file.read()
     return submission_read(values, code, original.code_name)

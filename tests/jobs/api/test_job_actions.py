@@ -135,6 +135,11 @@ def test_a_clone_is_the_same_but_for_what_is_changed(ada: User, client_of: Clien
     assert clone.code.read() == CODE
     assert clone.code.name != job.code.name
     assert Event.objects.get(job=clone).data == {"cloned_from": job.pk}
+    response = client_of(ada).post(url(job, "clone"), {"template": "tabular"})
+    assert {*response.json()["errors"]} == {"template"}, "its code is that of the job"
+    code = CODE.decode() + "#" * 64 * 1024
+    response = client_of(ada).post(url(job, "clone"), {"template": "tabular", "code": code})
+    assert response.status_code == 201, response.data
 
 
 def test_a_repeated_clone_with_a_key_is_the_same_job(ada: User, client_of: Clients) -> None:
