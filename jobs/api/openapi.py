@@ -140,13 +140,14 @@ def submissions_optional(result: dict[str, Any], **_more: Any) -> dict[str, Any]
     A template, a spec or the job that is cloned may give each of them; a generated client that
     sent defaults would replace those values.
     """
-    component = result["components"]["schemas"]["SubmissionRequest"]
-    component.pop("required")
-    for schema in component["properties"].values():
-        default = schema.pop("default", None)
-        if default not in (None, "", [], {}):
-            told = schema.get("description", "")
-            schema["description"] = f"{told}\n\nWithout template: {json.dumps(default)}.".strip()
+    for name in ("SubmissionRequest", "SweepSubmissionRequest"):
+        component = result["components"]["schemas"][name]
+        component.pop("required")
+        for schema in component["properties"].values():
+            default = schema.pop("default", None)
+            if default not in (None, "", [], {}):
+                text = f"Without template: {json.dumps(default)}."
+                schema["description"] = f"{schema.get('description', '')}\n\n{text}".strip()
     return result
 
 

@@ -13,6 +13,7 @@ from rest_framework.request import Request
 from jobs.api.bodies import BodySerializer
 from jobs.api.jobs.submission_fields import SettingsField, WholeField
 from jobs.api.jobs.submission_request import submission_apart
+from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.exceptions import InvalidInputError, messages_by_field
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, Sweep
@@ -46,6 +47,12 @@ class SweepPlanSerializer(BodySerializer):
     max_running = WholeField(
         1, JOBS_LIMIT, default=DEFAULT_MAX_RUNNING, help_text="Most jobs that run at once."
     )
+
+
+class SweepSubmissionSerializer(SubmissionSerializer):
+    """The fields of a job, and the plan of a sweep. Only for the OpenAPI document."""
+
+    sweep = SweepPlanSerializer()
 
 
 def sweep_plan(given: Any) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import abc
 from typing import Any
 
 from django.utils import timezone
-from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
 from rest_framework.parsers import FormParser, MultiPartParser
@@ -26,6 +25,7 @@ from jobs.api.sweeps.serializers import (
     SweepChangeSerializer,
     SweepPreviewSerializer,
     SweepSerializer,
+    SweepSubmissionSerializer,
     statuses_counted,
     sweep_request_of,
 )
@@ -63,7 +63,7 @@ class SweepList(generics.ListAPIView):
         return {**super().get_serializer_context(), "statuses": statuses}
 
     @extend_schema(
-        request=OpenApiTypes.OBJECT,
+        request=SweepSubmissionSerializer,
         responses={
             200: one_of("SweepOrPreview", SweepSerializer, SweepPreviewSerializer),
             201: SweepSerializer,

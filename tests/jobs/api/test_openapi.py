@@ -35,10 +35,13 @@ def test_reads_have_the_headers_that_are_answered() -> None:
     files = {"jobs/{job_id}/code/", "jobs/{job_id}/files/{name}/"}
     rows = {"jobs/{job_id}/", "projects/{project_id}/", "users/{name}/", "prices/", "policy/"}
     assert has_etag == files | rows
-    submission = openapi_document()["components"]["schemas"]["SubmissionRequest"]
-    fields = submission["properties"]  # of which clones, and jobs of a template, lack most
-    assert not {"required"} & submission.keys()
-    assert [name for name, field in fields.items() if "default" in field] == []
+    schemas = openapi_document()["components"]["schemas"]
+    fields = schemas["SubmissionRequest"]["properties"]
+    for name, others in {"SubmissionRequest": set(), "SweepSubmissionRequest": {"sweep"}}.items():
+        component = schemas[name]  # of whose fields clones, and jobs of a template, lack most
+        assert not {"required"} & component.keys()
+        assert not any("default" in field for field in component["properties"].values())
+        assert component["properties"].keys() == fields.keys() | others
     assert fields["priority"]["description"].endswith("Without template: 100.")
     part = paths["/api/v1/jobs/{job_id}/files/{name}/"]["get"]["responses"]["206"]
     assert [*part["content"]] == ["application/octet-stream"]
