@@ -238,7 +238,7 @@ def chosen_fields(request: Request, known: tuple[str, ...]) -> set[str] | None:
     text = request.query_params.get("fields")
     if not text:
         return None
-    names = {name.strip() for name in text.split(",")}
+    names = {name.strip() for name in text.strip(", ").split(",")}
     unknown = sorted(names - set(known))
     if unknown:
         raise InvalidInputError.of(fields=f"No such field: {', '.join(unknown)}.")

@@ -95,7 +95,7 @@ def test_a_page_is_bounded(ada: User, client_of: Clients) -> None:
 def test_only_the_fields_that_are_asked_for(ada: User, client_of: Clients) -> None:
     job = job_make(ada, settings={"a": 1})
     client = client_of(ada)
-    (row,) = client.get(URL, {"fields": "id,settings"}).json()["results"]
+    (row,) = client.get(URL, {"fields": "id, settings,"}).json()["results"]
     assert row == {"id": job.pk, "settings": {"a": 1}}
     assert client.get(f"{URL}{job.pk}/", {"fields": "status"}).json() == {"status": "pending"}
     response = client.get(URL, {"fields": "id,password"})
