@@ -78,7 +78,7 @@ def test_text_of_others_moves_no_cursor(
 
 #: Arguments with which each command reaches the site.
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
-    "submit": ("--template", "tabular"), "fork": (1, "--now"),
+    "submit": ("--template", "tabular"), "clone": (1,), "fork": (1, "--now"),
     "watch": (1,), "logs": (1,), "show": (1,), "download": (1,), "compare": (1, 2),
     "cancel": (1,), "pause": (1,), "resume": (1,), "reprioritise": (1, "--priority", "5"),
     "tag": (1, "--add", "a"),
@@ -201,7 +201,8 @@ def test_a_shell_completes_what_the_site_has(
     node, _ = node_make("node-a")
     file_make(second, "metrics.json")
     for words, expected in (
-        *((f"{command} ", numbers) for command in ("show", "logs", "watch", "download", "fork")),
+        *((f"{command} ", numbers) for command in ("show", "logs", "watch", "download")),
+        *((f"{command} ", numbers) for command in ("clone", "fork")),
         *((f"{command} ", numbers) for command in ("cancel", "pause", "resume", "reprioritise")),
         (f"compare {first.pk} ", numbers),
         ("ls --status f", ["finished", "failed"]),

@@ -116,6 +116,11 @@ def test_compare(site: Site, logged_in: Shell) -> None:
     assert ["settings.rate", *map(str, rates)] in rows
     assert f"settings.rate\t{rates[0]}" in logged_in("show", one.pk).out
     assert ["best loss", "0.5", "\N{EN DASH}"] in rows
+    changes = ("--name", "third", "--set", "settings.units=32", "--json")
+    third = json.loads(logged_in("clone", two.pk, *changes).out)
+    assert (third["name"], third["seed"]) == ("third", 3)
+    assert third["settings"] == {**two.settings, "units": 32}
+    assert json.loads(logged_in("ls", "--idle", "--json").out) == []
     assert logged_in("compare", one.pk, one.pk).code == ExitCode.USAGE
     assert logged_in("compare", *range(1, 52)).code == ExitCode.REFUSED  # by the site's limit
 

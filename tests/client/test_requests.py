@@ -23,6 +23,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "index": lambda client: client.index(),
     "changes": lambda client: next(client.changes()),
     "submit": lambda client: client.submit({"name": "a"}),
+    "clone": lambda client: client.clone(1, seed=2),
     "fork": lambda client: client.fork(1, checkpoint="now", name="b"),
     "dry_run": lambda client: client.dry_run({"name": "a"}),
     "jobs": lambda client: list(client.jobs()),

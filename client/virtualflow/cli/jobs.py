@@ -73,6 +73,7 @@ _JOB_COLUMNS = (
 @click.option("--tag", multiple=True, help="A tag; several: jobs that have all of them.")
 @click.option("--metric", multiple=True, help="A metric, also with a bound: 'val_accuracy>0.9'.")
 @click.option("--setting", multiple=True, help="A setting's value: hidden_units=128.")
+@click.option("--idle", is_flag=True, default=None, help="Hold accelerators and hardly use them.")
 @click.option(
     "--order",
     help="submitted, name, status, tier, priority, duration or metric; from the largest on with -.",

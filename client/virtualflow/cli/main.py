@@ -57,7 +57,7 @@ def completion(shell: str) -> None:
 
 for _command in (
     account.login, account.logout,
-    submitting.submit, submitting.fork, sweeping.sweep, sweeping.sweeps,
+    submitting.submit, submitting.clone, submitting.fork, sweeping.sweep, sweeping.sweeps,
     jobs.watch, jobs.logs, jobs.ls, filters.filters, jobs.show, jobs.compare,
     jobs.download, jobs.tag, jobs.cancel, jobs.pause, jobs.resume, priorities.reprioritise,
     projects.projects, projects.usage, users.users, notifications.notifications,

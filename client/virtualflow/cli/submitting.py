@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from virtualflow.answers import Outlook
+from virtualflow.answers import Job, Outlook
 from virtualflow.cli import completing, screen
 from virtualflow.cli.common import as_json, job_argument, timeout
 from virtualflow.cli.jobs import TIERS
@@ -83,22 +84,48 @@ def submit(
         return screen.note(f"Follow it: virtualflow watch {job['id']}")
 
 
+def _copy_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        as_json,
+        timeout,
+        click.option("--key", help="The same key with the same request makes no second job."),
+        click.option("--watch", is_flag=True, help="Stay until it has ended."),
+        click.option(
+            "--set", "changes", multiple=True, metavar="KEY=VALUE",
+            help="As of `virtualflow submit`.",
+        ),
+        click.option("--name", help="Name of the new job."),
+        job_argument,
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
 @click.command()
-@job_argument
+@_copy_options
+def clone(job: int, **options: Any) -> None:
+    """Submit JOB again, with other settings."""
+    _copy(job, "a clone of", Client.clone, {}, **options)
+
+
+@click.command()
 @click.option("--checkpoint", default="newest", help="Step of a kept checkpoint.")
 @click.option("--now", is_flag=True, help="From the state that the job saves now.")
-@click.option("--name", help="Name of the new job.")
-@click.option(
-    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="As of `virtualflow submit`."
-)
-@click.option("--watch", is_flag=True, help="Stay until it has ended, as `virtualflow watch`.")
-@click.option("--key", help="The same key with the same fork makes no second job.")
-@timeout
-@as_json
-def fork(
+@_copy_options
+def fork(job: int, checkpoint: str, now: bool, **options: Any) -> None:
+    """Submit a job that starts from the state of JOB, with other settings."""
+    if now and checkpoint != "newest":
+        raise click.UsageError("Give --checkpoint or --now, not both.")
+    state = {"checkpoint": "now" if now else checkpoint}
+    _copy(job, "from the state of", Client.fork, state, **options)
+
+
+def _copy(
     job: int,
-    checkpoint: str,
-    now: bool,
+    origin: str,
+    submit: Callable[..., Job],
+    fields: dict[str, Any],
+    *,
     name: str | None,
     changes: tuple[str, ...],
     watch: bool,
@@ -106,20 +133,16 @@ def fork(
     timeout_s: float | None,
     as_json: bool,
 ) -> None:
-    """Submit a job that starts from the state of JOB, with other settings."""
-    if now and checkpoint != "newest":
-        raise click.UsageError("Give --checkpoint or --now, not both.")
-    fields = changes_read(changes) | ({} if name is None else {"name": name})
-    fields = {"checkpoint": "now" if now else checkpoint, "idempotency_key": key} | fields
+    fields = fields | changes_read(changes) | ({} if name is None else {"name": name})
     with Client.from_login() as client:
-        made = client.fork(job, **fields)
+        made = submit(client, job, idempotency_key=key, **fields)
         if watch:
             screen.note(f"Job {made['id']} is submitted.")
             job_watch(client, made["id"], timeout_s, as_json=as_json)
-        if as_json:
-            return screen.print_json(made)
-        click.echo(f"Job {made['id']} is submitted, from the state of job {job}.")
-        return screen.note(f"Compare them: virtualflow compare {job} {made['id']}")
+    if as_json:
+        return screen.print_json(made)
+    click.echo(f"Job {made['id']} is submitted, {origin} job {job}.")
+    return screen.note(f"Compare them: virtualflow compare {job} {made['id']}")
 
 
 def changes_read(changes: tuple[str, ...]) -> dict[str, Any]:

@@ -47,6 +47,18 @@ class JobRequests:
         content = submission_content(spec, code, fields)
         return self._site.post("jobs/", answers.Job, headers=headers, **content)
 
+    def clone(
+        self, job_id: int, *, idempotency_key: str | None = None, **fields: Any
+    ) -> answers.Job:
+        """Submit a job again, equal except for `fields`.
+
+        Args:
+            idempotency_key, fields: as of `submit`.
+        """
+        headers = key_headers(idempotency_key)
+        content = submission_content(None, None, fields)
+        return self._site.post(f"jobs/{job_id}/clone/", answers.Job, headers=headers, **content)
+
     def fork(
         self,
         job_id: int,
