@@ -145,7 +145,9 @@ class UnavailableError(ControlPlaneError):
     code = "unavailable"
 
     def __init__(self) -> None:
-        super().__init__("The database is busy or away; try again.")
+        super().__init__(
+            "The database is busy or away; try again. A change may have been made: look first."
+        )
 
 
 class BusyError(ControlPlaneError):
