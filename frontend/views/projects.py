@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -216,7 +217,9 @@ def _usage_page(
         context["error"] = words(error)
         return render(request, "frontend/usage.html", context, status=400)
     if query.get("csv"):
-        return usage_csv(found)
+        answer = usage_csv(found)
+        answer.content = codecs.BOM_UTF8 + answer.content  # else Excel takes it for Latin-1
+        return answer
     context["usage"] = found
     context["borrowing"] = [row for row in project_states(request.user) if row.borrowed]
     return render(request, "frontend/usage.html", context, status=status)

@@ -216,6 +216,7 @@ def test_usage_shows_hours_and_their_cost(world: World, admin: Client, ada: Clie
     assert "Give a day like" in page(ada, "/usage/?since=never", 400)
     answer = ada.get("/usage/?by=user&csv=1")
     assert answer.headers["Content-Type"].startswith("text/csv")
+    assert answer.content.decode().startswith("\ufeffuser,"), "as spreadsheets know UTF-8"
     assert b"ben" not in answer.content
     admin.post("/usage/prices/", {"price_t4": "1.5", "price_cpu": ""})
     assert list(AcceleratorPrice.objects.values_list("kind", "per_hour")) == [("t4", 1.5)]
