@@ -94,6 +94,8 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "replay": lambda client: client.replay(1),
     "watch_replay": lambda client: list(client.watch_replay(1)),
 }
+#: A change on a condition.
+EXPECTED = {"job": 1, "priority": 5, "expected_priority": 9}
 #: Methods whose answer may be any text.
 TEXTS = {
     *("whole_log", "download", "delete_channel", "test_channel", "remove_member"),
@@ -102,7 +104,7 @@ TEXTS = {
 NOT_REPEATED = {
     *("simulate", "simulate_scenarios", "create_channel", "delete_channel", "test_channel"),
     *("make_project", "delete_project", "remove_member", "plan_windows", "delete_filter"),
-    "reprioritise",  # on a condition
+    *("reprioritise", "act as expected"),  # on a condition
 }
 NONSENSE = {
     "a page": Answer(200, b"<html>Log in</html>", {"Content-Type": "text/html"}),
@@ -173,13 +175,14 @@ def test_nonsense_is_one_kind_of_error(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", [*CALLS, "act as expected"])
 def test_what_may_be_repeated_is_repeated_a_few_times(
     connect: Connect, pauses: list[float], name: str
 ) -> None:
+    calls = {"act as expected": lambda client: client.act("reprioritise", changes=[EXPECTED])}
     with scripted_site(problem(503)) as site:
         with pytest.raises(VirtualFlowError) as caught:
-            CALLS[name](connect(site))
+            (CALLS | calls)[name](connect(site))
         assert caught.value.status == 503
         assert not caught.value.is_refusal
         assert len(site.asked) == (1 if name in NOT_REPEATED else 4)

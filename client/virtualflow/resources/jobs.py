@@ -297,7 +297,12 @@ class JobRequests:
             "tag": tag,
         }
         body = given_only(fields) | {"reason": reason}
-        return self._site.post("jobs/actions/", answers.Outcomes, json=body)
+        # A second request on a condition would be refused over what the first has changed.
+        conditions = {"expected_priority", "expected_tier"}
+        is_repeatable = all(conditions.isdisjoint(one) for one in (body, *(changes or ())))
+        path = "jobs/actions/"
+        response = self._site.request("POST", path, is_repeatable=is_repeatable, json=body)
+        return answer_read(response, answers.Outcomes)
 
     def preview(
         self,
