@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from jobs.selectors.filter_fields import FlagFilter, IdFilter, TimeFilter
 from jobs.selectors.filter_form import FilterForm
 from jobs.selectors.job_order import DEFAULT_ORDER, ORDERS
 from jobs.selectors.readings import idle_held
+from jobs.selectors.settings_values import value_text
 
 #: Names for several statuses.
 STATUS_GROUPS: Mapping[str, tuple[JobStatus, ...]] = {
@@ -42,6 +44,8 @@ _SETTING = r"^[^=\x00]*[^=\s\x00-\x1f\x85][^=\x00]*=[^\x00]*$"
 _METRIC = re.compile(
     r"(?P<name>[^<>=]{1,100}?)\s*(?:(?P<sign>>=|<=|>|<|=)\s*(?P<value>[-+0-9.eE]{1,30}))?"
 )
+#: Floats below this are all whole numbers there are.
+_EXACT_LIMIT = 2**53
 _LOOKUPS = {">=": "gte", "<=": "lte", ">": "gt", "<": "lt", "=": "exact"}
 
 
@@ -92,8 +96,8 @@ def metric_read(text: str) -> tuple[str, str, float | None]:
     )
 
 
-def setting_read(text: str) -> str:
-    """Read `hidden_units=128`.
+def setting_read(text: str) -> set[str]:
+    """Read `hidden_units=128` into the terms of jobs that have it, however JSON is written.
 
     Raises:
         ValidationError: there is no name or no value.
@@ -101,7 +105,20 @@ def setting_read(text: str) -> str:
     name, sign, value = text.partition("=")
     if not name.strip() or not sign:
         raise ValidationError("Give the name of a setting and its value: hidden_units=128.")
-    return f"{name.strip()}={value.strip()}"
+    return {f"setting={name.strip()}={one}" for one in _written(value.strip())}
+
+
+def _written(text: str) -> set[str]:
+    """Return how `search_rows` may have written a value: 1e-3 as 0.001, 1 also as 1.0."""
+    try:
+        value = json.loads(text)
+        ways = {text, text if isinstance(value, str) else value_text(value)}
+        "".join(ways).encode()  # a lone surrogate is in no setting, and no database takes it
+    except (ValueError, RecursionError):
+        return {text}
+    if type(value) in (int, float) and abs(value) < _EXACT_LIMIT and value == int(value):
+        ways |= {str(int(value)), str(float(value))}
+    return ways
 
 
 class JobFilterForm(FilterForm):
@@ -188,14 +205,14 @@ class JobFilter(django_filters.FilterSet):
     @extend_schema_field(TEXTS)
     def filter_tags(self, jobs: QuerySet[Job], _name: str, tags: Sequence[str]) -> QuerySet[Job]:
         """Select jobs that have all of the tags."""
-        return _with_terms(jobs, [f"tag={tag}" for tag in tags])
+        return _with_terms(jobs, [{f"tag={tag}"} for tag in tags])
 
     @extend_schema_field(TEXTS | {"items": _TEXT | {"pattern": _SETTING}})
     def filter_settings(
-        self, jobs: QuerySet[Job], _name: str, texts: Sequence[str]
+        self, jobs: QuerySet[Job], _name: str, settings: Sequence[set[str]]
     ) -> QuerySet[Job]:
         """Select jobs that have all of the settings."""
-        return _with_terms(jobs, [f"setting={text}" for text in texts])
+        return _with_terms(jobs, settings)
 
     @extend_schema_field(TEXTS)
     def filter_metrics(
@@ -219,7 +236,7 @@ class JobFilter(django_filters.FilterSet):
         return jobs
 
 
-def _with_terms(jobs: QuerySet[Job], terms: Sequence[str]) -> QuerySet[Job]:
-    for term in terms:
-        jobs = jobs.filter(search_terms__term=term)
+def _with_terms(jobs: QuerySet[Job], terms: Sequence[set[str]]) -> QuerySet[Job]:
+    for ways in terms:
+        jobs = jobs.filter(search_terms__term__in=ways)
     return jobs

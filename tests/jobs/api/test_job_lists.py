@@ -39,7 +39,9 @@ def make(owner: User, accuracy: float | None = None, **other: Any) -> Job:
 def test_tags_settings_and_metrics_filter(ada: User, client_of: Clients) -> None:
     client = client_of(ada)
     small = make(ada, 0.8, tags=["old", "a:b"], settings={"units": 64, "net": {"act": "relu"}})
-    large = make(ada, 0.95, tags=["old"], settings={"units": 128, "name": "a=b", "on": True})
+    large = make(ada, 0.95, tags=["old"], settings={
+        "units": 128, "name": "a=b", "on": True, "rate": 1e-5, "off": 0.0, "sizes": [1, 2],
+    })  # fmt: skip
     make(ada)
     for query, jobs in (
         ({"tag": "old"}, [large, small]),
@@ -48,6 +50,9 @@ def test_tags_settings_and_metrics_filter(ada: User, client_of: Clients) -> None
         ({"setting": "units=128"}, [large]),
         ({"setting": "net.act=relu"}, [small]),
         ({"setting": ["name=a=b", "on=true"]}, [large]),
+        ({"setting": ["rate=0.00001", "off=0", "sizes=[1,2]"]}, [large]),
+        ({"setting": ["rate=1e-5", "units=128.0", "sizes=[1, 2]"]}, [large]),
+        ({"setting": 'sizes=["\\ud800"]'}, []),
         ({"metric": "val_accuracy"}, [large, small]),
         ({"metric": "val_accuracy>0.8"}, [large]),
         ({"metric": "val_accuracy >= 0.8"}, [large, small]),
