@@ -247,7 +247,7 @@ class JobRequests:
 
         Args:
             tier: `urgent`, `normal` or `idle`.
-            reason: required of an admin for another user's job.
+            reason: required for another user's job.
             if_match: `"REVISION.VERSION"` of the job as it was read, with the quotes; refused with
                 412 when somebody has changed the job since.
         """

@@ -112,7 +112,7 @@ class JobsActionSerializer(_StandingSerializer):
         default="",
         allow_blank=True,
         max_length=500,
-        help_text="Required of an admin who reprioritises somebody else's job.",
+        help_text="Required to reprioritise somebody else's job.",
     )
 
     def validate(self, values: dict[str, Any]) -> dict[str, Any]:

@@ -280,7 +280,7 @@ class JobResume(JobAction):
 
 
 class JobReprioritise(JobAction):
-    """Change a job's priority or tier; an admin must give a reason for another user's job."""
+    """Change a job's priority or tier; another user's job needs a reason."""
 
     fields = ("reason", "priority", "tier")
 
