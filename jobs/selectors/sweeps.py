@@ -9,7 +9,7 @@ from typing import Any
 from jobs.models import Job, JobMetric, Sweep
 from jobs.selectors.access import SHOWN_COLUMNS, Person, jobs_visible_to
 from jobs.selectors.best_metrics import NO_RESULTS, has_higher_better, usual_metric
-from jobs.selectors.settings_values import value_text
+from jobs.selectors.settings_values import flat_settings, value_text
 from jobs.sweep_space import JOBS_LIMIT
 
 #: Columns of the jobs of a table; reading whole rows of hundreds would take most of the time.
@@ -66,8 +66,9 @@ def sweep_table(person: Person, sweep: Sweep, *, metric: str = "", order: str = 
     best = dict(found.filter(name=metric).values_list("job", "best"))
     names = tuple(sorted(sweep.space))
     rows = [
-        SweepRow(job, tuple(job.settings.get(name) for name in names), best.get(job.pk))
+        SweepRow(job, tuple(map(settings.get, names)), best.get(job.pk))
         for job in jobs
+        for settings in [{**dict(flat_settings(job.settings)), **job.settings}]
     ]
     is_higher = has_higher_better(jobs, metric)
     known = [row for row in rows if row.best is not None]

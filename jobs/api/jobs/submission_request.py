@@ -21,6 +21,7 @@ from jobs.api.jobs.submission_serializer import STOP_FIELDS, SubmissionSerialize
 from jobs.api.parsers import yaml_read
 from jobs.exceptions import InvalidInputError, TooLargeError, messages_by_field
 from jobs.job_templates import JOB_TEMPLATES
+from jobs.selectors.settings_values import settings_with
 from jobs.submission import ONE_PASS, Submission
 
 #: Form fields that are not job fields.
@@ -177,17 +178,9 @@ def settings_changed(base: Mapping[str, Any], values: dict[str, Any]) -> dict[st
     except serializers.ValidationError as error:
         messages = [str(message) for message in error.detail]
         raise InvalidInputError(_INVALID, fields={"settings": messages}) from None
-    for name, value in changes.items():
-        merged = _setting_changed(merged, name.removeprefix(_SETTING), _json_or_text(value))
-    return {name: values[name] for name in values if name not in changes} | {"settings": merged}
-
-
-def _setting_changed(given: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
-    """Change a setting, also one inside an object that is there: `net.depth`."""
-    outer, _, inner = name.partition(".")
-    if inner and name not in given and isinstance(given.get(outer), dict):
-        return given | {outer: _setting_changed(given[outer], inner, value)}
-    return given | {name: value}
+    read = {name.removeprefix(_SETTING): _json_or_text(changes[name]) for name in changes}
+    others = {name: values[name] for name in values if name not in changes}
+    return {**others, "settings": settings_with(merged, read)}
 
 
 def _json_or_text(value: Any) -> Any:

@@ -18,6 +18,7 @@ from jobs.exceptions import InvalidInputError, messages_by_field
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, Sweep
 from jobs.query_values import WHOLE_LIMIT
+from jobs.selectors.settings_values import settings_with
 from jobs.services.submission.sweeps import SweepRequest
 from jobs.submission import Submission
 from jobs.sweep_space import (
@@ -97,7 +98,7 @@ def sweep_request(submission: Submission, plan: Mapping[str, Any]) -> SweepReque
         raise InvalidInputError.of(forked_from="The jobs of a sweep start anew; leave this out.")
     largest = max(plan["settings"], key=lambda drawn: len(str(drawn)))
     try:
-        SettingsField().run_validation({**submission.settings, **largest})
+        SettingsField().run_validation(settings_with(submission.settings, largest))
     except serializers.ValidationError as error:
         raise InvalidInputError.of(settings=str(error.detail[0])) from None  # type: ignore[index]
     return SweepRequest(submission=submission, **plan)

@@ -17,6 +17,7 @@ from jobs.exceptions import ConflictError, InvalidInputError, TooLargeError
 from jobs.files import file_share
 from jobs.models import AuditAction, Job, Sweep
 from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.selectors.settings_values import settings_with
 from jobs.services.lifecycle.artifacts import new_files_undone
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import user_actor
@@ -54,7 +55,9 @@ class SweepRequest:
         name = name_start(base.name, _NAME_LIMIT - digits - 1)
         return [
             dataclasses.replace(
-                base, name=f"{name} {number:0{digits}}", settings={**base.settings, **drawn}
+                base,
+                name=f"{name} {number:0{digits}}",
+                settings=settings_with(base.settings, drawn),
             )
             for number, drawn in enumerate(self.settings, start=1)
         ]

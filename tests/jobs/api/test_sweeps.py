@@ -29,11 +29,12 @@ from jobs.models import (
 from jobs.models.jobs import NUM_COLOURS
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.next_cycle import decide_timed
+from jobs.selectors.sweeps import sweep_table
 from jobs.services.scheduling.plans import plan_apply
 from jobs.services.submission.sweeps import sweep_pause
 from jobs.services.submission.validations import USER_RUNNING_PER_NODE, validations_start_waiting
 from tests.jobs.world import World
-from tests.support.builders import at, audit_acts, job_make, node_make
+from tests.support.builders import at, audit_acts, job_make, node_make, submission_values
 
 pytestmark = pytest.mark.django_db
 
@@ -183,6 +184,13 @@ def test_a_yaml_file_describes_a_sweep(ada: User, client_of: Clients) -> None:
     rates = Job.objects.order_by("pk").values_list("settings__learning_rate", flat=True)
     assert list(rates) == [1e-4, 1e-2] * 3
     assert Job.objects.earliest("pk").name == 97 * "x" + " 1"
+    values = submission_values(settings={"net": {"depth": 2, "act": "relu"}})
+    values["sweep"] = {"space": {"net.depth": [3, 4]}}
+    made = client_of(ada).post(URL, values, format="json").json()
+    sweep = Sweep.objects.get(pk=made["id"])
+    nets = [{"net": {"depth": depth, "act": "relu"}} for depth in (3, 4)]
+    assert [job.settings for job in sweep.jobs.order_by("pk")] == nets
+    assert [row.settings for row in sweep_table(ada, sweep, order="job").rows] == [(3,), (4,)]
 
 
 def test_limits_of_the_project_and_of_storage_count_all_of_them(
