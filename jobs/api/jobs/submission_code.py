@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from controlplane.core.protocol.code_archive import CodeArchiveError, archive_check
 from jobs.job_templates import JobTemplate
 from jobs.python_text import python_parse
@@ -11,6 +13,8 @@ from jobs.submission import name_start
 NO_CODE = "no_code"
 _PARSED_LIMIT_BYTES = 256 * 1024
 _NAME_LIMIT = 120
+#: What is meant to name a file is an expression of Python, too.
+_FILE_NAME = re.compile(r"[^\s()\"']+\.(py|zip)")
 
 
 def code_read(
@@ -27,6 +31,9 @@ def code_read(
     if file is not None:
         content, name = file[0], file[1] or name
     elif text is not None:
+        if _FILE_NAME.fullmatch(text.strip()):
+            message = "Send the file, as by `--code FILE` or `--form code=@FILE`; this is its name."
+            raise CodeArchiveError("file_name", message)
         content = text.encode()
     elif template is not None:
         content, name = template.code.encode(), template.path.name

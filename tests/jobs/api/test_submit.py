@@ -292,6 +292,7 @@ def test_the_platform_may_be_given_the_choice_of_the_batch_size(ada_client: APIC
         ({"name": "x" * 101}, "name"),
         ({"code": None}, "code"),
         ({"code": "def build(:\n"}, "code"),
+        ({"code": "examples/train.py\n"}, "code"),
         ({"template": "no_such"}, "template"),
         ({"settings": [1]}, "settings"),
         ({"settings": "{"}, "settings"),
