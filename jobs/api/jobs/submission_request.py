@@ -194,6 +194,9 @@ def _json_or_text(value: Any) -> Any:
 
 def _values(data: Any) -> dict[str, Any]:
     if isinstance(data, QueryDict):
+        if next(iter(data), "").lstrip().startswith("{"):
+            text = "This is JSON, sent as a form: send it as application/json (`curl --json`)."
+            raise InvalidInputError(text)
         values: dict[str, Any] = {name: data[name] for name in data if name not in _IGNORED}
         lists = {name: data.getlist(name) for name in _LISTS}
         return values | {name: words for name, words in lists.items() if len(words) > 1}

@@ -96,6 +96,9 @@ def test_a_form_with_a_zip_file(ada_client: APIClient) -> None:
     assert (job.entry_file, job.shuffle) == ("job.py", False)
     assert (job.settings, job.accepted_kinds) == ({"a": 1}, ["cpu", "a100"])
     assert ".." not in job.code.name
+    form_type = "application/x-www-form-urlencoded"  # as `curl -d` sends anything
+    response = ada_client.post(URL, '{"template": "tabular"}', content_type=form_type)
+    assert (response.status_code, "sent as a form" in response.json()["detail"]) == (400, True)
 
 
 def test_a_yaml_body(ada_client: APIClient) -> None:
