@@ -408,10 +408,11 @@ class SubmissionSerializer(serializers.Serializer):
         """Name the fields that an unknown one may mean: like it, of its object, or all."""
         known = [str(field) for field in self.fields]
         prefix = f"{name.partition('_')[0]}_"
-        offered = difflib.get_close_matches(name, known, cutoff=0.75)
+        offered = difflib.get_close_matches(name, known)
         if prefix in ("stop_", "selection_", "tuning_"):
             offered = [field for field in known if field.startswith(prefix)]
-        return f"There is no such field; use {', '.join(offered or known)}."
+        more = "" if offered else " What `build` reads goes into settings."
+        return f"There is no such field; use {', '.join(offered or known)}.{more}"
 
     def _code_check(
         self, values: dict[str, Any], template: JobTemplate | None, errors: dict[str, list[str]]

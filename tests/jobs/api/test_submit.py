@@ -173,7 +173,8 @@ def test_other_text_is_no_object(ada_client: APIClient, name: str, text: str) ->
     ("given", "name", "offered"),
     [
         ({"num_virtual_node": 3}, "num_virtual_node", "num_virtual_nodes."),
-        ({"priorty": 3}, "priorty", "priority."),
+        ({"prio": 3}, "prio", "priority."),
+        ({"batch_size": 3}, "batch_size", "batch_size_min, batch_size_max, global_batch_size."),
         (
             {"stop": {"kind": "epochs", "limit": 2, "limits": 2}},
             "stop_limits",
@@ -188,6 +189,7 @@ def test_an_unknown_field_is_told_what_it_may_mean(
     response = ada_client.post(URL, submission_values(**given))
     (message,) = response.json()["errors"][name]
     assert message.startswith(f"There is no such field; use {offered}")
+    assert ("settings." in message) == (name == "learning_rate")
 
 
 @pytest.mark.parametrize(
