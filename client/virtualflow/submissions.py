@@ -56,11 +56,11 @@ def key_headers(idempotency_key: str | None) -> dict[str, str]:
     """Return the header of a key, or of a new one.
 
     Raises:
-        VirtualFlowError: the key is too long, or no printable ASCII.
+        VirtualFlowError: the key is empty, too long, or no printable ASCII.
     """
-    key = idempotency_key or str(uuid.uuid4())
+    key = str(uuid.uuid4()) if idempotency_key is None else idempotency_key
     if not _KEY.fullmatch(key):
-        raise bad_input("idempotency_key", "Give at most 120 printable ASCII characters.")
+        raise bad_input("idempotency_key", "Give 1 to 120 printable ASCII characters.")
     return {"Idempotency-Key": key}
 
 

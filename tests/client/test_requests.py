@@ -433,6 +433,7 @@ def test_text_that_cannot_be_sent_is_a_wrong_input(connect: Connect, text: str) 
             lambda: list(client.jobs(name=text)),
             lambda: client.simulate(text),
             lambda: client.submit({}, idempotency_key=text),
+            lambda: client.clone(1, idempotency_key=""),  # of a variable that is not set
             lambda: client.download(1, text, Path("unwritten")),
             lambda: client.remove_member(1, ".."),
         ]
