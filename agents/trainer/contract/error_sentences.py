@@ -96,6 +96,11 @@ def missing_output_sentence(key: str) -> str:
 def import_sentence(error: ImportError) -> str:
     """Name the failed import and the fix."""
     if isinstance(error, ModuleNotFoundError) and error.name:
+        if error.name.startswith(("keras.", "tensorflow.")):
+            return (
+                f"Keras 3 and TensorFlow 2 have no module {error.name!r}; import what it held from "
+                "another place in them, or do without it"
+            )
         return (
             f"There is no module {error.name!r} on the node; put it into the uploaded .zip beside "
             "the job's file, or do without it"
@@ -399,6 +404,17 @@ _FAMILIES: tuple[tuple[re.Pattern[str], str | Callable[[Match, DataShapes], str]
             "A tensor of a step is used after the step: a list or an attribute keeps it. Keep a "
             "number in add_weight() of the layer or add_variable() of the metric, and return other "
             "tensors",
+        ),
+        (  # TensorFlow advises eager execution, which a job cannot have
+            r"symbolic `?tf\.Tensor|not 'SymbolicTensor'"
+            r"|'SymbolicTensor' object (?:cannot be|has no attribute 'numpy')",
+            "The code asks for the value of a tensor, which has none yet where a step is traced, "
+            "as fit traces it: in place of if, for, float(), .numpy() and NumPy use keras.ops, "
+            "such as ops.where, ops.cond and ops.fori_loop",
+        ),
+        (
+            r"module 'keras\.backend' has no attribute '(?P<name>\w+)'",
+            "Keras 3 has no keras.backend.{name}; what keras.backend could do is in keras.ops",
         ),
         # In a layer, its own text stands twice: Keras makes a new error of the same class.
         (

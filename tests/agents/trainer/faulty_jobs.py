@@ -351,6 +351,14 @@ FAULTS = {
         "beside the job's file, or do without it",
         None,
     ),
+    "a module of Keras 2": (
+        """
+        from keras.utils.np_utils import to_categorical
+        """,
+        "Keras 3 and TensorFlow 2 have no module 'keras.utils.np_utils'; import what it held from "
+        "another place in them, or do without it",
+        "np_utils",
+    ),
     "a missing name": (
         """
         from math import cosinus
@@ -367,15 +375,6 @@ FAULTS = {
         """,
         "job.py, line {line}, is not valid Python: expected ':'",
         "def build(settings)",
-    ),
-    "indentation": (
-        """
-        def build(settings):
-            x = 1
-              y = 2
-        """,
-        "job.py, line {line}, is not valid Python: unexpected indent",
-        "y = 2",
     ),
     "nothing returned": (
         """
@@ -460,6 +459,27 @@ FAULTS = {
         """,
         "Keras knows no activation named 'rellu'",
         None,
+    ),
+    "the value of a tensor": (
+        """
+        class Mine(layers.Layer):
+            def call(self, x):
+                return x if ops.mean(x) > 0 else -x
+        def build(settings):
+            return compiled(net(Mine())), (X, Y), None
+        """,
+        "The code asks for the value of a tensor, which has none yet where a step is traced, as "
+        "fit traces it: in place of if, for, float(), .numpy() and NumPy use keras.ops, such as "
+        "ops.where, ops.cond and ops.fori_loop",
+        "ops.mean(x) > 0",
+    ),
+    "a function of the backend of Keras 2": (
+        """
+        def build(settings):
+            return keras.backend.mean(X)
+        """,
+        "Keras 3 has no keras.backend.mean; what keras.backend could do is in keras.ops",
+        "keras.backend.mean",
     ),
     "an end of the process": (
         """
