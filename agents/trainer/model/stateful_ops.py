@@ -110,6 +110,16 @@ def refuse_process_operations(graph: Any, *, may_call_python: bool = False) -> N
         )
 
 
+def random_operations(dataset: Any) -> set[str]:
+    """Return the operations by which the functions of a `tf.data.Dataset` draw random numbers.
+
+    With a seed of the process they draw the same ones in each pass.
+    """
+    graphs = [function.function.graph for function in dataset._functions()]  # noqa: SLF001
+    found = {node.op for graph in graphs for node in graph_nodes(graph)} & HIDDEN_STATE_OPERATIONS
+    return found.union(*map(random_operations, dataset._inputs()))  # noqa: SLF001
+
+
 def refuse_untracked_variables(variables: Iterable[Any]) -> None:
     """Raise if a step has assigned Keras variables that the model does not list.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -19,6 +19,7 @@ import tensorflow as tf
 from agents.trainer.contract.user_errors import ENTRY_MODULE, JobCodeError, user_code
 from agents.trainer.data.arrays import ClassWeightedSource, TypedSource, UnitWeightedSource
 from agents.trainer.data.sources import ExampleSource, source_open
+from agents.trainer.model.stateful_ops import random_operations
 from agents.trainer.predict.job import prediction_job
 from controlplane.core.protocol.wire import Task
 
@@ -41,11 +42,16 @@ MISPLACED_ARGUMENTS = {
 
 @dataclass(frozen=True)
 class LoadedJob:
-    """The result of a job's code: a model, compiled if it is to be trained, and its data."""
+    """The result of a job's code: a model, compiled if it is to be trained, and its data.
+
+    Attributes:
+        random: operations by which a `tf.data.Dataset` of training data draws random numbers.
+    """
 
     model: keras.Model
     train: ExampleSource
     validation: ExampleSource | None
+    random: Collection[str] = ()
 
 
 def job_load(
@@ -87,10 +93,12 @@ def job_load(
     train = source_open(train_data, "data.train", code_dir)
     if "class_weight" in arguments:
         train = ClassWeightedSource(train, arguments["class_weight"], "data.train")
-    if validation_data is None:
-        return LoadedJob(model, train, None)
-    validation = source_open(validation_data, "data.validation", code_dir)
-    return LoadedJob(model, *_sources_matched(train, validation))
+    validation = None
+    if validation_data is not None:
+        validation = source_open(validation_data, "data.validation", code_dir)
+        train, validation = _sources_matched(train, validation)
+    is_dataset = isinstance(train_data, tf.data.Dataset)
+    return LoadedJob(model, train, validation, random_operations(train_data) if is_dataset else ())
 
 
 def _refuse_graph_mode() -> None:

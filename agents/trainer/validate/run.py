@@ -253,6 +253,11 @@ def _note_data(spec: TrainingSpec, job: LoadedJob, findings: Findings) -> None:
         if source is not None:
             changing_refuse(source, name)
             findings.warnings += data_warnings(source, name)
+    if job.random:
+        findings.warnings.append(
+            f"the tf.data.Dataset draws random numbers ({', '.join(sorted(job.random))}) and is "
+            "read once, so each epoch has the same ones; move augmentation into layers of the model"
+        )
     given = job.train.batch_size
     if given not in (None, spec.global_batch_size):
         findings.warnings.append(

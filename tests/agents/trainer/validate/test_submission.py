@@ -235,8 +235,9 @@ def test_settings_that_no_file_of_the_code_names_are_warned_about(tmp_path: Path
     assert "names the settings rat, num-units;" in warning
 
 
-def test_slices_of_one_example_and_data_in_other_batches_are_warned_about(tmp_path: Path) -> None:
-    data = "tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)"
+def test_small_slices_other_batches_and_random_data_are_warned_about(tmp_path: Path) -> None:
+    noise = "lambda x, y: (x + tf.random.normal([4]), y)"
+    data = f"tf.data.Dataset.from_tensor_slices((X, Y)).map({noise}).batch(4)"
     report = validated(
         tmp_path,
         "import tensorflow as tf\n" + returning("compiled(net(layers.BatchNormalization()))", data),
@@ -246,6 +247,7 @@ def test_slices_of_one_example_and_data_in_other_batches_are_warned_about(tmp_pa
     assert report.ok
     assert any("slices of one example" in warning for warning in warnings_of(report))
     assert any("come in batches of 4" in warning for warning in warnings_of(report))
+    assert any("numbers (RandomStandardNormal)" in warning for warning in warnings_of(report))
 
 
 def test_one_virtual_node_and_one_example_work(tmp_path: Path) -> None:
