@@ -72,12 +72,17 @@ def cordon_split(snapshot: Snapshot) -> CordonSplit:
         for job_id, held in staying.items()
     }
     capacity, in_reach = capacity_uncordoned(snapshot), capacity_by_kind(split)
+    beside = {one.id: one.kind for one in snapshot.accelerators if one.id not in cordoned}
     for job in split.jobs:
         if can_start(job, in_reach):
             continue
         needed = job.min_accelerators
         if can_start(job, capacity):
-            reasons[job.id] = reason("cordon_waits", accelerators=needed, jobs=len(staying))
+            in_the_way = (
+                any(job.accepts(beside[one]) for one in row if one in beside)
+                for row in staying.values()
+            )
+            reasons[job.id] = reason("cordon_waits", accelerators=needed, jobs=sum(in_the_way))
         else:
             most = max((n for kind, n in capacity.items() if job.accepts(kind)), default=0)
             reasons[job.id] = reason("cannot_start", accelerators=needed, most=most)

@@ -83,13 +83,19 @@ def test_a_job_that_must_change_leaves_a_cordoned_node(name: str) -> None:
 
 @every_policy
 def test_starts_are_expected_when_jobs_on_cordoned_nodes_end(name: str) -> None:
-    """Job 1 has 2 accelerators on a cordoned node and 2 on the other, for which job 2 waits."""
+    """Job 1 has 2 accelerators on a cordoned node and 2 on the other, for which job 2 waits.
+
+    Job 3 has accelerators on the cordoned node only, which job 2 could not have without it either.
+    """
     running = replace(
         job_make(1, least=4, most=4), remaining_examples=600.0, examples_per_s={4: 10.0}
     )
-    snapshot = replace(
-        snapshot_make(TWO_NODES, running, job_make(2, least=2, most=2), held={1: (1, 2, 3, 4)}),
-        cordoned=frozenset({1}),
-    )
-    start = expected_starts(snapshot, decide(snapshot, name), name)[2]
+    other = replace(running, id=3, min_accelerators=1, examples_per_s={1: 1.0})
+    jobs = running, job_make(2, least=2, most=2), other
+    nodes = accelerators_make("cpu cpu", "cpu cpu", "cpu")
+    held = {1: (1, 2, 3, 4), 3: (5,)}
+    snapshot = replace(snapshot_make(nodes, *jobs, held=held), cordoned=frozenset({1, 3}))
+    plan = decide(snapshot, name)
+    assert "beside those of 1 job on nodes" in plan.reasons[2]
+    start = expected_starts(snapshot, plan, name)[2]
     assert start.earliest_s <= 60.0 <= start.latest_s
