@@ -15,7 +15,7 @@ from controlplane.core.values.projects import ProjectId, ProjectQuota
 from controlplane.core.values.tiers import Tier
 from controlplane.simulator.settings import MEASURED, ResizeCosts
 from controlplane.simulator.workloads.history import History, HistoryJob
-from jobs.models import Accelerator, ClusterSetting, Event, Generation, Job
+from jobs.models import Accelerator, ClusterSetting, Event, Generation, Job, Sweep
 from jobs.selectors.cluster import remaining_work
 from jobs.selectors.estimates.batch_sizes import accelerator_sizes, epoch_examples
 from jobs.selectors.estimates.job import Known, known_read
@@ -61,6 +61,7 @@ def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> Hist
             left_out[row] += 1
         else:
             kept.append(dataclasses.replace(row, user_factor=factors.get(job.owner_id, 1.0)))
+    sweeps = Sweep.objects.filter(pk__in={job.sweep for job in kept if job.sweep is not None})
     return History(
         start_at=start_at.timestamp(),
         end_at=end_at.timestamp(),
@@ -70,6 +71,7 @@ def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> Hist
         costs=_costs(job.pk for job in jobs),
         left_out=+left_out,
         projects=quotas,
+        sweeps=dict(sweeps.values_list("pk", "max_running")),
     )
 
 
@@ -114,6 +116,7 @@ def _job(
         user=job.owner_id,
         tier=Tier(job.tier),
         project=job.project_id,
+        sweep=job.sweep_id,
     )
 
 

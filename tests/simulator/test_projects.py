@@ -11,6 +11,7 @@ import pytest
 
 from controlplane.core.policies import POLICIES
 from controlplane.core.values.projects import ProjectQuota
+from controlplane.core.values.types import Sweep
 from controlplane.simulator import FREE, Report, Rules, Workload, cluster_make, simulate
 from controlplane.simulator.options import projects_draw, projects_parse, tiers_draw, tiers_parse
 from tests.simulator.worlds import job, workload
@@ -38,6 +39,18 @@ def test_a_project_holds_its_limit_and_no_more(policy: str, rules: Rules) -> Non
     limited = with_quota(jobs, ProjectQuota(limit=2))
     report = simulate(limited, cluster_make(1, 6), policy, costs=FREE, rules=rules)
     assert max(_held(report)) == 2
+
+
+@pytest.mark.parametrize("rules", [*Rules])
+def test_a_sweep_runs_no_more_jobs_at_once(rules: Rules) -> None:
+    jobs = workload(*(job(name, most=2) for name in "abc"))
+    one_by_one = tuple(replace(row, sweep=7) for row in jobs.jobs)
+    jobs = replace(jobs, jobs=one_by_one, sweeps={7: Sweep(1)})
+    report = simulate(jobs, cluster_make(1, 6), "weighted_fair", costs=FREE, rules=rules)
+    held: Counter[int] = Counter()
+    for _, number, count in report.held:
+        held[number] = count
+        assert held.total() <= 2
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))

@@ -298,6 +298,7 @@ class EventRun(Run):
                 jobs=tuple(self._seen(holding.job) for holding in self._live.values()),
                 carried=self._carried,
                 projects=self._projects,
+                sweeps=self._sweeps,
             )
         )
 

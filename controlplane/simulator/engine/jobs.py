@@ -269,6 +269,7 @@ class SimulatedJob:
             user=self.spec.user,
             user_factor=self.spec.user_factor,
             project=self.spec.project,
+            sweep=self.spec.sweep,
         )
 
     def performance(self) -> Performance | None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from controlplane.core.cycle import decision_check
 from controlplane.core.policies import POLICIES
+from controlplane.core.scheduling.sweeps import sweeps_split
 from controlplane.core.values.types import AcceleratorId, Decision, JobId, Snapshot
 from controlplane.simulator.engine.jobs import SimulatedJob
 from controlplane.simulator.engine.run import LONGEST_S, STUCK_ROUNDS, Run, StuckError, stuck_text
@@ -101,7 +102,9 @@ class RoundRun(Run):
             held={job.id: job.held for job in live if job.held},
             carried=self._carried,
             projects=self._projects,
+            sweeps=self._sweeps,
         )
+        snapshot, _ = sweeps_split(snapshot)
         began = time.perf_counter()
         decision = POLICIES[self.policy](snapshot)
         self.records.decision_s.append(time.perf_counter() - began)

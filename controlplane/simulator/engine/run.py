@@ -67,7 +67,7 @@ class Run:
         ]
         self.records = Records()
         self.now = 0.0
-        self._projects = workload.projects
+        self._projects, self._sweeps = workload.projects, workload.sweeps
         self._progress = progress
         self._carried: object | None = None
         self._comparisons = Comparisons()

@@ -107,6 +107,7 @@ class Trials:
             submitted_at=now,
             tier=Tier.IDLE,
             is_fixed=True,
+            sweep=None,
             tuning=None,
         )
         trial = SimulatedJob(self._next_id, spec, job.application, self._terms)

@@ -24,7 +24,7 @@ from controlplane.core.estimates.throughput import (
 from controlplane.core.values.explanations import counted
 from controlplane.core.values.projects import ProjectId, ProjectQuota
 from controlplane.core.values.tiers import Tier
-from controlplane.core.values.types import Accelerator
+from controlplane.core.values.types import Accelerator, Sweep
 from controlplane.simulator.applications.recorded import RecordedApplication, RecordedPerformance
 from controlplane.simulator.settings import MEASURED, ResizeCosts
 from controlplane.simulator.workloads.reading import json_read, number_of, row_of, tier_of, whole_of
@@ -50,6 +50,7 @@ class HistoryJob:
         user_factor: factor of the owner's claim on a share.
         tier: its last tier.
         project: number of its last project.
+        sweep: number of its sweep.
     """
 
     id: int
@@ -69,6 +70,7 @@ class HistoryJob:
     user_factor: float = 1.0
     tier: Tier = Tier.NORMAL
     project: ProjectId | None = None
+    sweep: int | None = None
 
     @property
     def label(self) -> str:
@@ -87,6 +89,7 @@ class History:
         costs: measured costs of resizes.
         left_out: reason for which jobs of that time are missing -> their number.
         projects: quotas of the projects that have any, as they are at its end.
+        sweeps: most jobs of each sweep that run at once, as they are at its end.
     """
 
     start_at: float
@@ -97,6 +100,7 @@ class History:
     costs: ResizeCosts = MEASURED
     left_out: Mapping[str, int] = field(default_factory=dict)
     projects: Mapping[ProjectId, ProjectQuota] = field(default_factory=dict)
+    sweeps: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def accelerators(self) -> dict[str, int]:
@@ -128,11 +132,13 @@ def history_workload(history: History) -> Workload:
             accepted_kinds=frozenset(job.accepted_kinds),
             tier=job.tier,
             project=job.project,
+            sweep=job.sweep,
         )
         for job in history.jobs
     )
     notes = history_notes(history)
-    return Workload(jobs, applications, notes, projects=history.projects)
+    sweeps = {number: Sweep(most) for number, most in history.sweeps.items()}
+    return Workload(jobs, applications, notes, projects=history.projects, sweeps=sweeps)
 
 
 def history_notes(history: History) -> tuple[str, ...]:
@@ -213,6 +219,7 @@ def history_to_dict(history: History) -> dict[str, Any]:
             ]
             for number, quota in history.projects.items()
         ],
+        "sweeps": [list(row) for row in history.sweeps.items()],
         "jobs": [
             {
                 "id": job.id,
@@ -232,6 +239,7 @@ def history_to_dict(history: History) -> dict[str, Any]:
                 "user_factor": job.user_factor,
                 "tier": job.tier.value,
                 "project": job.project,
+                "sweep": job.sweep,
             }
             for job in history.jobs
         ],
@@ -263,6 +271,7 @@ def history_from_dict(values: Any, source: str) -> History:
             costs=ResizeCosts(*(float(value) for value in values["costs"])),
             left_out={str(why): int(count) for why, count in values["left_out"].items()},
             projects={int(row[0]): _quota(row[1:]) for row in values.get("projects", [])},
+            sweeps={int(number): int(most) for number, most in values.get("sweeps", [])},
         )
     return dataclasses.replace(head, jobs=tuple(_job_read(row, source) for row in rows))
 
@@ -288,6 +297,7 @@ def _job_read(row: Any, source: str) -> HistoryJob:
             user_factor=number_of(row, "user_factor") if "user_factor" in row else 1.0,
             tier=tier_of(row),
             project=None if row.get("project") is None else whole_of(row, "project"),
+            sweep=None if row.get("sweep") is None else whole_of(row, "sweep"),
         )
 
 

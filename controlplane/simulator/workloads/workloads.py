@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from controlplane.core.values.projects import ProjectId, ProjectQuota
 from controlplane.core.values.tiers import Tier
-from controlplane.core.values.types import Accelerator
+from controlplane.core.values.types import Accelerator, Sweep
 from controlplane.simulator.applications.applications import Application
 from controlplane.simulator.workloads.reading import MOST_COUNT
 
@@ -53,6 +53,7 @@ class WorkloadJob:
         user_factor: factor of the owner's claim on a share.
         accepted_kinds: empty: any.
         project: number of its project; None: it belongs to none.
+        sweep: number of its sweep; None: it belongs to none.
         tuning: trials beside it, which change nothing of its own work; None: there are none.
     """
 
@@ -70,6 +71,7 @@ class WorkloadJob:
     accepted_kinds: frozenset[str] = frozenset()
     tier: Tier = Tier.NORMAL
     project: ProjectId | None = None
+    sweep: int | None = None
     tuning: TuningPlan | None = None
 
 
@@ -81,6 +83,7 @@ class Workload:
         notes: sentences for people on assumptions and on differences from a recording.
         source: file that it was read from, or generator that made it.
         projects: quotas of the projects that have any.
+        sweeps: limits of sweeps.
 
     Raises:
         ValueError: an application is missing, a name is not unique, or a number is impossible.
@@ -91,6 +94,7 @@ class Workload:
     notes: tuple[str, ...] = ()
     source: str = ""
     projects: Mapping[ProjectId, ProjectQuota] = field(default_factory=dict)
+    sweeps: Mapping[int, Sweep] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         ordered = tuple(sorted(self.jobs, key=lambda job: job.submitted_at))

@@ -13,6 +13,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from controlplane.core.values import types
 from controlplane.core.values.lifecycle import JobStatus
 from controlplane.core.values.projects import ProjectQuota
 from controlplane.simulator.workloads.history import (
@@ -21,7 +22,7 @@ from controlplane.simulator.workloads.history import (
     history_to_dict,
     history_workload,
 )
-from jobs.models import Accelerator, Event, Job, Node, Project, Replay
+from jobs.models import Accelerator, Event, Job, Node, Project, Replay, Sweep
 from jobs.selectors import history as selector
 from jobs.selectors.history import history_read
 from jobs.selectors.projects import accelerators_by_kind
@@ -135,14 +136,19 @@ def test_the_policy_is_the_one_that_was_in_force_longest() -> None:
 
 
 def test_a_history_survives_its_file() -> None:
-    world, _ = finished(2)
-    Job.objects.update(tier="urgent")
+    world, job = finished(2)
+    sweep = Sweep.objects.create(
+        owner=job.owner, name="s", space={}, max_running=3, submitted_at=world.now
+    )
+    Job.objects.update(tier="urgent", sweep=sweep)
     history = history_read(*whole(world))
     values = json.loads(json.dumps(history_to_dict(history)))
     again = history_from_dict(values, "file")
     assert history_to_dict(again) == values
     assert again.jobs[0].tier == "urgent"
-    added = ("tier", "project")
+    assert again.jobs[0].sweep == sweep.pk
+    assert history_workload(again).sweeps == {sweep.pk: types.Sweep(3)}
+    added = ("tier", "project", "sweep")
     older = [
         {name: value for name, value in row.items() if name not in added} for row in values["jobs"]
     ]
