@@ -21,7 +21,7 @@ from jobs.selectors.estimates.job import fits_forget
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_INSERT = re.compile(r'INSERT INTO "(\w+)"')
+_INSERT = re.compile(r'INSERT (?:OR IGNORE )?INTO "(\w+)"')
 
 
 class _Snapshot(Generic[T]):
