@@ -110,7 +110,7 @@ class SimulatedJob:
     def bounds(self) -> tuple[int, int]:
         """The fewest and most accelerators that it takes."""
         capacity = len(self.terms.accelerators)
-        if self.terms.demand.is_rigid:
+        if self.terms.demand.is_rigid and self.spec.requested is not None:
             return self.spec.requested, self.spec.requested
         most = self.application.most_accelerators(self.batch_size_asked)
         most = min(most, self.spec.max_accelerators or most, max(capacity, 1))

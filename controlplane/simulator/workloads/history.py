@@ -121,7 +121,7 @@ def history_workload(history: History) -> Workload:
             name=job.label,
             submitted_at=max(job.submitted_at - history.start_at, 0.0),
             application=job.label,
-            requested=job.max_accelerators,
+            requested=None,
             batch_size=job.batch_size,
             is_fixed=isinstance(job.performance, FixedBatchPerformance),
             min_accelerators=job.min_accelerators,

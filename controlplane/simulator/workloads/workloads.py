@@ -44,6 +44,7 @@ class WorkloadJob:
         submitted_at: seconds since the start of the workload.
         application: name of its application.
         requested: accelerators that its owner requested; given by policies with a fixed demand.
+            None: nothing but its bounds, within which they choose as in the product.
         batch_size: examples of a step that its owner requested.
         is_fixed: whether it runs with `batch_size` even where the platform may choose batch sizes.
         min_accelerators, max_accelerators: its bounds; None: as many as its batch can be spread on.
@@ -60,7 +61,7 @@ class WorkloadJob:
     name: str
     submitted_at: float
     application: str
-    requested: int
+    requested: int | None
     batch_size: int
     is_fixed: bool = False
     min_accelerators: int = 1
@@ -107,7 +108,8 @@ class Workload:
                     f"workload: job {job.name} runs {job.application!r}, of which there is no "
                     f"profile; there are {known}"
                 )
-            sizes = (job.requested, job.batch_size, job.min_accelerators)
+            asked = 1 if job.requested is None else job.requested
+            sizes = (asked, job.batch_size, job.min_accelerators)
             numbers = (*sizes, job.weight, job.user_factor)
             if job.batch_size > MOST_COUNT:
                 raise ValueError(

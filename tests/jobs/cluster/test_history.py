@@ -16,6 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from controlplane.core.values import types
 from controlplane.core.values.lifecycle import JobStatus
 from controlplane.core.values.projects import ProjectQuota
+from controlplane.simulator.engine.simulate import simulate
 from controlplane.simulator.workloads.history import (
     history_cluster,
     history_from_dict,
@@ -146,6 +147,9 @@ def test_a_history_survives_its_file() -> None:
     again = history_from_dict(values, "file")
     assert history_to_dict(again) == values
     assert again.jobs[0].tier == "urgent"
+    one = history_cluster(again, {"cpu": 1})
+    ended = simulate(history_workload(again), one, "fifo").jobs
+    assert ended[0].num_resizes == 0, "a maximum of two does not keep it from starting on one"
     assert again.jobs[0].sweep == sweep.pk
     assert history_workload(again).sweeps == {sweep.pk: types.Sweep(3)}
     added = ("tier", "project", "sweep")
