@@ -266,7 +266,8 @@ def _noise(job: Job) -> float | None:
 
 def _useful_done(job: Job, fits: Fits) -> float:
     if job.is_batch_size_fixed:
-        return float(job.step * job.global_batch_size)
+        own_steps = job.step - job.fork.get("step", 0)  # another job did those before its fork
+        return float(max(own_steps, 0) * job.global_batch_size)
     return fits.useful_examples
 
 

@@ -98,6 +98,9 @@ def test_a_job_that_still_trains_has_its_whole_work() -> None:
     world.train_on(job, 12)
     (row,) = history_read(*whole(world)).jobs
     assert (row.work, row.ended_at) == (pytest.approx(1000 * 64), None)
+    Job.objects.update(fork={"step": 4})  # another job did the first four
+    (row,) = history_read(*whole(world)).jobs
+    assert row.work == pytest.approx(996 * 64)
 
 
 @pytest.mark.database
