@@ -27,6 +27,8 @@ def job_progress(job: Job) -> JobProgress:
     varies = job["batch_size_min"] is not None or is_tuned or job["selection"]
     if varies or not isinstance(per_epoch, int):
         per_epoch = None  # batches or what is trained on change, or it was not validated yet
+    elif job["forked_from"] is not None and job["step"] // per_epoch != job["epoch"]:
+        per_epoch = None  # the job before it had steps of another size
     if job["stop"]["kind"] == "steps":
         total: int | None = limit
         text = f"step {job['step']:,} of {limit:,}"

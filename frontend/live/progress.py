@@ -30,10 +30,10 @@ def job_progress(
 ) -> ShownProgress:
     """Compare steps with the limit, or epochs (through steps if their length is known).
 
-    A prediction job's text counts examples if their number is given. With changing batch sizes or
-    a selection, steps are not comparable: then finished epochs count.
+    A prediction job's text counts examples if their number is given. With changing batch sizes, a
+    selection, or a fork's, steps are not comparable: then finished epochs count.
     """
-    if not job.is_batch_size_fixed or job.selection:
+    if not job.is_counted_by_steps or job.selection:
         steps_per_epoch = None
     if job.stop_kind == StopKind.STEPS:
         total_steps: int | None = job.stop_limit

@@ -313,6 +313,14 @@ class Job(models.Model):
         return not (self.adapts_batch_size or self.tunes_batch_size)
 
     @property
+    def is_counted_by_steps(self) -> bool:
+        """True if its steps tell how far it is in its epochs.
+
+        Those of a fork were the other job's before, of its batch size, and not all of whole epochs.
+        """
+        return self.is_batch_size_fixed and self.fork.get("keeps_order", True)
+
+    @property
     def largest_batch_size(self) -> int:
         """Most examples that a step of it may have."""
         tuned = 0 if self.tuning_spec is None else self.tuning_spec.largest_batch_size

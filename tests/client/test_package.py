@@ -235,6 +235,8 @@ PROGRESS = [
     {"stop_kind": "epochs", "stop_limit": 5, "epoch": 1, "step": 12, "batch_size_min": 8,
      "batch_size_max": 64, "facts": {"steps_per_epoch": 10}, "examples_per_s": 9.0,
      "status": JobStatus.RUNNING},
+    {"stop_kind": "epochs", "stop_limit": 5, "epoch": 2, "step": 42,
+     "facts": {"steps_per_epoch": 10}, "fork": {"step": 41, "keeps_order": False}},
     {"task": "predict", "shuffle": False, "stop_kind": "epochs", "stop_limit": 1, "step": 3,
      "facts": {"steps_per_epoch": 10, "num_examples": 300}},
     {"task": "predict", "shuffle": False, "stop_kind": "epochs", "stop_limit": 1, "step": 3},
@@ -248,6 +250,8 @@ def test_progress_is_that_of_the_pages(
 ) -> None:
     settings.MEDIA_ROOT = str(tmp_path)
     job = job_make(**values)  # type: ignore[arg-type]
+    if job.fork:
+        job.update_columns(forked_from=job)
     browser = APIClient()
     browser.force_login(job.owner)
     found = job_progress(browser.get(f"/api/v1/jobs/{job.pk}/").json())

@@ -80,6 +80,8 @@ def test_progress_by_epochs_of_unknown_length() -> None:
     assert job_progress(_job(epoch=4), None) == ShownProgress("epoch 4 of 10", 0.4)
     adaptive = _job(step=45, epoch=2, batch_size_min=8, batch_size_max=64)
     assert job_progress(adaptive, 10) == ShownProgress("epoch 2 of 10", 0.2)
+    forked = _job(step=450, epoch=2, fork={"step": 440, "keeps_order": False})
+    assert job_progress(forked, 10) == ShownProgress("epoch 2 of 10", 0.2)
 
 
 def test_a_metric_stop_may_come_earlier() -> None:

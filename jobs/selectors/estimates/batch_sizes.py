@@ -56,11 +56,11 @@ def accelerator_sizes() -> list[AcceleratorSize]:
 
 
 def epoch_examples(jobs: Iterable[Job]) -> dict[int, int]:
-    """Count how far jobs of changing batch sizes or a selection are in their epoch, in one query.
+    """Count how far jobs with a selection, or not counted by steps, are in their epoch, in a query.
 
     Of an epoch that selects the candidates count, not the examples that were trained on.
     """
-    counted = [job.pk for job in jobs if not job.is_batch_size_fixed or job.selection]
+    counted = [job.pk for job in jobs if not job.is_counted_by_steps or job.selection]
     if not counted:
         return {}
     reports = StepReport.objects.filter(job_id__in=counted, epoch=F("job__epoch"))
@@ -72,12 +72,12 @@ def epoch_examples(jobs: Iterable[Job]) -> dict[int, int]:
 def examples_done(job: Job, per_epoch: int, in_epoch: int | None = None) -> int:
     """Count the examples that a job has trained on, earlier epochs included.
 
-    If the batch size changes the reports of the present epoch count instead of steps.
+    Of a job not counted by steps the reports of the present epoch count.
 
     Args:
         in_epoch: examples of the present epoch (see `epoch_examples`); None: query them.
     """
-    if job.is_batch_size_fixed:
+    if job.is_counted_by_steps:
         return job.step * job.global_batch_size
     current = epoch_examples([job]).get(job.pk, 0) if in_epoch is None else in_epoch
     return job.epoch * per_epoch + min(current, per_epoch)

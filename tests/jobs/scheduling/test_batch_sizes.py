@@ -71,6 +71,8 @@ def test_it_tries_twice_the_size_then_goes_to_the_best() -> None:
     assert job.batch_size == sizes[-1]
     assert examples_done(job, 64) == 64  # its first epoch, and reports tell of no more than it has
     assert examples_done(job, 10**6) == 10 * sum(sizes)
+    forked = Job(step=450, epoch=2, global_batch_size=64, fork={"keeps_order": False})
+    assert examples_done(forked, 640, 128) == 2 * 640 + 128
     # Ten steps to a report: what is drawn begins with the first step of each size.
     assert batch_spans_of(job) == [
         BatchSpan(1, 64), BatchSpan(10 * changes[0] + 1, 128), BatchSpan(10 * changes[1] + 1, 256),
