@@ -143,9 +143,12 @@ def _outlook_words(outlook: Outlook) -> tuple[str, str, str]:
         f"{count} \N{MULTIPLICATION SIGN} {kind}" for kind, count in outlook.accelerators.items()
     )
     given = ""
-    if outlook.num_shrunk:
-        others = counted(outlook.num_shrunk, "other job")
+    if num_going_on := outlook.num_shrunk - outlook.num_stopped:
+        others = counted(num_going_on, "other job")
         given = f" {others} would shrink to make room and keep training."
+    if outlook.num_stopped:
+        others = counted(outlook.num_stopped, "other job")
+        given += f" {others} would be stopped until there is room again."
     if outlook.kind is OutlookKind.NOW:
         return "good", f"Would start now on {held}", f"{outlook.reason}{given}"
     if outlook.kind is OutlookKind.AFTER_RELEASE:

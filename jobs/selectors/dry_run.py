@@ -43,12 +43,14 @@ class Outlook:
         accelerators: kind -> number of accelerators at the start; empty for `LATER`.
         num_shrunk: jobs that would give up accelerators for it.
         reason: the policy's explanation, as the user may read it.
+        num_stopped: those of `num_shrunk` that would give up all.
     """
 
     kind: OutlookKind
     accelerators: dict[str, int]
     num_shrunk: int
     reason: str
+    num_stopped: int = 0
 
 
 def submission_outlook(submission: Submission, now: datetime.datetime, user: User) -> Outlook:
@@ -84,13 +86,14 @@ def submission_outlook(submission: Submission, now: datetime.datetime, user: Use
     snapshot = dataclasses.replace(snapshot, jobs=(*snapshot.jobs, asked))
     plan, num_decisions = decide_timed(snapshot, policy)
     kinds = {accelerator.id: accelerator.kind for accelerator in snapshot.accelerators}
-    shrunk = sum(len(resize.wanted) < len(resize.held) for resize in plan.resizes)
+    shrunk = [resize for resize in plan.resizes if len(resize.wanted) < len(resize.held)]
     reason = text_for(user, plan.reasons.get(_ASKED_JOB_ID, ""))
-    for resize in plan.resizes:
-        if resize.job_id == _ASKED_JOB_ID:
-            return Outlook(OutlookKind.NOW, _by_kind(resize.wanted, kinds), shrunk, reason)
-    if waiting := plan.waiting.get(_ASKED_JOB_ID):
-        return Outlook(OutlookKind.AFTER_RELEASE, _by_kind(waiting, kinds), shrunk, reason)
+    assert plan.allocation is not None
+    if given := plan.allocation.accelerators.get(_ASKED_JOB_ID):
+        is_waiting = _ASKED_JOB_ID in plan.waiting
+        kind = OutlookKind.AFTER_RELEASE if is_waiting else OutlookKind.NOW
+        stopped = sum(not resize.wanted for resize in shrunk)
+        return Outlook(kind, _by_kind(given, kinds), len(shrunk), reason, stopped)
     starts = expected_starts(snapshot, plan, policy, num_decisions)
     found = starts.get(_ASKED_JOB_ID) or unknown_starts(snapshot, plan, starts).get(_ASKED_JOB_ID)
     return Outlook(OutlookKind.LATER, {}, 0, reason if found is None else f"{reason} {found}")

@@ -6,8 +6,10 @@ import pytest
 
 from frontend.live.progress import ShownProgress, job_progress
 from frontend.templatetags import pages
+from frontend.text.dry_run_text import _outlook_words
 from frontend.text.job_facts import Fact, shown_facts
 from jobs.models import Job
+from jobs.selectors.dry_run import Outlook, OutlookKind
 
 DASH = "\N{EN DASH}"
 
@@ -62,6 +64,19 @@ def test_examples_of_a_part() -> None:
 
 def _job(**values: object) -> Job:
     return Job(**({"stop_kind": "epochs", "stop_limit": 10, "global_batch_size": 100} | values))
+
+
+@pytest.mark.parametrize(
+    ("num_stopped", "text"),
+    [
+        (0, "r 2 other jobs would shrink to make room and keep training."),
+        (1, "r 1 other job would shrink to make room and keep training. 1 other job would be "
+            "stopped until there is room again."),
+    ],
+)  # fmt: skip
+def test_what_a_submission_takes_from_others_is_told(num_stopped: int, text: str) -> None:
+    outlook = Outlook(OutlookKind.NOW, {"cpu": 2}, 2, "r", num_stopped)
+    assert _outlook_words(outlook)[2] == text
 
 
 def test_progress_by_steps() -> None:

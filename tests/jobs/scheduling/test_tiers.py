@@ -100,15 +100,19 @@ def test_previews_go_on_from_the_state_of_the_policy(monkeypatch: pytest.MonkeyP
 
 
 def test_a_dry_run_knows_the_tier() -> None:
-    world = World(1, 2)
+    """The urgent job gets the idle accelerator, and two that the running job gives up."""
+    world = World(1, 3)
     running = job_make(max_accelerators=2, min_accelerators=2, num_virtual_nodes=4, tier="normal")
-    world.until(lambda: held(running) == 2)
-    asked = {"min_accelerators": 2, "max_accelerators": 2, "num_virtual_nodes": 4}
+    world.settle()
+    asked = {"min_accelerators": 3, "max_accelerators": 3, "num_virtual_nodes": 4}
     outlook = {
         tier: submission_outlook(
             submission_read(submission_values(tier=tier, **asked)), world.now, running.owner
-        ).kind
+        )
         for tier in ("urgent", "idle")
     }
-    assert outlook == {"urgent": "after_release", "idle": "later"}
+    kinds = {tier: one.kind for tier, one in outlook.items()}
+    assert kinds == {"urgent": "after_release", "idle": "later"}
+    assert sum(outlook["urgent"].accelerators.values()) == 3
+    assert (outlook["urgent"].num_shrunk, outlook["urgent"].num_stopped) == (1, 1)
     assert {job.tier for job in cluster_snapshot(world.now).snapshot.jobs} == {"normal"}
