@@ -200,6 +200,8 @@ def _window_finish(window: MaintenanceWindow, now: datetime.datetime) -> bool:
         then = "it takes work again"
         if node.is_cordoned:
             then = f"it stays {'drained' if node.is_draining else 'cordoned'}"
+        elif node.is_closed_by_window(now):
+            then = "the next follows"
         text = f"Maintenance of {node.name} has ended; {then}"
         event_add("maintenance_ended", text, now=now, node=node, actor=SYSTEM)
     return True
@@ -213,9 +215,12 @@ def _window_end(window: MaintenanceWindow, now: datetime.datetime, *, is_cancell
 
 
 def _node_update(node: Node) -> None:
-    """Write the times of a node's first window that has not ended; the node is locked."""
-    first = node.windows.filter(ended_at=None).order_by("starts_at").first()
-    starts_at, ends_at = (None, None) if first is None else (first.starts_at, first.ends_at)
+    """Write the times of a node's first windows that follow each other; the node is locked."""
+    starts_at = ends_at = None
+    for window in node.windows.filter(ended_at=None).order_by("starts_at"):
+        if ends_at is not None and window.starts_at > ends_at:
+            break
+        starts_at, ends_at = starts_at or window.starts_at, window.ends_at
     Node.objects.filter(pk=node.pk).update(maintenance_from=starts_at, maintenance_until=ends_at)
 
 

@@ -148,7 +148,11 @@ def test_cancelling_before_and_during() -> None:
     assert window_cancel(window, at(HOUR + 1), actor=ROOT, reason="no fan")
     assert accelerators_open(at(HOUR + 1)).exists()
     assert not window_cancel(window, at(HOUR + 2), actor=ROOT)
-    assert not windows_advance(at(5 * HOUR))
+    plan(node, start=5 * HOUR, end=6 * HOUR)
+    plan(node, start=6 * HOUR, end=7 * HOUR)
+    windows_advance(at(6 * HOUR))
+    assert events(node)[-2:] == ["maintenance_ended", "maintenance_began"]
+    assert "the next follows" in node.events.get(kind="maintenance_ended").message
     assert (
         Event.objects.filter(kind="maintenance_cancelled").latest("pk").data["reason"] == "no fan"
     )
@@ -182,6 +186,9 @@ def test_windows_of_a_node_do_not_overlap_and_are_not_too_many() -> None:
         assert f"{node.name} has maintenance from" in caught.value.fields["nodes"][0]
     assert not other.windows.exists()
     plan(node, other, start=2 * HOUR, end=3 * HOUR)  # they may touch
+    for row in cluster_snapshot(at(HOUR)).snapshot.maintenance:
+        assert row.ends_at == at(3 * HOUR).timestamp()
+    assert cluster_snapshot(at(2 * HOUR)).snapshot.maintenance
     for number in range(3, OPEN_LIMIT + 1):
         plan(node, start=number * HOUR, end=(number + 1) * HOUR)
     with pytest.raises(InvalidInputError) as caught:
