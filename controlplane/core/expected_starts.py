@@ -142,12 +142,18 @@ def unknown_starts(
 
 
 def _waiting(snapshot: Snapshot, allocation: Allocation) -> frozenset[JobId]:
-    """Return the jobs without accelerators whose minimum some accepted kind has, or will have."""
+    """Return the jobs without accelerators whose minimum some accepted kind has, or will have.
+
+    Jobs of a paused sweep wait for nobody's end.
+    """
+    paused = {number for number, sweep in snapshot.sweeps.items() if sweep.is_paused}
     capacity = capacity_uncordoned(maintenance_over(replace(snapshot, now=math.inf)))
     return frozenset(
         job.id
         for job in snapshot.jobs
-        if job.id not in allocation.accelerators and can_start_ever(snapshot, job, capacity)
+        if job.id not in allocation.accelerators
+        and job.sweep not in paused
+        and can_start_ever(snapshot, job, capacity)
     )
 
 

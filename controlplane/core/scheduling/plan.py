@@ -135,6 +135,7 @@ def obeyed(
         kept={},
         releasing=frozenset(),
         resizing=frozenset(),
+        sweeps={number: replace(one, num_leaving=0) for number, one in snapshot.sweeps.items()},
         carried=carried,
     )
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.cycle import decide
-from controlplane.core.expected_starts import expected_starts
+from controlplane.core.expected_starts import expected_starts, unknown_starts
 from controlplane.core.policies import POLICIES
 from controlplane.core.values.projects import ProjectQuota
 from controlplane.core.values.tiers import Tier
@@ -91,6 +91,7 @@ def test_a_paused_sweep_begins_nothing(name: str) -> None:
     plan = decide(snapshot, name)
     assert 2 not in {resize.job_id for resize in plan.resizes}
     assert plan.reasons[2] == "Waits until sweep 7 is resumed (1 job waiting)."
+    assert not unknown_starts(snapshot, plan, {}), "its start depends on nobody's end"
 
 
 def test_what_is_next_of_a_sweep() -> None:
@@ -132,3 +133,6 @@ def test_starts_within_a_sweep_are_expected_one_after_another(name: str) -> None
     start = expected_starts(snapshot, decide(snapshot, name), name)[2]
     assert start.earliest_s <= 60.0 <= start.latest_s
     assert start.earliest_s > 1.0
+    # Job 1 is being stopped instead: job 2 starts as soon as it has left.
+    leaving = replace(snapshot, jobs=snapshot.jobs[1:], held={}, sweeps={7: Sweep(1, 1)})
+    assert 2 in expected_starts(leaving, decide(leaving, name), name)
