@@ -27,7 +27,7 @@ from controlplane.core.policies.common.fair_admission import (
     pool_share,
 )
 from controlplane.core.policies.common.fair_fill import Fill, power_of_two_fill, progressive_fill
-from controlplane.core.policies.common.kinds import cannot_start
+from controlplane.core.policies.common.kinds import cannot_start, idle_kinds
 from controlplane.core.scheduling.pools import (
     capacity_by_kind,
     held_by_kind,
@@ -49,7 +49,7 @@ def weighted_fair(
     """Share each kind of accelerator among its jobs in proportion to their claims."""
     kinds = _pools_assign(snapshot, capacity_by_kind(snapshot))
     shared = _shared(snapshot, kinds, _FILLS[rounding])
-    elsewhere = _idle_kinds(shared)
+    elsewhere = _idle_kinds(snapshot, shared)
     if elsewhere:
         kinds |= elsewhere
         shared = _shared(snapshot, kinds, _FILLS[rounding])
@@ -132,18 +132,17 @@ def _shared(
     return [(pool, pool_share(pool, fill)) for pool in pools]
 
 
-def _idle_kinds(shared: Sequence[tuple[Pool, Mapping[JobId, int]]]) -> dict[JobId, str]:
-    """Return other kinds for waiting jobs, whose minima fit into what stays idle of these."""
+def _idle_kinds(
+    snapshot: Snapshot, shared: Sequence[tuple[Pool, Mapping[JobId, int]]]
+) -> dict[JobId, str]:
     idle = {pool.kind: pool.capacity - sum(counts.values()) for pool, counts in shared}
-    found: dict[JobId, str] = {}
-    for pool, counts in shared:
-        for job in entry_order(pool.queued, pool.now):
-            rooms = {kind: n for kind, n in idle.items() if kind != pool.kind}
-            kind = pool_choose(job, rooms, needed=job.min_accelerators)
-            if job.id not in counts and kind is not None:
-                found[job.id] = kind
-                idle[kind] -= job.min_accelerators
-    return found
+    waiting = (
+        (job, pool.kind)
+        for pool, counts in shared
+        for job in entry_order(pool.queued, pool.now)
+        if job.id not in counts
+    )
+    return idle_kinds(snapshot, idle, waiting)
 
 
 def _left_out(pool: Pool, counts: Mapping[JobId, int]) -> list[Job]:

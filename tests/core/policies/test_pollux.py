@@ -21,7 +21,7 @@ from controlplane.core.policies.pollux.search import (
 )
 from controlplane.core.values.types import Job, Snapshot
 from tests.core.performances import Curve
-from tests.core.snapshots import accelerators_make, job_make, snapshot_make
+from tests.core.snapshots import Speed, accelerators_make, job_make, snapshot_make
 
 TWO_NODES = accelerators_make("gpu gpu gpu gpu", "gpu gpu gpu gpu")
 
@@ -266,3 +266,13 @@ def test_a_job_below_its_minimum_under_change_breaks_no_decision() -> None:
     snapshot = snapshot_make(accelerators_make("gpu gpu gpu"), job, held={1: (1,)})
     plan = decide(dataclasses.replace(snapshot, resizing=frozenset({1})), "pollux")
     assert plan.resizes == ()
+
+
+def test_a_job_for_which_nobody_makes_way_starts_on_an_idle_kind() -> None:
+    """On the fast ones it would be faster, but job 1 is being changed and keeps both."""
+    speed = Speed(by_kind={"fast": 4.0, "slow": 1.0, "still": 0.0})
+    jobs = [dataclasses.replace(job_make(number, most=2), performance=speed) for number in (1, 2)]
+    nodes = accelerators_make("fast fast", "slow slow", "still still still")
+    snapshot = snapshot_make(nodes, *jobs, held={1: (1, 2)}, resizing=(1,))
+    (resize,) = decide(snapshot, "pollux").resizes
+    assert set(resize.wanted) <= {3, 4}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from controlplane.core.policies.common.rates import largest_nodes, packed_rates
 from controlplane.core.scheduling.pools import (
@@ -10,6 +10,7 @@ from controlplane.core.scheduling.pools import (
     capacity_by_kind,
     held_by_kind,
     held_kind,
+    pool_choose,
 )
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Job, JobId, Snapshot
@@ -54,6 +55,31 @@ def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:
             if room[chosen] >= least:
                 room[chosen] -= least
     return kinds
+
+
+def idle_kinds(
+    snapshot: Snapshot, idle: Mapping[str, int], waiting: Iterable[tuple[Job, str]]
+) -> dict[JobId, str]:
+    """Return other kinds for waiting jobs, whose minima fit into what stays idle of these.
+
+    Args:
+        idle: kind -> accelerators that a decision gives nobody.
+        waiting: jobs that it gives nothing, each with the kind that it was assigned.
+    """
+    left, per_node = dict(idle), largest_nodes(snapshot)
+    found: dict[JobId, str] = {}
+    for job, assigned in waiting:
+        rooms = {
+            kind: number
+            for kind, number in left.items()
+            if kind != assigned
+            and packed_rates(job, kind, number, per_node[kind])[job.min_accelerators :].any()
+        }
+        kind = pool_choose(job, rooms, needed=job.min_accelerators)
+        if kind is not None:
+            found[job.id] = kind
+            left[kind] -= job.min_accelerators
+    return found
 
 
 def fastest_kind(

@@ -8,13 +8,14 @@ Every kind of accelerator is searched separately, as Pollux models only one kind
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from controlplane.core.policies.common.explanations import Holders, change, gainers
-from controlplane.core.policies.common.kinds import cannot_start, kinds_assign
+from controlplane.core.policies.common.kinds import cannot_start, idle_kinds, kinds_assign
 from controlplane.core.policies.common.rates import (
     left_s,
     packed_rates,
@@ -33,6 +34,7 @@ from controlplane.core.policies.pollux.search import (
     settle,
     speedups_of,
 )
+from controlplane.core.scheduling.pools import arrival_order, capacity_by_kind
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
@@ -74,6 +76,21 @@ def pollux(snapshot: Snapshot) -> Decision:
     """Search for the places that maximise the harmonic mean of all jobs' speedups."""
     snapshot = without_still_models(snapshot)
     kinds = kinds_assign(snapshot)
+    decision = _decided(snapshot, kinds)
+    idle = Counter(capacity_by_kind(snapshot))
+    for share in decision.shares.values():
+        idle[share.kind] -= share.count
+    waiting = (
+        (job, kinds[job.id])
+        for job in arrival_order(snapshot.jobs)
+        if job.id in kinds and not (job.id in decision.shares or snapshot.held.get(job.id))
+    )
+    elsewhere = idle_kinds(snapshot, idle, waiting)
+    return _decided(snapshot, kinds | elsewhere) if elsewhere else decision
+
+
+def _decided(snapshot: Snapshot, kinds: Mapping[JobId, str]) -> Decision:
+    """Search each kind for its jobs."""
     shares: dict[JobId, Share] = {}
     reasons = {job.id: cannot_start(snapshot, job) for job in snapshot.jobs if job.id not in kinds}
     carried = snapshot.carried.populations if isinstance(snapshot.carried, PolluxState) else {}
