@@ -44,7 +44,7 @@ _PERIODS_S = {
     "send_notifications": settings.CYCLE_PERIOD_S,
     "advance_forks": settings.EXPIRE_PERIOD_S,
     "advance_tuning": settings.EXPIRE_PERIOD_S,
-    "expire_records": 24 * 3600,
+    "expire_records": 3600,  # by the day, a beat that restarts each night would send it never
     "expire_files": 600,
     "file_logs": 60,
     "expire_readings": 600,
