@@ -42,6 +42,7 @@ from jobs.selectors import access, limits
 from jobs.selectors.forks import checkpoint_choices
 from jobs.selectors.retention import code_open
 from jobs.selectors.usage import accelerator_kinds
+from jobs.services.lifecycle.audit import read_audit
 from jobs.services.submission.job_actions import job_submit
 from jobs.services.submission.rows import submission_admit, submission_try
 from jobs.services.submission.sweeps import SweepRequest, sweep_submit
@@ -146,6 +147,8 @@ def _read(request: HttpRequest, form: forms.JobForm) -> tuple[Submission, Job | 
         return submission_read(values | {"template": name}), None
     if kind in ("clone", "validation"):
         job = _code_source(request, kind, name)
+        if kind == "clone":
+            read_audit(request.user, job, "code")
         with code_open(job) as file:
             return submission_read(values, file.read(), job.code_name), job
     upload = form.cleaned_data.get("code")

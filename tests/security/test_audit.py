@@ -245,11 +245,6 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
         "replay_asked",
         "replay:",
     ),
-    "a replay by REST": (
-        lambda s: s.rest.post("/api/v1/replays/", {"policy": "fifo", "hours": 24}, format="json"),
-        "replay_asked",
-        "replay:",
-    ),
     "the policy": (
         lambda s: s.rest.put("/api/v1/policy/", {"policy": "fifo"}), "policy_changed", "",
     ),
@@ -270,6 +265,13 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
     ),
     "code": (lambda s: s.session.get(f"/jobs/{s.job.pk}/code/"), "job_read", "job:"),
     "code by REST": (lambda s: s.rest.get(f"/api/v1/jobs/{s.job.pk}/code/"), "job_read", "job:"),
+    "code of a clone": (
+        lambda s: s.session.post("/jobs/new/", {"do": "check", "code_from": f"clone:{s.job.pk}"}),
+        "job_read", "job:",
+    ),
+    "code by REST of a clone": (
+        lambda s: s.rest.post(f"/api/v1/jobs/{s.job.pk}/clone/"), "job_read", "job:",
+    ),
     "a log": (lambda s: s.session.get(f"/jobs/{s.job.pk}/log/"), "job_read", "job:"),
     "a log file": (lambda s: s.session.get(f"/jobs/{s.job.pk}/log/file/"), "job_read", "job:"),
     "a log by REST": (lambda s: s.rest.get(f"/api/v1/jobs/{s.job.pk}/logs/"), "job_read", "job:"),
@@ -288,7 +290,7 @@ BY_REST = (
     "a cordoned", "a drained", "an accepted", "a cancelled", "a tagged",
     "planned maintenance", "cancelled maintenance",
     "limits by REST", "a project", "shares of a project", "a deleted project", "a member", "prices",
-    "a removed", "deleted files", "a replay by REST", "the policy", "a job by REST", "code by REST",
+    "a removed", "deleted files", "the policy", "a job by REST", "code by REST",
     "a log by REST", "a model by REST",
 )  # fmt: skip
 

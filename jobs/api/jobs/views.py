@@ -367,4 +367,5 @@ def _changed(original: Job, user: User, changes: dict[str, Any]) -> Submission:
             raise InvalidInputError.of(template=text)
         with code_open(original) as file:
             code = file.read()
+        read_audit(user, original, "code")
     return submission_read(values, code, original.code_name)
