@@ -8,6 +8,12 @@ from typing import Any
 
 from celery.beat import PersistentScheduler, ScheduleEntry
 
+from jobs.nudges import queue_lengths
+
+#: Tasks that wait in a queue, from which on no more are sent there: nobody takes them, and Redis
+#: would run out of memory within days.
+QUEUE_LIMIT = 1000
+
 logger = logging.getLogger(__name__)
 
 
@@ -27,7 +33,11 @@ class TickingScheduler(PersistentScheduler):
 
         Celery itself logs a traceback for each task, several a second.
         """
+        queue = (entry.options or {}).get("queue", "")
         try:
+            if queue_lengths().get(queue, 0) >= QUEUE_LIMIT:
+                logger.info("%s is not sent: %d tasks wait in %s", entry.name, QUEUE_LIMIT, queue)
+                return
             self.apply_async(entry, producer=producer, advance=False)
         except Exception as error:
             if not self._is_failing:

@@ -128,9 +128,9 @@ def answer_replay() -> int | None:
 
 @shared_task(time_limit=60)
 def send_notifications() -> int:
-    """Enqueue attempts for the messages that are due; return their number."""
+    """Enqueue attempts until as many wait as messages are due; return the number of these."""
     num_due = deliveries_to_ask(timezone.now())
-    nudges.deliveries_enqueue_now(num_due)
+    nudges.deliveries_enqueue_now(num_due - nudges.queue_lengths().get(nudges.NOTIFICATIONS, 0))
     return num_due
 
 

@@ -18,7 +18,7 @@ from celery import Celery
 from celery.beat import SchedulingError
 from kombu import Connection
 
-from controlplane.beat import TickingScheduler
+from controlplane.beat import QUEUE_LIMIT, TickingScheduler
 from controlplane.celery import app
 from tests.support.cases import pairs
 
@@ -99,6 +99,19 @@ def test_beat_ticks_often_and_sends_all_between_two_restarts_of_every_night() ->
     periods = [entry["schedule"] for entry in app.conf.beat_schedule.values()]
     assert min(periods) < LIMIT_S / 2
     assert max(periods) <= 3600
+
+
+def test_nothing_is_sent_into_a_queue_that_nobody_empties(
+    scheduler: TickingScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    lengths = {"replays": QUEUE_LIMIT, "celery": QUEUE_LIMIT - 1}
+    monkeypatch.setattr("controlplane.beat.queue_lengths", lambda: lengths)
+    monkeypatch.setattr(TickingScheduler, "apply_async", lambda _, entry, **__: sent.append(entry))
+    for name, entry in app.conf.beat_schedule.items():
+        scheduler.apply_entry(scheduler.Entry(name, app=scheduler.app, **entry))
+    queues = [entry.options["queue"] for entry in sent]
+    assert queues == ["celery"] * (len(app.conf.beat_schedule) - 2)
 
 
 def test_an_outage_of_the_broker_is_logged_once_and_its_end(

@@ -20,6 +20,7 @@ from rest_framework.test import APIClient
 from virtualflow import VirtualFlowError
 from virtualflow.webhooks import TOLERANCE_S, webhook_read
 
+from jobs import nudges
 from jobs.models import (
     AuditEntry,
     DeliveryStatus,
@@ -56,7 +57,7 @@ from jobs.services.notifications.deliveries import (
     next_attempt,
 )
 from jobs.services.notifications.senders import Sent
-from jobs.tasks import deliver_notification
+from jobs.tasks import deliver_notification, send_notifications
 from tests.jobs.notifications.receiver import Receiver, receiver
 from tests.support.builders import api_token_make, at, audit_acts, job_make, node_make, user_make
 
@@ -140,7 +141,9 @@ def test_rights_count_when_it_is_sent(ada: User, hook: Receiver) -> None:
     assert (hook.received, channel.paused_reason != "") == ([], True)
 
 
-def test_the_number_of_waiting_messages_is_bounded(ada: User) -> None:
+def test_the_number_of_waiting_messages_is_bounded(
+    ada: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
     channel, _ = channel_make(ada)
     body: dict[str, Any] = {}
     NotificationDelivery.objects.bulk_create(
@@ -153,6 +156,11 @@ def test_the_number_of_waiting_messages_is_bounded(ada: User) -> None:
     channel.refresh_from_db()
     assert (channel.num_dropped, channel.deliveries.count()) == (1, WAITING_LIMIT)
     assert deliveries_to_ask(at(6)) == SWEEP_LIMIT
+    enqueued: list[int] = []
+    monkeypatch.setattr(nudges, "deliveries_enqueue_now", enqueued.append)
+    monkeypatch.setattr(nudges, "queue_lengths", lambda: {nudges.NOTIFICATIONS: 60})
+    assert send_notifications() == SWEEP_LIMIT  # of which 60 wait already, with no worker there
+    assert enqueued == [SWEEP_LIMIT - 60]
 
 
 def test_many_messages_about_jobs_leave_room_for_those_about_nodes(ada: User, admin: User) -> None:
