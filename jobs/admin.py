@@ -15,6 +15,7 @@ from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.db.models import Exists, Model, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.utils import timezone
 
 from jobs.models import (
@@ -40,7 +41,7 @@ _NAMED_NODES = 5
 
 
 class ControlPlaneAdmin(admin.AdminSite):
-    """Admin site whose login is the one of the pages."""
+    """Admin site whose login and change of the own password are those of the pages."""
 
     site_header = site_title = "VirtualFlow"
     index_title = "Users and records"
@@ -56,6 +57,12 @@ class ControlPlaneAdmin(admin.AdminSite):
         if request.user.is_authenticated:
             raise PermissionDenied
         return redirect_to_login(request.GET.get("next", "") or "/admin/")
+
+    def password_change(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Redirect to the page, where a wrong password counts like one of a login."""
+        return redirect("password")
 
 
 class RecordAdmin(admin.ModelAdmin):

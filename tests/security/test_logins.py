@@ -193,6 +193,10 @@ def test_a_person_changes_the_own_password(ada: User) -> None:
     sent = Client(headers={"Authorization": f"Bearer {token}"})
     assert sent.get("/api/v1/jobs/").status_code == 401
     assert log_in("ada", NEW) == 302
+    User.objects.filter(pk=ada.pk).update(is_staff=True)
+    again = {"old_password": NEW, "new_password1": PASSWORD, "new_password2": PASSWORD}
+    # No lock would count wrong passwords there.
+    assert here.post("/admin/password_change/", again).headers["Location"] == "/account/password/"
     entry = AuditEntry.objects.get(action="password_changed")
     assert (entry.actor, entry.object) == ("user:ada", "user:ada")
     assert entry.details == {"tokens_revoked": 1}
