@@ -41,7 +41,7 @@ _NAMED_NODES = 5
 
 
 class ControlPlaneAdmin(admin.AdminSite):
-    """Admin site whose login and change of the own password are those of the pages."""
+    """Admin site whose login, logout and change of the own password are those of the pages."""
 
     site_header = site_title = "VirtualFlow"
     index_title = "Users and records"
@@ -58,9 +58,13 @@ class ControlPlaneAdmin(admin.AdminSite):
             raise PermissionDenied
         return redirect_to_login(request.GET.get("next", "") or "/admin/")
 
+    def logout(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Redirect to the logout of the pages, which the audit log has."""
+        return redirect("logout", preserve_request=True)
+
     def password_change(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
+    ) -> Any:
         """Redirect to the page, where a wrong password counts like one of a login."""
         return redirect("password")
 

@@ -144,7 +144,7 @@ def cancel_window(site: Site) -> Any:
 ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
     "a login": (log_in, "login", "user:boss"),
     "a failed login": (fail_to_log_in, "login_failed", "user:boss"),
-    "a logout": (lambda s: s.session.post("/logout/"), "logout", ""),
+    "a logout": (lambda s: s.session.post("/admin/logout/", follow=True), "logout", ""),
     "a token": (make_token, "token_made", "token:"),
     "a revoked token": (
         lambda s: s.session.post(f"/account/tokens/{s.admin.api_tokens.get().pk}/revoke/"),
