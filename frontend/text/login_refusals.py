@@ -43,7 +43,7 @@ _WORDS = {
     ),
     "busy": (
         "Too many logins at once",
-        "{provider} is slow to answer just now. Try again in a few seconds.",
+        "Many begin at your address, or {provider} is slow to answer. Try again in a minute.",
     ),
     "unknown": (
         "No account on this site",

@@ -19,6 +19,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from frontend.text.login_refusals import refusal_words
 from frontend.views.changes import person, words
+from jobs.api.throttles import times_this_minute
 from jobs.exceptions import InvalidInputError
 from jobs.oidc import (
     Answer,
@@ -27,6 +28,7 @@ from jobs.oidc import (
     authorization_finish,
     authorization_start,
 )
+from jobs.origins import client_network
 from jobs.services.cluster.accounts import (
     CONFIRMED_S,
     OIDC_LOGIN_AT,
@@ -40,6 +42,8 @@ from jobs.services.cluster.identities import BY, identity_link, user_of_login
 
 #: Key of a session: until when it may link an account of the provider.
 _LINKS_UNTIL = "oidc_links_until"
+#: Logins that one network begins in a process in a minute. Each stores a session for hours.
+STARTS_A_MINUTE = 120
 _BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 
@@ -59,6 +63,8 @@ def oidc_start(request: HttpRequest) -> HttpResponse:
         return redirect(next_address)
     if is_address_locked(request):
         return _locked(request)
+    if times_this_minute(f"logins:{client_network(request)}", 1) > STARTS_A_MINUTE:
+        return _refused(request, LoginRefusedError("busy"))
     callback = request.build_absolute_uri(reverse("oidc_callback"))
     try:
         start = LoginPurpose(next_address, links_user, is_repeated)

@@ -237,13 +237,16 @@ def test_a_login_ends_after_its_time(provider: Provider, monkeypatch: pytest.Mon
     assert log_in(visitor()).context["reason"] == "state"
 
 
-def test_a_session_has_few_logins_that_wait(provider: Provider) -> None:
+def test_few_logins_wait(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
     client = visitor()
     first = way_back(client)
     newer = [way_back(client) for _ in range(5)]
     assert len(client.session["oidc_pending"]) == 5
     assert client.get(first).context["reason"] == "state"
     assert client.get(newer[0]).status_code == 302
+    monkeypatch.setattr("frontend.views.oidc.STARTS_A_MINUTE", 0)
+    assert visitor().get("/login/oidc/").context["reason"] == "busy"
+    assert Session.objects.count() == 1
 
 
 @pytest.mark.parametrize(
