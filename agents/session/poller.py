@@ -48,7 +48,7 @@ class WantedPoller:
 
     def start(self) -> None:
         """Start polling; repeated calls do nothing."""
-        if not self._thread.is_alive() and not self._stop.is_set():
+        if self._thread.ident is None and not self._stop.is_set():  # it has never run
             self._thread.start()
 
     def stop(self) -> None:

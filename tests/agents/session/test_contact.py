@@ -150,13 +150,18 @@ def test_a_new_token_that_cannot_be_stored_is_not_used(
     state.close()
 
 
-def test_a_removed_node_stops(plane: ControlPlane, drive: Drive) -> None:
+@pytest.mark.parametrize("told_by", ["reports/", "wanted/"])
+def test_a_removed_node_stops(told_by: str, plane: ControlPlane, drive: Drive) -> None:
     driven = drive()
     driven.until(lambda: plane.batches)
-    plane.refuse_with["reports/"] = 410
+    plane.refuse_with[told_by] = 410
     driven.until(lambda: driven.agent.fatal is not None)
     assert driven.agent.fatal is not None
     assert driven.agent.fatal.exit_code == EXIT_REMOVED
+    driven.agent.end(time.monotonic())
+    for _ in range(3):  # further rounds, in which trainers would end
+        driven.agent.run_once(time.monotonic())
+        time.sleep(0.01)
 
 
 def test_a_forgotten_token_is_tried_for_a_while(
