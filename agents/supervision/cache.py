@@ -48,16 +48,19 @@ class FileCache:
             raise ValueError(f"a SHA-256 is 64 hexadecimal digits, got {sha256!r:.80}")
         with self._lock:
             turn = self._fetching.setdefault(sha256, threading.Lock())
-        with turn:
-            cached = self._folder / sha256
-            if not _place(cached, target, sha256):
-                self._fetch(fetch, cached)
+        try:
+            with turn:
+                cached = self._folder / sha256
                 if not _place(cached, target, sha256):
-                    raise ValueError(f"the file that was fetched does not have SHA-256 {sha256}")
-            os.utime(cached, follow_symlinks=False)
-        with self._lock:
+                    self._fetch(fetch, cached)
+                    if not _place(cached, target, sha256):
+                        text = f"the file that was fetched does not have SHA-256 {sha256}"
+                        raise ValueError(text)
+                os.utime(cached, follow_symlinks=False)
+            with self._lock:
+                self._evict(keep=sha256)
+        finally:
             self._fetching.pop(sha256, None)
-            self._evict(keep=sha256)
 
     def clear(self) -> None:
         """Delete all files that nobody takes just now, for the sake of their room."""

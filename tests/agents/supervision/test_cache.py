@@ -104,6 +104,8 @@ def test_cache_keeps_nothing_of_a_failed_fetch(tmp_path: Path) -> None:
 def test_all_but_what_is_just_taken_makes_room(downloads: Callable[[int], Downloads]) -> None:
     made = downloads(10_000)
     kept = [made.take(number) for number in (1, 2)]
+    with pytest.raises(FileExistsError):  # one on a full disk would do
+        made.cache.take(name_of(2), lambda file: None, kept[0])
     made.cache.clear()
     assert [path.read_bytes() for path in kept] == [content(1), content(2)]
     assert list((made.target.parent / "cache").iterdir()) == []
