@@ -5,7 +5,6 @@ Used by the launcher, the benchmarks and the tests. The trainers get orders as f
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import signal
@@ -21,7 +20,6 @@ from agents.trainer.contract.ports import PortHolder
 from agents.trainer.contract.run_dir import orders_write
 from agents.trainer.local.local_trainer import LocalTrainer, Spawn, trainer_spawn
 from agents.trainer.local.predictions import resume_at
-from controlplane.core.protocol.fork import Adoption
 from controlplane.core.protocol.nonfinite import NONFINITE_CODES
 from controlplane.core.protocol.wire import (
     REPORT_EVERY_S,
@@ -154,10 +152,6 @@ class LocalJob:
             if member.slot not in self.trainers:
                 self._start(member.slot, membership, checkpoint)
 
-    def redirect(self, slot: int, membership: Membership) -> None:
-        """Assign a waiting joiner to another membership."""
-        self._order(slot, membership, False)
-
     def wait_ready(self, membership: Membership, timeout_s: float = 180.0) -> None:
         """Wait until every joiner of a membership is ready."""
         slots = [member.slot for member in membership.members]
@@ -198,23 +192,6 @@ class LocalJob:
         self.wait_switched(membership)
         return membership
 
-    def adopt(self, number: int, checkpoint: Path) -> Membership:
-        """Let all members go on with the state of a trial of the job, after a common step."""
-        assert self.membership is not None
-        members = self.membership.members
-        sha256 = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
-        membership = self._membership(
-            [member.slot for member in members],
-            [member.virtual_nodes for member in members],
-            source_slot=members[0].slot,
-            adoption=Adoption(number=number, sha256=sha256),
-        )
-        for member in members:
-            self._order(member.slot, membership, True, adopted=checkpoint)
-        self.membership = membership
-        self.wait_switched(membership)
-        return membership
-
     def preempt(self) -> Path:
         """Stop all trainers with a checkpoint; returns its path."""
         assert self.membership is not None
@@ -240,57 +217,6 @@ class LocalJob:
         self.wait_switched(membership)
         return membership
 
-    # ---- losses --------------------------------------------------------------------------------
-
-    def kill(self, slot: int) -> None:
-        """Kill a trainer with SIGKILL and count it as lost."""
-        self.lost.add(slot)
-        process = self.trainers[slot].process
-        process.kill()
-        process.wait()
-
-    def suspend(self, slot: int) -> None:
-        """Suspend a trainer, to simulate a hung machine; from now on it counts as lost."""
-        self.lost.add(slot)
-        self.trainers[slot].process.send_signal(signal.SIGSTOP)
-
-    def resume(self, slot: int) -> None:
-        """Resume a suspended trainer; it still counts as lost."""
-        self.trainers[slot].process.send_signal(signal.SIGCONT)
-
-    def wait_lost(self, slot: int) -> None:
-        """Wait until a trainer that is expected to die by itself is gone."""
-        self.lost.add(slot)
-        process = self.trainers[slot].process
-        self.wait(lambda: process.poll() is not None, f"{slot} to die", 180.0)
-
-    def recover(
-        self,
-        slots: Sequence[int],
-        mapping: Mapping | None = None,
-        parked: bool = False,
-        checkpoint: Path | None = None,
-    ) -> Membership:
-        """Order the trainers in `slots`, members or ready joiners, to recover, without waiting.
-
-        The first one is the leader.
-        """
-        membership = self._membership(
-            slots,
-            mapping,
-            source_slot=None,
-            restore=checkpoint is not None,
-            recover=True,
-            parked=parked,
-            resume_at=resume_at(self.spec, self.folder),
-            epochs_known=len(self.epochs()),
-            steps_known=self.steps_known(),
-        )
-        for slot in slots:
-            self._order(slot, membership, True, checkpoint)
-        self.membership = membership
-        return membership
-
     # ---- reports -------------------------------------------------------------------------------
 
     def step(self) -> int:
@@ -304,28 +230,12 @@ class LocalJob:
         ]
         return max(steps, default=0)
 
-    def steps_known(self) -> int:
-        """Return the number of steps, from the first on, that were reported without a gap."""
-        known = 0
-        for report in sorted(self.step_reports(), key=lambda report: report.data["first_step"]):
-            if report.data["first_step"] > known + 1:
-                break
-            known = max(known, report.data["last_step"])
-        return known
-
     def step_reports(self) -> list[TrainerReport]:
         """List the STEPS reports of all trainers, including lost ones."""
         for trainer in self.trainers.values():
             trainer.read()
         reports = [report for trainer in self.trainers.values() for report in trainer.reports]
         return [report for report in reports if report.kind is ReportKind.STEPS]
-
-    def epochs(self) -> list[int]:
-        """List the numbers of the epochs that any trainer has reported, in order."""
-        reports = [report for trainer in self.trainers.values() for report in trainer.reports]
-        return sorted(
-            {report.data["epoch"] for report in reports if report.kind is ReportKind.EPOCH}
-        )
 
     def finished(self) -> dict[str, Any] | None:
         """Return the data of the leader's FINISHED report, if there is one."""
@@ -409,8 +319,9 @@ class LocalJob:
         membership: Membership,
         go: bool,
         checkpoint: Path | None = None,
-        adopted: Path | None = None,
+        **others: Any,
     ) -> None:
+        """Write a trainer's orders; `others` are further fields of them."""
         orders = TrainerOrders(
             spec=self.spec,
             slot=slot,
@@ -425,8 +336,8 @@ class LocalJob:
             go=go,
             checkpoint_path=None if checkpoint is None else str(checkpoint),
             profile=self.wants_profile,
-            adopted_path=None if adopted is None else str(adopted),
             report_every_s=self.report_every_s,
+            **others,
         )
         orders_write(self.folder / f"{self.spec.job_id}-{slot}", orders)
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agents.trainer.local.local_cluster import LocalJob
+from agents.trainer.local.local_cluster import LocalJob, Mapping
+from agents.trainer.local.predictions import resume_at
+from controlplane.core.protocol.fork import Adoption
 from controlplane.core.protocol.wire import (
     Member,
     Membership,
     ReductionMode,
+    ReportKind,
     SlotAddress,
     StopCondition,
     StopKind,
@@ -95,6 +100,96 @@ def build(settings):
 '''
 
 
+class FaultyJob(LocalJob):
+    """A local job whose trainers may be lost, redirected, or take over another state."""
+
+    def redirect(self, slot: int, membership: Membership) -> None:
+        """Assign a waiting joiner to another membership."""
+        self._order(slot, membership, False)
+
+    def adopt(self, number: int, checkpoint: Path) -> Membership:
+        """Let all members go on with the state of a trial of the job, after a common step."""
+        assert self.membership is not None
+        members = self.membership.members
+        sha256 = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+        membership = self._membership(
+            [member.slot for member in members],
+            [member.virtual_nodes for member in members],
+            source_slot=members[0].slot,
+            adoption=Adoption(number=number, sha256=sha256),
+        )
+        for member in members:
+            self._order(member.slot, membership, True, adopted_path=str(checkpoint))
+        self.membership = membership
+        self.wait_switched(membership)
+        return membership
+
+    def kill(self, slot: int) -> None:
+        """Kill a trainer with SIGKILL and count it as lost."""
+        self.lost.add(slot)
+        process = self.trainers[slot].process
+        process.kill()
+        process.wait()
+
+    def suspend(self, slot: int) -> None:
+        """Suspend a trainer, to simulate a hung machine; from now on it counts as lost."""
+        self.lost.add(slot)
+        self.trainers[slot].process.send_signal(signal.SIGSTOP)
+
+    def resume(self, slot: int) -> None:
+        """Resume a suspended trainer; it still counts as lost."""
+        self.trainers[slot].process.send_signal(signal.SIGCONT)
+
+    def wait_lost(self, slot: int) -> None:
+        """Wait until a trainer that is expected to die by itself is gone."""
+        self.lost.add(slot)
+        process = self.trainers[slot].process
+        self.wait(lambda: process.poll() is not None, f"{slot} to die", 180.0)
+
+    def recover(
+        self,
+        slots: Sequence[int],
+        mapping: Mapping | None = None,
+        parked: bool = False,
+        checkpoint: Path | None = None,
+    ) -> Membership:
+        """Order the trainers in `slots`, members or ready joiners, to recover, without waiting.
+
+        The first one is the leader.
+        """
+        membership = self._membership(
+            slots,
+            mapping,
+            source_slot=None,
+            restore=checkpoint is not None,
+            recover=True,
+            parked=parked,
+            resume_at=resume_at(self.spec, self.folder),
+            epochs_known=len(self.epochs()),
+            steps_known=self.steps_known(),
+        )
+        for slot in slots:
+            self._order(slot, membership, True, checkpoint)
+        self.membership = membership
+        return membership
+
+    def steps_known(self) -> int:
+        """Return the number of steps, from the first on, that were reported without a gap."""
+        known = 0
+        for report in sorted(self.step_reports(), key=lambda report: report.data["first_step"]):
+            if report.data["first_step"] > known + 1:
+                break
+            known = max(known, report.data["last_step"])
+        return known
+
+    def epochs(self) -> list[int]:
+        """List the numbers of the epochs that any trainer has reported, in order."""
+        reports = [report for trainer in self.trainers.values() for report in trainer.reports]
+        return sorted(
+            {report.data["epoch"] for report in reports if report.kind is ReportKind.EPOCH}
+        )
+
+
 def training_spec(**changes: Any) -> TrainingSpec:
     """Make a small spec; name what matters to the test."""
     values: dict[str, Any] = {
@@ -136,7 +231,7 @@ def local_job(
     code: str | Path = PLAIN_JOB,
     forked: bool = True,
     **options: Any,
-) -> LocalJob:
+) -> FaultyJob:
     """Lay out a local job whose code is text or a file.
 
     Args:
@@ -147,7 +242,7 @@ def local_job(
         path.write_text(code)
     else:
         path = code
-    job = LocalJob(spec, path, folder / "trainers", **options)
+    job = FaultyJob(spec, path, folder / "trainers", **options)
     if forked:
         job.spawn = trainer_fork
     return job

@@ -9,17 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.trainer.local.local_cluster import LocalJob
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.recent_steps import RECENT_LIMIT, StepsDone, steps_after, with_step
 from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind
-from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, training_spec
+from tests.agents.trainer.local_jobs import UNEVEN_JOB, FaultyJob, local_job, training_spec
 
 NUM_STEPS = 600
 STOP = StopCondition(kind=StopKind.STEPS, limit=NUM_STEPS)
 
 
-def told_losses(job: LocalJob) -> list[tuple[int, int, float]]:
+def told_losses(job: FaultyJob) -> list[tuple[int, int, float]]:
     """Give all reports of steps: first and last step, and the loss; in order of the steps."""
     return sorted(
         (report.data["first_step"], report.data["last_step"], report.data["loss"])
@@ -27,7 +26,7 @@ def told_losses(job: LocalJob) -> list[tuple[int, int, float]]:
     )
 
 
-def kill_with_its_newest_report(job: LocalJob, slot: int) -> None:
+def kill_with_its_newest_report(job: FaultyJob, slot: int) -> None:
     """Lose a leader with its machine: what it reported last was not sent on."""
     job.kill(slot)
     trainer = job.trainers[slot]

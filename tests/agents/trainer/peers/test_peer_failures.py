@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from agents.trainer.contract.failures import EXIT_FAILED, STATE_LOST
-from agents.trainer.local.local_cluster import LocalJob
 from controlplane.core.protocol.wire import (
     Membership,
     ReportKind,
@@ -22,7 +21,7 @@ from controlplane.core.protocol.wire import (
     TrainerReport,
 )
 from tests.agents.trainer.dying_trainer import Ending, dying_program
-from tests.agents.trainer.local_jobs import local_job, prepared, training_spec
+from tests.agents.trainer.local_jobs import FaultyJob, local_job, prepared, training_spec
 from tests.agents.trainer.streaming_trainer import streaming_program
 
 NUM_EXAMPLES = 61
@@ -137,7 +136,7 @@ def check_epochs(outputs: Path) -> None:
         assert {name: float(row[name]) for name in SEEN} == SEEN
 
 
-def check_end(job: LocalJob, expected: dict[str, Any], writer: int) -> None:
+def check_end(job: FaultyJob, expected: dict[str, Any], writer: int) -> None:
     result = job.wait_finished(120.0)
     assert result["digest"] == expected["digest"]
     assert result["metrics"] == expected["metrics"]
@@ -146,7 +145,7 @@ def check_end(job: LocalJob, expected: dict[str, Any], writer: int) -> None:
     assert job.epochs() == [*range(NUM_STEPS // 6)]
 
 
-def start(job: LocalJob, shares: list[list[int]], *more: int) -> list[Membership]:
+def start(job: FaultyJob, shares: list[list[int]], *more: int) -> list[Membership]:
     """Get the first membership and joiners of later ones ready, and start the first one."""
     memberships = [job.plan(len(shares), None, shares)]
     for size in more:
@@ -157,7 +156,7 @@ def start(job: LocalJob, shares: list[list[int]], *more: int) -> list[Membership
     return memberships
 
 
-def steps_go_on(job: LocalJob, num_steps: int = 15) -> None:
+def steps_go_on(job: FaultyJob, num_steps: int = 15) -> None:
     """See that the newest generation does steps."""
     assert job.membership is not None
     generation = job.membership.generation
@@ -175,17 +174,17 @@ def steps_go_on(job: LocalJob, num_steps: int = 15) -> None:
     assert job.finished() is None, "the job ended before all that was to happen: give it more steps"
 
 
-def switched_of(job: LocalJob, slot: int, membership: Membership) -> dict[str, Any]:
+def switched_of(job: FaultyJob, slot: int, membership: Membership) -> dict[str, Any]:
     report = job.trainers[slot].last(ReportKind.SWITCHED, membership.generation)
     assert report is not None
     return report.data
 
 
-def reports_of(job: LocalJob, slot: int, kind: ReportKind) -> list[TrainerReport]:
+def reports_of(job: FaultyJob, slot: int, kind: ReportKind) -> list[TrainerReport]:
     return [report for report in job.trainers[slot].reports if report.kind is kind]
 
 
-def join(job: LocalJob, slots: list[int]) -> Membership:
+def join(job: FaultyJob, slots: list[int]) -> Membership:
     """Order the members and ready joiners in `slots` to go on together, as after a resize."""
     membership = job.plan(len(slots), job.membership, keep=slots)
     job.go(membership)

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from agents.trainer.local.local_cluster import LocalJob
 from controlplane.core.protocol.fork import ForkSpec
 from controlplane.core.protocol.tuning import TunableRange, TuningSpec
 from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind, TrainingSpec
-from tests.agents.trainer.local_jobs import local_job, training_spec
+from tests.agents.trainer.local_jobs import FaultyJob, local_job, training_spec
 from tests.agents.trainer.scheduled_trainer import scheduled_program
 
 #: An epoch of the uneven job has six steps of 20 of its 101 examples.
@@ -69,7 +68,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return state, result["digest"]
 
 
-def adopted_numbers(job: LocalJob) -> dict[int, int]:
+def adopted_numbers(job: FaultyJob) -> dict[int, int]:
     """Return by generation the number of the adoption in the reports of its members."""
     reports = [report for trainer in job.trainers.values() for report in trainer.reports]
     switched = [report for report in reports if report.kind is ReportKind.SWITCHED]
@@ -78,7 +77,7 @@ def adopted_numbers(job: LocalJob) -> dict[int, int]:
     return found
 
 
-def resized_and_bereft(job: LocalJob, state: Path) -> None:
+def resized_and_bereft(job: FaultyJob, state: Path) -> None:
     """Grow from one to three, adopt, then lose the leader."""
     job.program = scheduled_program({1: 4, 2: ADOPTED_AT, 3: 18})
     job.resize(1)
@@ -88,7 +87,7 @@ def resized_and_bereft(job: LocalJob, state: Path) -> None:
     job.recover([1, 2])
 
 
-def adopted_twice_and_preempted(job: LocalJob, state: Path) -> None:
+def adopted_twice_and_preempted(job: FaultyJob, state: Path) -> None:
     """Order the same adoption again, which changes nothing; stop, and go on from a checkpoint."""
     job.program = scheduled_program({1: ADOPTED_AT, 2: 14, 3: 20})
     job.resize(2)
@@ -108,7 +107,7 @@ def adopted_twice_and_preempted(job: LocalJob, state: Path) -> None:
     ],
 )
 def test_a_job_that_adopts_a_state_goes_on_like_one_that_started_from_it(
-    course: Callable[[LocalJob, Path], None], trial: tuple[Path, str], tmp_path: Path
+    course: Callable[[FaultyJob, Path], None], trial: tuple[Path, str], tmp_path: Path
 ) -> None:
     state, digest = trial
     with local_job(tmp_path, SPEC) as job:
