@@ -20,6 +20,7 @@ from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.engine.step_reports import StepReports
 from agents.trainer.engine.workload import BuiltJob, workload_build
 from agents.trainer.model.progress import Progress
+from agents.trainer.model.recent_steps import StepsDone
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.prefetch import Feeder
@@ -65,7 +66,7 @@ class Arms:
         planner = Planner(spec, membership, (0,), 0)
         data = dataclasses.replace(work.data, spec=spec)
         stepper = Stepper(functions, spec.reduction, self._runtime, lone_group(0))
-        reports = StepReports(ReportWriter(self._folder, 0, 0), 1, work.learning_rate)
+        reports = StepReports(ReportWriter(self._folder, 0, 0), work.learning_rate)
         progress = Progress()
         feeder = Feeder(data, planner, progress)
 
@@ -77,9 +78,9 @@ class Arms:
                 outcome = stepper.step(batch, holds_next=lambda: False)
                 seconds = stamp()[0] - stamps[-1][0]
                 progress = data.course.after_batch(progress, seconds)
-                reports.add(
-                    progress, batch.plan.num_examples, seconds, outcome, spec.global_batch_size
-                )
+                step, num_examples = progress.step, batch.plan.num_examples
+                done = (1, step, step, progress.epoch, num_examples, seconds, outcome.loss, 1)
+                reports.add(StepsDone(*done, spec.global_batch_size), outcome)
                 if data.course.is_activity_over(progress):
                     logs = work.logs(with_learning_rate=True)
                     assert all(math.isfinite(value) for value in logs.values()), logs

@@ -95,7 +95,7 @@ class MembershipSession:
             self._feeder = Feeder(self.data, planner, progress)
         else:
             self._feeder = SelectingFeeder(self.data, planner)
-        self._step_reports = StepReports(reports, len(working), work.learning_rate, report_every_s)
+        self._step_reports = StepReports(reports, work.learning_rate, report_every_s)
         self._phase_reports = PhaseReports(reports, phase, report_every_s)
         # How far such jobs are in an epoch is read off the reports of its steps.
         self._is_epoch_apart = bool(spec.selection or spec.tuning or spec.batch_size_max)
@@ -189,7 +189,7 @@ class MembershipSession:
             done = self._step_done(progress, num_examples, seconds, outcome, batch_size, passed)
             progress = replace(progress, recent=with_step(progress.recent, done))
             if self._is_leader:
-                self._step_reports.add(progress, num_examples, seconds, outcome, batch_size, passed)
+                self._step_reports.add(done, outcome, progress.losses.finding)
         return self._after_activity(progress, epoch, is_train)
 
     def select(

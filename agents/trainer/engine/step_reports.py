@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.model.history import EpochRow
-from agents.trainer.model.progress import NO_PASSES, Progress, SelectionPasses
+from agents.trainer.model.recent_steps import StepsDone
 from agents.trainer.step.stepper import StepOutcome
 from controlplane.core.estimates.noise_scale import GradientNoise
 from controlplane.core.protocol.codec import encode
@@ -29,7 +29,6 @@ class StepReports:
     def __init__(
         self,
         reports: ReportWriter,
-        num_accelerators: int,
         learning_rate: Callable[[], float | None],
         report_every_s: Callable[[], float] = lambda: REPORT_EVERY_S,
     ) -> None:
@@ -40,88 +39,54 @@ class StepReports:
             report_every_s: called after each step; returns the time between two reports.
         """
         self._reports = reports
-        self._batch_size = 0
         self._learning_rate = learning_rate
         self._report_every_s = report_every_s
-        self._num_accelerators = num_accelerators
         self._reported_at = -math.inf  # the first step is reported at once: it ends the resize
         self._is_nonfinite: Nonfinite | None = None
         self._clear()
 
     def _clear(self) -> None:
-        self._num_steps = 0
-        self._examples = 0
-        self._candidates = 0
-        self._analysed = 0
-        self._pass_s = 0.0
-        self._seconds = 0.0
+        self._done: StepsDone | None = None
         self._losses = self._last_loss = 0.0
-        self._step = 0
-        self._epoch = 0
         self._busy: dict[int, tuple[float, int]] = {}
         self._noises: list[GradientNoise] = []
         self._was_nonfinite: Nonfinite | None = None
 
-    def add(
-        self,
-        progress: Progress,
-        examples: int,
-        seconds: float,
-        outcome: StepOutcome,
-        batch_size: int,
-        passed: SelectionPasses = NO_PASSES,
-    ) -> None:
-        """Record a finished step (`progress` is already past it).
+    def add(self, done: StepsDone, outcome: StepOutcome, found: Nonfinite | None = None) -> None:
+        """Record a finished step.
 
         Args:
-            batch_size: examples of a full batch, which the last one of an epoch may not be.
-            seconds: of the step and of the selection passes before it.
-            passed: these selection passes.
+            found: since which step the loss is not finite; None if it is.
         """
-        if batch_size != self._batch_size:
+        if self._done is not None and done.batch_size != self._done.batch_size:
             self.flush()
-            self._batch_size = batch_size
-        self._num_steps += 1
-        self._candidates += passed.candidates
-        self._analysed += passed.analysed
-        self._pass_s += passed.seconds
-        self._examples += examples
-        self._seconds += seconds
-        self._losses += outcome.loss
-        self._last_loss = outcome.loss
-        self._step = progress.step
-        self._epoch = progress.epoch
-        self._note_losses(progress)
+        self._done = done if self._done is None else self._done.joined(done)
+        self._losses += done.loss
+        self._last_loss = done.loss
+        if found is None and self._is_nonfinite is not None:
+            self._was_nonfinite = replace(self._is_nonfinite, until_step=done.last_step)
+        self._is_nonfinite = found
         for slot, value in outcome.busy_s.items():
             if value > 0.0:
                 total, count = self._busy.get(slot, (0.0, 0))
                 self._busy[slot] = (total + value, count + 1)
         if outcome.noise is not None:
-            self._noises.append(outcome.noise.at_batch_size(examples, self._batch_size))
+            self._noises.append(outcome.noise.at_batch_size(done.examples, done.batch_size))
         if time.monotonic() - self._reported_at >= self._report_every_s():
             self.flush()
 
     def flush(self) -> None:
         """Report the steps recorded since the last report."""
-        if not self._num_steps:
+        done = self._done
+        if done is None:
             return
-        mean_loss = self._losses / self._num_steps
+        mean_loss = self._losses / (done.last_step - done.first_step + 1)
         self._reports.write(
             ReportKind.STEPS,
-            {
-                "first_step": self._step - self._num_steps + 1,
-                "last_step": self._step,
-                "epoch": self._epoch,
-                "examples": self._examples,
-                "candidates": self._candidates,
-                "analysed": self._analysed,
-                "pass_s": self._pass_s,
-                "seconds": self._seconds,
-                "loss": mean_loss if math.isfinite(mean_loss) else None,
+            done._replace(loss=mean_loss).report()
+            | {
                 "last_loss": self._last_loss if math.isfinite(self._last_loss) else None,
                 "nonfinite": encode(self._is_nonfinite or self._was_nonfinite),
-                "num_accelerators": self._num_accelerators,
-                "batch_size": self._batch_size,
                 "learning_rate": self._learning_rate(),
                 "compute_s": {
                     str(slot): total / count for slot, (total, count) in self._busy.items()
@@ -129,16 +94,9 @@ class StepReports:
                 "noise": self._mean_noise(),
             },
         )
-        self._reports.last_step = self._step
+        self._reports.last_step = done.last_step
         self._reported_at = time.monotonic()
         self._clear()
-
-    def _note_losses(self, progress: Progress) -> None:
-        """Record since which step the loss is not finite, or the range of steps where it was."""
-        found = progress.losses.finding
-        if found is None and self._is_nonfinite is not None:
-            self._was_nonfinite = replace(self._is_nonfinite, until_step=progress.step)
-        self._is_nonfinite = found
 
     def _mean_noise(self) -> dict[str, float] | None:
         """Average the noise over the steps that measured it; None if none did."""

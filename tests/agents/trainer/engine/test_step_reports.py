@@ -12,7 +12,7 @@ import pytest
 
 from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.engine.step_reports import PhaseReports, StepReports
-from agents.trainer.model.progress import Progress
+from agents.trainer.model.recent_steps import StepsDone
 from agents.trainer.step.stepper import StepOutcome
 from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind
 from tests.agents.trainer.local_jobs import local_job, training_spec
@@ -38,6 +38,10 @@ class Written(ReportWriter):
         self.data.append(data)
 
 
+def step_done(step: int, seconds: float, loss: float) -> StepsDone:
+    return StepsDone(1, step, step, 0, 32, seconds, loss, 1, 32)
+
+
 @pytest.mark.parametrize(
     ("losses", "mean", "last"),
     [
@@ -52,10 +56,10 @@ def test_a_report_has_the_mean_loss_and_the_last(
     last: float | None,
 ) -> None:
     written = Written()
-    reports = StepReports(written, 1, lambda: 0.1, report_every_s=lambda: math.inf)
+    reports = StepReports(written, lambda: 0.1, report_every_s=lambda: math.inf)
     reports._reported_at = 0.0  # as if the first step was reported
     for step, loss in enumerate(losses, start=1):
-        reports.add(Progress(step=step), 32, 0.1, StepOutcome(loss, False, {}), 32)
+        reports.add(step_done(step, 0.1, loss), StepOutcome(loss, False, {}))
     reports.flush()
     (told,) = written.data
     assert (told["first_step"], told["last_step"]) == (1, len(losses))
@@ -66,11 +70,11 @@ def test_the_time_between_two_reports_may_change(monkeypatch: pytest.MonkeyPatch
     """Steps of a second each: every one is a report, and later those of three seconds."""
     written, every_s, now_s = Written(), 0.5, 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    reports = StepReports(written, 1, lambda: 0.1, report_every_s=lambda: every_s)
+    reports = StepReports(written, lambda: 0.1, report_every_s=lambda: every_s)
     for step in range(1, 9):
         now_s += 1.0
         every_s = 3.0 if step > 2 else 0.5
-        reports.add(Progress(step=step), 32, 1.0, StepOutcome(1.0, False, {}), 32)
+        reports.add(step_done(step, 1.0, 1.0), StepOutcome(1.0, False, {}))
     spans = [(told["first_step"], told["last_step"]) for told in written.data]
     assert spans == [(1, 1), (2, 2), (3, 5), (6, 8)]
 
