@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from agents.trainer.contract.failures import TrainerError
-from agents.trainer.model.progress import NO_GUARD, NO_LOSSES, NO_PASSES, Activity, Progress
+from agents.trainer.model.progress import NO_GUARD, Activity, Progress
 from agents.trainer.model.state import (
     CHECKPOINT_FORMAT,
     ModelState,
@@ -124,8 +124,8 @@ def _progress(saved: _Saved, spec: TrainingSpec, *, goes_on: bool) -> Progress:
     A stop condition that has ended the other job is forgotten, and so is a failure.
     """
     try:
-        counts = [int(saved.progress.get(name, 0)) for name in _COUNTS]
-        progress = Progress.from_json(saved.progress, spec.global_batch_size)
+        counts = [int(saved.progress[name]) for name in _COUNTS]
+        progress = Progress.from_json(saved.progress)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise _damaged(f"its progress cannot be read: {error!r:.200}") from error
     if not 0 <= min(counts) <= max(counts) < _COUNT_LIMIT:
@@ -133,40 +133,32 @@ def _progress(saved: _Saved, spec: TrainingSpec, *, goes_on: bool) -> Progress:
     assert spec.fork is not None, "only a fork starts from another job's state"
     if progress.step != spec.fork.step:
         raise _damaged(f"it is of step {progress.step}, not of step {spec.fork.step}")
-    progress = replace(
-        progress,
-        ended_by=None,
-        found=None,
-        is_failed=False,
-        recent=(),
-        # The first batch is fetched before the search begins: it depends on whether one is due.
-        tuning=None if spec.tuning is None or spec.tuning.parallel else TuningCourse(),
-        adopted=0,
-        guard=NO_GUARD,  # this job may have other code
-    )
+    # The first batch is fetched before the search begins: it depends on whether one is due.
+    tuning = None if spec.tuning is None or spec.tuning.parallel else TuningCourse()
     if goes_on:
-        return progress
+        return replace(
+            progress,
+            ended_by=None,
+            found=None,
+            is_failed=False,
+            recent=(),
+            tuning=tuning,
+            adopted=0,
+            guard=NO_GUARD,  # this job may have other code
+        )
     selects = (
         spec.selection is not None
         and spec.selection.selects(progress.epoch)
         and (spec.tuning is None or spec.tuning.tunes_selection)  # else a search is due
     )
-    return replace(
-        progress,
+    return Progress(
+        step=progress.step,
+        epoch=progress.epoch,
         activity=Activity.SELECT if selects else Activity.TRAIN,
-        batch=0,
-        examples=0,
-        train_logs={},
-        activity_s=0.0,
-        train_s=0.0,
-        train_examples_per_s=0.0,
-        queued=0,
-        chosen=0,
-        trained=0,
-        pass_losses=NO_LOSSES,
-        empty_epochs=0,
-        passed=NO_PASSES,
-        selection_end=None,
+        history=progress.history,
+        training_s=progress.training_s,
+        losses=progress.losses,
+        tuning=tuning,
     )
 
 
@@ -178,7 +170,7 @@ def _saved_read(path: Path) -> _Saved:
             meta = json.loads(arrays["meta"].tobytes())
             _format_check(meta)
             specs = [_spec_read(*row) for row in meta["variables"]]
-            num_branches = len(meta.get("branches", ()))
+            num_branches = len(meta["branches"])
             values = [
                 value_from_bytes(arrays[f"v{position}"], spec)
                 for position, spec in enumerate(specs * (1 + num_branches))
@@ -211,9 +203,9 @@ def _entries_check(path: Path) -> None:
 
 
 def _format_check(meta: dict[str, Any]) -> None:
-    if meta["format"] != CHECKPOINT_FORMAT or "groups" not in meta:
-        raise _damaged("it was saved by another version, before jobs could be forked")
-    if len(meta.get("branches", ())) > MAX_BRANCHES_RANGE[1]:
+    if meta["format"] != CHECKPOINT_FORMAT:
+        raise _damaged("it was saved by another version")
+    if len(meta["branches"]) > MAX_BRANCHES_RANGE[1]:
         raise _damaged("it has too many branches")
 
 

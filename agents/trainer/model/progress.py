@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from agents.trainer.model.history import EpochRow, logs_json, logs_read, metrics_nonfinite
@@ -156,37 +157,24 @@ class Progress:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], batch_size: int = 0) -> Progress:
-        """Parse the result of `to_json`; `batch_size` is for checkpoints without `examples`."""
-        ended_by, found = value["ended_by"], value.get("found")
-        selection_end, tuning = value.get("selection_end"), value.get("tuning")
-        guard = value.get("guard")
-        return cls(
-            step=value["step"],
-            epoch=value["epoch"],
-            activity=Activity(value["activity"]),
-            batch=value["batch"],
-            examples=value.get("examples", value["batch"] * batch_size),
-            train_logs=logs_read(value["train_logs"]),
-            activity_s=value.get("activity_s", 0.0),
-            train_s=value.get("train_s", 0.0),
-            train_examples_per_s=value.get("train_examples_per_s", 0.0),
-            history=tuple(EpochRow.from_json(row) for row in value["history"]),
-            training_s=value["training_s"],
-            ended_by=None if ended_by is None else StopKind(ended_by),
-            losses=LossTrack.from_json(value["losses"]) if "losses" in value else LossTrack(),
-            found=None if found is None else decode(Nonfinite, found),
-            is_failed=value.get("is_failed", False),
-            recent=tuple(StepsDone.from_json(row) for row in value.get("recent", ())),
-            queued=value.get("queued", 0),
-            chosen=value.get("chosen", 0),
-            trained=value.get("trained", 0),
-            pass_losses=LossSums(**value.get("pass_losses", {})),
-            empty_epochs=value.get("empty_epochs", 0),
-            passed=SelectionPasses(**value.get("passed", {})),
-            guard=NO_GUARD if guard is None else decode(BreakEvenGuard, guard),
-            selection_end=None if selection_end is None else decode(SelectionEnd, selection_end),
-            tuning=None if tuning is None else decode(TuningCourse, tuning),
-            adopted=value.get("adopted", 0),
-            train_batch_size=value.get("train_batch_size"),
-        )
+    def from_json(cls, value: Mapping[str, Any]) -> Progress:
+        """Parse the result of `to_json`."""
+        parsers: dict[str, Callable[[Any], Any]] = {
+            "activity": Activity,
+            "train_logs": logs_read,
+            "history": lambda rows: tuple(map(EpochRow.from_json, rows)),
+            "losses": LossTrack.from_json,
+            "recent": lambda rows: tuple(map(StepsDone.from_json, rows)),
+            "pass_losses": lambda sums: LossSums(**sums),
+            "passed": lambda sums: SelectionPasses(**sums),
+        }
+        given: dict[str, Callable[[Any], Any]] = {
+            "ended_by": StopKind,
+            "found": partial(decode, Nonfinite),
+            "guard": partial(decode, BreakEvenGuard),
+            "selection_end": partial(decode, SelectionEnd),
+            "tuning": partial(decode, TuningCourse),
+        }
+        parsers |= {name: parse for name, parse in given.items() if value[name] is not None}
+        parsed = {name: parse(value[name]) for name, parse in parsers.items()}
+        return cls(**{**value, "guard": NO_GUARD, **parsed})

@@ -246,9 +246,9 @@ def checkpoint_read(path: Path, state: ModelState) -> dict[str, Any]:
             specs = [
                 VariableSpec(name, dtype, tuple(shape)) for name, dtype, shape in meta["variables"]
             ]
-            _check_same_data(str(meta.get("data", "")), state.data_fingerprint)
+            _check_same_data(meta["data"], state.data_fingerprint)
             _check_same_model(specs, state.specs)
-            parked = [int(number) for number in meta.get("branches", ())]
+            parked = [int(number) for number in meta["branches"]]
             values = [
                 value_from_bytes(archive[f"v{index}"], spec)
                 for index, spec in enumerate(list(state.specs) * (1 + len(parked)))

@@ -254,8 +254,7 @@ class MembershipChange:
         path = Path(orders.checkpoint_path)
         if is_forked_state(path, orders.spec.fork):
             return fork_read(path, self._state, orders.spec)
-        saved = checkpoint_read(path, self._state)
-        return Progress.from_json(saved, orders.spec.global_batch_size)
+        return Progress.from_json(checkpoint_read(path, self._state))
 
     @property
     def _can_work_beside(self) -> bool:

@@ -138,16 +138,6 @@ def test_everything_survives_as_json_that_others_can_read() -> None:
     assert math.isnan(read.history[0].logs["loss"])
 
 
-def test_a_checkpoint_from_before_this_was_known_is_read() -> None:
-    old = Progress(step=5, batch=3, examples=12, history=(EpochRow(0, 5, {"a": 1.0}),)).to_json()
-    for name in ("losses", "found", "is_failed"):
-        del old[name]
-    for row in old["history"]:
-        del row["has_odd_loss"]
-    read = Progress.from_json(old)
-    assert (read.step, read.losses, read.found) == (5, LossTrack(), None)
-
-
 def test_a_job_that_failed_is_over_and_further_than_one_at_the_same_place() -> None:
     going = Progress(step=7, batch=7, examples=70)
     failed = replace(going, is_failed=True)
