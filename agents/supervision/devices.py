@@ -127,13 +127,13 @@ def _gpus_found(wanted: str, nvml: Any) -> tuple[tuple[AcceleratorInfo, ...], se
 
 def _gpu_described(place: int, nvml: Any) -> AcceleratorInfo:
     handle = nvml.nvmlDeviceGetHandleByIndex(place)
-    name = _text(nvml.nvmlDeviceGetName(handle))
+    name = nvml.nvmlDeviceGetName(handle)
     return AcceleratorInfo(
         index=place,
         kind=kind_of(name),
         name=name,
         memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+        uuid=nvml.nvmlDeviceGetUUID(handle),
     )
 
 
@@ -154,8 +154,3 @@ def _chosen(
         raise ValueError(f"--gpus names {', '.join(missing)}; there are {', '.join(by_name)}")
     chosen = {by_name[name].uuid: by_name[name] for name in names if name in by_name}
     return tuple(chosen.values()), {place for place in lost if unknown or str(place) in names}
-
-
-def _text(value: str | bytes) -> str:
-    """Convert a name, which older NVML bindings return as bytes."""
-    return value.decode() if isinstance(value, bytes) else value

@@ -28,8 +28,6 @@ from agents.trainer.contract.environment import (
 from agents.trainer.contract.fork_server import RUN_DIR_VARIABLE
 from agents.trainer.contract.plain_files import plain_file_append
 
-#: A time that an older agent has noted is as exact as the machine's start, in whole seconds.
-START_TOLERANCE_S = 2.0
 #: Time between SIGTERM and SIGKILL for children of a dead leader.
 ORPHAN_GRACE_S = 1.0
 #: Time after SIGKILL in which even a process that frees much memory has ended.
@@ -272,10 +270,9 @@ class OwnedProcess:
                 return None
             if self._child is None and not self._is_marked(leader):
                 return None
-            apart_s = abs(started_at_of(self.pid) - self.started_at)
+            return leader if started_at_of(self.pid) == self.started_at else None
         except (psutil.Error, OSError):
             return None
-        return leader if apart_s <= START_TOLERANCE_S else None
 
     def _is_marked(self, leader: psutil.Process) -> bool:
         """Return whether a process that is no child belongs to the run directory or its user."""

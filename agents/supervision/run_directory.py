@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from agents.state_directory import read_json, write_atomically
 from agents.supervision.deletion import folder_delete
 from agents.trainer.contract.plain_files import (
@@ -134,8 +132,6 @@ class RunDirectory:
         """Read the recorded process id and start, in seconds since the machine's start."""
         noted = read_json(self.records / "process.json")
         try:
-            if "create_time" in noted:  # of an older agent, since the epoch
-                noted["started_at"] = float(noted["create_time"]) - psutil.boot_time()
             pid, started_at = int(noted["pid"]), float(noted["started_at"])
         except (TypeError, KeyError, ValueError, OverflowError):
             return None

@@ -166,19 +166,6 @@ def test_a_trainer_is_found_though_its_process_was_never_noted(
     second.until(lambda: len(tries) > 1)
 
 
-def test_a_trainer_that_an_older_agent_has_noted_is_adopted(
-    plane: ControlPlane, drive: Drive, state_dir: Path
-) -> None:
-    trainer = left_behind(plane, drive, state_dir)
-    noted = state_dir / "trainers" / "1-0.agent" / "process.json"
-    noted.write_text(f'{{"pid": {trainer.pid}, "create_time": {trainer.create_time()}}}')
-
-    before = len(plane.batches)
-    second = drive()
-    second.until(lambda: len(plane.batches) > before + 1)
-    assert [state.pid for state in plane.owned()] == [trainer.pid]
-
-
 @pytest.mark.parametrize("step_s", [-36_000.0, -3.0, 3.0, 36_000.0])
 @pytest.mark.parametrize("is_set_between", [True, False], ids=["between agents", "after adoption"])
 def test_a_trainer_stays_whatever_the_clock_is_set_to(

@@ -80,11 +80,8 @@ def plain_file_truncate(path: Path, size_bytes: int) -> None:
     Raises:
         OSError: as `plain_file_open`.
     """
-    descriptor = _descriptor(path, os.O_WRONLY)
-    try:
-        os.ftruncate(descriptor, size_bytes)
-    finally:
-        os.close(descriptor)
+    with os.fdopen(_descriptor(path, os.O_WRONLY), "ab") as file:
+        file.truncate(size_bytes)
 
 
 def plain_file_punch(path: Path, start: int, count: int) -> None:
@@ -93,13 +90,11 @@ def plain_file_punch(path: Path, start: int, count: int) -> None:
     Raises:
         OSError: as `plain_file_open`, or the file system cannot do it.
     """
-    descriptor = _descriptor(path, os.O_WRONLY)
-    try:
-        library = ctypes.CDLL(None, use_errno=True)
-        if library.fallocate(descriptor, _PUNCH, ctypes.c_int64(start), ctypes.c_int64(count)):
+    library = ctypes.CDLL(None, use_errno=True)
+    where = ctypes.c_int64(start), ctypes.c_int64(count)
+    with os.fdopen(_descriptor(path, os.O_WRONLY), "ab") as file:
+        if library.fallocate(file.fileno(), _PUNCH, *where):
             raise OSError(ctypes.get_errno(), "fallocate")
-    finally:
-        os.close(descriptor)
 
 
 def plain_file_touch(path: Path) -> None:
@@ -108,11 +103,8 @@ def plain_file_touch(path: Path) -> None:
     Raises:
         OSError: as `plain_file_open`.
     """
-    descriptor = _descriptor(path, os.O_WRONLY | os.O_CREAT)
-    try:
-        os.utime(descriptor)
-    finally:
-        os.close(descriptor)
+    with os.fdopen(_descriptor(path, os.O_WRONLY | os.O_CREAT), "ab") as file:
+        os.utime(file.fileno())
 
 
 def plain_file_append(path: Path) -> int:

@@ -23,7 +23,7 @@ from tests.agents.builders import agent_settings, membership, run_directory, tra
 GIBIBYTE = 1024**3
 
 #: Name, memory in bytes, UUID.
-Gpu = tuple[str | bytes, int, str]
+Gpu = tuple[str, int, str]
 
 
 class NvmlError(Exception):
@@ -56,7 +56,7 @@ def fake_nvml(gpus: list[Gpu], *, has_driver: bool = True) -> SimpleNamespace:
     return nvml
 
 
-MIXED: list[Gpu] = [(b"Tesla T4", 15 * GIBIBYTE, "GPU-1"), ("NVIDIA H200", 141 * GIBIBYTE, "GPU-2")]
+MIXED: list[Gpu] = [("Tesla T4", 15 * GIBIBYTE, "GPU-1"), ("NVIDIA H200", 141 * GIBIBYTE, "GPU-2")]
 
 
 def settings(tmp_path: Path, **changes: Any) -> AgentSettings:
