@@ -101,15 +101,10 @@ class BuiltJob:
         selection = self.data.selection
         if selection is not None and functions.losses is not None and is_wanted():
             first_pass = Progress(activity=Activity.SELECT, epoch=selection.spec.start)
-            self._losses_try(functions, self.first_batch(planner, first_pass))
-
-    @staticmethod
-    def _losses_try(functions: StepFunctions, batch: LocalBatch) -> None:
-        """Compute the losses of the first piece of a batch, which changes no state."""
-        program, _, _, seeds, *examples = next(batch.pieces).arguments
-        if program.shape[0]:
-            with step_failures():
-                functions.losses(program, seeds, *examples)
+            arguments = next(self.first_batch(planner, first_pass).pieces).arguments
+            if arguments[0].shape[0]:
+                with step_failures():
+                    functions.losses(*arguments)  # changes no state
 
     def first_batch(self, planner: Planner, position: Progress) -> LocalBatch:
         """Return this trainer's part of the first batch of an activity, unshuffled."""

@@ -23,6 +23,7 @@ from agents.trainer.model.state import WORD_BYTES, ModelState
 from agents.trainer.model.stateful_ops import refuse_process_operations
 from agents.trainer.step.functions import example_specs
 from agents.trainer.step.prefetch import LocalPiece
+from agents.trainer.step.virtual_node import sweep_signature
 from controlplane.core.protocol.prediction_parts import ARRAYS_LIMIT, OUTPUT_NAME
 
 Tensor = Any
@@ -116,13 +117,7 @@ class PredictFunctions:
                 for name, tensor in zip(self._names, self._one.structured_outputs, strict=True)
             )
         )
-        signature = [
-            tf.TensorSpec([None, 4], tf.int32),
-            tf.TensorSpec([None], tf.float32),
-            tf.TensorSpec([], tf.int32),
-            tf.TensorSpec([None, len(state.seeds), 2], tf.int64),
-            *self.example_specs,
-        ]
+        signature = sweep_signature(state, self.example_specs)
         self._sweep = tf.function(self._predict, input_signature=signature, autograph=False)
 
     def predict(self, piece: LocalPiece) -> np.ndarray:

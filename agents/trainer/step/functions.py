@@ -8,7 +8,7 @@ changes only tensors that are fed, so no function is traced again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from agents.trainer.step.gradient_layout import (
     squared_length,
 )
 from agents.trainer.step.merging import NotMergeableError, PassTracer
-from agents.trainer.step.virtual_node import VirtualNode, gradients_of
+from agents.trainer.step.virtual_node import VirtualNode, gradients_of, sweep_signature
 
 Tensor = Any
 Body = Callable[..., list[Tensor]]
@@ -144,10 +144,7 @@ class StepFunctions:
             fixed = [tf.convert_to_tensor(v.value) for v in self.fixed]
 
             def leaf(index: Tensor) -> list[Tensor]:
-                start, length = program[index, 0], program[index, 1]
-                local = [array[start : start + length] for array in examples]
-                for array, spec in zip(local, self.example_specs, strict=True):
-                    array.set_shape(spec.shape)
+                local = self._slice(examples, program[index, 0], program[index, 1])
                 vectors: list[Tensor] = one_virtual_node(
                     fixed, local, weights[index], program[index, 3] > 0, seeds[index]
                 )
@@ -160,21 +157,23 @@ class StepFunctions:
                 lambda: tf.concat([stack.gather(tf.range(num_rows)) for stack in stacks], 1),
             )
 
-        signature = [
-            tf.TensorSpec([None, 4], tf.int32),
-            tf.TensorSpec([None], tf.float32),
-            tf.TensorSpec([], tf.int32),
-            tf.TensorSpec([None, len(self.seeds), 2], tf.int64),
-            *self.example_specs,
-        ]
-        return self._traced(sweep, signature)
+        return self._traced(sweep, sweep_signature(self.state, self.example_specs))
+
+    def _slice(self, examples: Sequence[Tensor], start: Tensor, length: Tensor) -> list[Tensor]:
+        """Return one virtual node's part of a trainer's examples."""
+        local = [array[start : start + length] for array in examples]
+        for array, spec in zip(local, self.example_specs, strict=True):
+            array.set_shape(spec.shape)
+        return local
 
     def _note_constants(self, graph: Any) -> None:
         self.state.constants.append(constants_fingerprint(graph, self.state.variables))
 
     def _trace_losses(self) -> Any:
         """Trace the loop over virtual nodes that returns their examples' losses, in order."""
-        one_virtual_node = tf.function(self._losses_one, autograph=False).get_concrete_function(
+        one_virtual_node = tf.function(
+            self.virtual_node.losses, autograph=False
+        ).get_concrete_function(
             [tf.TensorSpec(v.shape, v.value.dtype) for v in self.fixed],
             self.example_specs,
             tf.TensorSpec([len(self.seeds), 2], tf.int64),
@@ -182,16 +181,15 @@ class StepFunctions:
         refuse_process_operations(one_virtual_node.graph)
         self._note_constants(one_virtual_node.graph)
 
-        def sweep(program: Tensor, seeds: Tensor, *examples: Tensor) -> Tensor:
+        def sweep(
+            program: Tensor, _weights: Tensor, _num_rows: Tensor, seeds: Tensor, *examples: Tensor
+        ) -> Tensor:
             fixed = [tf.convert_to_tensor(v.value) for v in self.fixed]
             count = tf.shape(program)[0]
             empty = tf.TensorArray(tf.float32, count, infer_shape=False, element_shape=[None])
 
             def body(index: Tensor, found: tf.TensorArray) -> tuple[Tensor, tf.TensorArray]:
-                start, length = program[index, 0], program[index, 1]
-                local = [array[start : start + length] for array in examples]
-                for array, spec in zip(local, self.example_specs, strict=True):
-                    array.set_shape(spec.shape)
+                local = self._slice(examples, program[index, 0], program[index, 1])
                 losses = one_virtual_node(fixed, local, seeds[index])
                 return index + 1, found.write(index, losses)
 
@@ -201,21 +199,7 @@ class StepFunctions:
             )
             return found.concat()
 
-        signature = [
-            tf.TensorSpec([None, 4], tf.int32),
-            tf.TensorSpec([None, len(self.seeds), 2], tf.int64),
-            *self.example_specs,
-        ]
-        return self._traced(sweep, signature)
-
-    def _losses_one(
-        self,
-        fixed: list[Tensor],
-        examples: list[Tensor],
-        seeds: Tensor,
-    ) -> Tensor:
-        """Compute the losses of one virtual node's examples."""
-        return self.virtual_node.losses(fixed, examples, seeds)
+        return self._traced(sweep, sweep_signature(self.state, self.example_specs))
 
     def _train_one(
         self,

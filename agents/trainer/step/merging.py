@@ -21,7 +21,7 @@ from agents.trainer.model.constants import constants_fingerprint
 from agents.trainer.model.state import ModelState
 from agents.trainer.model.stateful_ops import graph_nodes, refuse_process_operations
 from agents.trainer.step.gradient_layout import LayoutField, MessageWriter, message_width
-from agents.trainer.step.virtual_node import SliceResults, VirtualNode
+from agents.trainer.step.virtual_node import SliceResults, VirtualNode, sweep_signature
 from controlplane.core.protocol.wire import ReductionMode, TrainingSpec
 
 Tensor = Any
@@ -171,13 +171,7 @@ class PassTracer:
 
             return tf.cond(num_rows > 0, row, lambda: tf.zeros([0, width], node.dtype))
 
-        signature = [
-            tf.TensorSpec([None, 4], tf.int32),
-            tf.TensorSpec([None], tf.float32),
-            tf.TensorSpec([], tf.int32),
-            tf.TensorSpec([None, len(node.state.seeds), 2], tf.int64),
-            *self._example_specs,
-        ]
+        signature = sweep_signature(node.state, self._example_specs)
         return tf.function(sweep, input_signature=signature, autograph=False)
 
 

@@ -242,10 +242,9 @@ class Stepper:
         rows = np.zeros([plan.num_rows, self._losses_exchange.width], np.float32)
         done = 0
         for piece in batch.pieces:
-            program, _, _, seeds, *examples = piece.arguments
-            if not program.shape[0]:
+            if not piece.arguments[0].shape[0]:
                 continue
-            losses = self.functions.losses(program, seeds, *examples).numpy()
+            losses = self.functions.losses(*piece.arguments).numpy()
             rows[0, plan.positions[done : done + len(losses)]] = losses
             done += len(losses)
         return rows

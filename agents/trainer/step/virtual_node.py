@@ -235,6 +235,21 @@ def gradients_of(
     return gradients
 
 
+def sweep_signature(state: ModelState, example_specs: Sequence[tf.TensorSpec]) -> list[Any]:
+    """Return the signature of functions that run virtual nodes one after another.
+
+    Their arguments are `program` and `weights` of a `BatchPlan`, the number of rows of sums, the
+    seeds of each virtual node, and the examples.
+    """
+    return [
+        tf.TensorSpec([None, 4], tf.int32),
+        tf.TensorSpec([None], tf.float32),
+        tf.TensorSpec([], tf.int32),
+        tf.TensorSpec([None, len(state.seeds), 2], tf.int64),
+        *example_specs,
+    ]
+
+
 def is_constant(value: Tensor) -> bool:
     """Return whether a tensor depends on no input of the function that is traced."""
     pending, seen = [value], set()

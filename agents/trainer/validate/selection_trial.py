@@ -38,10 +38,9 @@ def candidates_choose(
     Raises:
         NoExampleLossError: there are more losses than examples, or fewer.
     """
-    program, _, _, seeds, *examples = arguments
     selection = functions.state.selection
     assert selection is not None, "losses are traced for a job that selects"
-    losses = functions.losses(program, seeds, *examples).numpy()
+    losses = functions.losses(*arguments).numpy()
     if len(losses) != len(indices):
         raise NoExampleLossError(
             f"there are {len(losses)} losses for {len(indices)} examples; let the call() of the "
