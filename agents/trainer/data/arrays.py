@@ -73,7 +73,7 @@ class ArraySource:
         return np.array(sorted(places), np.int64)
 
 
-class _AdaptedSource:
+class AdaptedSource:
     """Base of sources that change the parts of another one's examples."""
 
     def __init__(self, source: Any) -> None:
@@ -92,7 +92,7 @@ class _AdaptedSource:
         return order
 
 
-class ClassWeightedSource(_AdaptedSource):
+class ClassWeightedSource(AdaptedSource):
     """Another source with sample weights made from its labels, as `fit(class_weight=...)` does."""
 
     has_sample_weight = True
@@ -134,7 +134,7 @@ class ClassWeightedSource(_AdaptedSource):
         return np.asarray(weights, dtype=keras.config.floatx())
 
 
-class UnitWeightedSource(_AdaptedSource):
+class UnitWeightedSource(AdaptedSource):
     """Another source with sample weights of 1, which have no effect.
 
     Gives training and validation data the same parts when only one of them is weighted. `weights`
@@ -155,7 +155,7 @@ class UnitWeightedSource(_AdaptedSource):
         return x, y, ones
 
 
-class TypedSource(_AdaptedSource):
+class TypedSource(AdaptedSource):
     """Another source in the types of `like`, as long as that changes no value.
 
     Data in memory are looked at as a whole at once, other data as they are read.
@@ -192,7 +192,7 @@ class TypedSource(_AdaptedSource):
 
 def extreme_examples(source: Any) -> np.ndarray:
     """Return `ArraySource.extremes` of a source, or those of a sample if it is not in memory."""
-    if isinstance(source, (ArraySource, _AdaptedSource)):
+    if isinstance(source, (ArraySource, AdaptedSource)):
         return source.extremes()
     until, lows, highs = time.monotonic() + _READ_LIMIT_S, [], []
     parts = _sample_parts(len(source), source.batch_size)

@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError, user_traceback
+from agents.trainer.data.arrays import AdaptedSource
 from agents.trainer.data.nests import PART_NAMES
-from agents.trainer.data.sources import ExampleSource, source_open
+from agents.trainer.data.sources import source_open
 
 #: Name of the file with another job's model, beside the code folder.
 SOURCE_FILE = "source.keras"
@@ -20,23 +21,14 @@ _UNSAFE = "keras.config.enable_unsafe_deserialization"
 RESULT_FORM = "(keras.Model, data), or what the training job's build returns"
 
 
-class InputSource:
+class InputSource(AdaptedSource):
     """The inputs of examples, without labels and sample weights."""
 
     has_sample_weight = False
 
-    def __init__(self, source: ExampleSource) -> None:
-        self._source = source
-        self.batch_size = source.batch_size
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def order(self, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
-        return self._source.order(seed, epoch, shuffle)
-
     def fetch(self, indices: np.ndarray) -> tuple[Any, ...]:
-        return self._source.fetch(indices)[:1]
+        inputs: tuple[Any, ...] = self._source.fetch(indices)[:1]
+        return inputs
 
 
 def prediction_job(
