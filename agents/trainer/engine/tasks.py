@@ -56,7 +56,7 @@ class TaskRunner(Protocol):
         """Write, as the leader, the results; returns their part of a FINISHED or FAILED report."""
 
 
-class Training:
+class Training(TaskRunner):
     """Task whose steps update the variables; all results are in the state."""
 
     phase = "training"
@@ -84,12 +84,6 @@ class Training:
     def warm_up(self, planner: Planner, is_wanted: Callable[[], bool]) -> None:
         self.work.warm_up(self._functions, planner, is_wanted)
 
-    def take(self, progress: Progress, outcome: StepOutcome) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
     def finish(self) -> None:
         model = self.work.model
         model.optimizer.finalize_variable_values(model.trainable_variables)
@@ -100,7 +94,7 @@ class Training:
         return results_save(folder, self.work.model, self.work.state, progress)
 
 
-class Predicting:
+class Predicting(TaskRunner):
     """Task whose steps leave the state alone; the predictions written to disk are the result."""
 
     phase = "predicting"
@@ -131,9 +125,6 @@ class Predicting:
 
     def close(self) -> None:
         self._parts.close()
-
-    def finish(self) -> None:
-        pass
 
     def results_save(self, folder: Path, progress: Progress) -> dict[str, Any]:
         num_examples = self.work.data.course.num_train
