@@ -55,9 +55,17 @@ def state_save(
 def results_save(
     folder: Path, model: keras.Model, state: ModelState, progress: Progress
 ) -> dict[str, Any]:
-    """Write the results of a finished job; returns the data of the leader's FINISHED report."""
+    """Write the results of a finished job, each file under its name only when it is complete.
+
+    Returns:
+        The data of the leader's FINISHED report.
+    """
     digest = state_digest(state.specs, state.capture())
-    files, metrics = outputs_write(folder, model, progress, digest)
+    folder.mkdir(parents=True, exist_ok=True)
+    metrics = progress.history[-1].logs if progress.history else {}
+    with atomic_write(folder / MODEL_FILE) as partial:
+        model_save(model, partial)
+    files = [MODEL_FILE, *results_write(folder, progress, digest, progress.ended_by)]
     return {
         "metrics": json_numbers(metrics),
         "not_finite": not_finite(metrics),
@@ -95,22 +103,6 @@ def model_save(model: keras.Model, path: Path) -> None:
         warnings.simplefilter("default")
         warnings.simplefilter("ignore", DeprecationWarning)  # of Keras's own code
         model.save(path)
-
-
-def outputs_write(
-    folder: Path, model: keras.Model, progress: Progress, digest: str
-) -> tuple[list[str], dict[str, float]]:
-    """Write all three files, each under its name only when it is complete.
-
-    Returns:
-        The names of the files and the final metrics.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    metrics = progress.history[-1].logs if progress.history else {}
-    with atomic_write(folder / MODEL_FILE) as partial:
-        model_save(model, partial)
-    files = results_write(folder, progress, digest, progress.ended_by)
-    return [MODEL_FILE, *files], metrics
 
 
 def results_write(folder: Path, progress: Progress, digest: str, ended_by: str | None) -> list[str]:
