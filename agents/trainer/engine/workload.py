@@ -16,7 +16,7 @@ from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.contract.user_errors import JobCodeError, user_code
 from agents.trainer.data.fingerprint import data_fingerprint
 from agents.trainer.model.batch_scaling import BatchScaling
-from agents.trainer.model.keras_private import metric_results, model_build, model_build_inputs
+from agents.trainer.model.keras_private import metric_results, model_build, model_call
 from agents.trainer.model.progress import Activity, Progress
 from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.model.state import ModelState
@@ -152,7 +152,7 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
         if is_trained:
             model_build(job.model, sample)
         else:
-            model_build_inputs(job.model, sample[0])
+            model_call(job.model, sample[0], training=False)  # creates the variables
     scaling = None
     if spec.batch_size_min is not None:
         scaling = BatchScaling(job.model.optimizer, spec.global_batch_size)

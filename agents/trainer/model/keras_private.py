@@ -67,11 +67,6 @@ def _symbolic(leaf: Any) -> keras.KerasTensor | None:
     return keras.KerasTensor(leaf.shape, backend.standardize_dtype(leaf.dtype))
 
 
-def model_build_inputs(model: keras.Model, inputs: Any) -> None:
-    """Create every variable of the layers, whether the model is compiled or not."""
-    model_call(model, inputs, training=False)
-
-
 def model_call(model: keras.Model, inputs: Any, training: bool) -> Any:
     """Call the model, passing `training` only if its `call` takes the argument."""
     if model._call_has_training_arg:  # noqa: SLF001
@@ -137,17 +132,6 @@ def example_losses(model: keras.Model, batch: tuple[Any, Any, Any], predictions:
     return tf.where(tf.math.is_finite(total), found, math.inf)
 
 
-@contextmanager
-def _unreduced(loss: keras.losses.Loss) -> Iterator[None]:
-    """Set a loss's reduction to "none" inside the block; a copy would need a registered class."""
-    reduction = loss.reduction
-    loss.reduction = "none"
-    try:
-        yield
-    finally:
-        loss.reduction = reduction
-
-
 def _loss_collected(entry: Any, collected: list[tuple[Tensor, Tensor]]) -> Any:
     """Substitute a loss by a function that appends its values per example and returns 0.
 
@@ -156,7 +140,8 @@ def _loss_collected(entry: Any, collected: list[tuple[Tensor, Tensor]]) -> Any:
 
     def collect(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
         num_examples = keras.tree.flatten(y_pred)[0].shape[0]
-        with _unreduced(entry.loss):
+        # A copy of the loss would need a registered class.
+        with attributes_set([(entry.loss, "reduction", "none")]):
             value = tf.convert_to_tensor(entry.loss(y_true, y_pred, sample_weight))
         if not value.shape.rank or value.shape[0] != num_examples:
             raise NoExampleLossError(
@@ -511,9 +496,9 @@ def learning_rates_scaled(optimizer: keras.optimizers.Optimizer, factor: Tensor)
 
 @contextmanager
 def attributes_set(settings: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Set attributes of optimizers (object, name, value) inside the block.
+    """Set attributes of optimizers or losses (object, name, value) inside the block.
 
-    Bypasses the optimizers' attribute tracking, because the values are temporary.
+    Bypasses the attribute tracking of optimizers, because the values are temporary.
     """
     originals = [(owner, name, getattr(owner, name)) for owner, name, _ in settings]
     for owner, name, value in settings:

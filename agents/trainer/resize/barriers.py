@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from agents.trainer.collectives.groups import TrainerGroup, receipt_group, training_group
 from agents.trainer.collectives.runtime import (
+    COLLECTIVE_LIMIT_S,
     CollectiveRuntime,
     all_gather,
     broadcast_receive,
@@ -115,12 +116,8 @@ def shutdown_barrier(runtime: CollectiveRuntime, group: TrainerGroup, is_writer:
     who = tf.constant([group.size, group.key])
     is_known = is_writer
     try:
-        if is_writer:
-            with runtime.collective(CLOSED_LIMIT_S):
-                all_gather(word, who, INSTANCE_CLOSING, runtime.hint)
-        else:
-            with runtime.collective():
-                all_gather(word, who, INSTANCE_CLOSING, runtime.hint)
+        with runtime.collective(CLOSED_LIMIT_S if is_writer else COLLECTIVE_LIMIT_S):
+            all_gather(word, who, INSTANCE_CLOSING, runtime.hint)
         is_known = True
         with runtime.collective(CLOSED_LIMIT_S):
             all_gather(word, who, INSTANCE_CLOSED, runtime.hint)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from agents.trainer.contract.user_errors import user_code
 from agents.trainer.data.fingerprint import data_fingerprint
-from agents.trainer.model.keras_private import model_build_inputs
+from agents.trainer.model.keras_private import model_call
 from agents.trainer.model.state import ModelState
 from agents.trainer.predict.functions import PredictFunctions
 from agents.trainer.predict.job import SOURCE_FILE
@@ -47,7 +47,7 @@ def prediction_try(spec: TrainingSpec, code_dir: Path) -> tuple[dict[str, Any], 
     sizes = sorted({high - low for low, high in bounds if high > low})
     predicting_check(job.model)  # first: a stateful layer fails with slices
     with user_code(code_dir, "code.build", "building the model for the first examples"):
-        model_build_inputs(job.model, _examples(job, sizes[-1])[0])
+        model_call(job.model, _examples(job, sizes[-1])[0], training=False)
     predicting_check(job.model)  # a subclassed model has layers only after it is built
     facts |= model_facts(job.model, is_trained=False)
     with user_code(code_dir, "code.build", "a prediction"):

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
-from agents.trainer.model.keras_private import model_build_inputs
+from agents.trainer.model.keras_private import model_call
 from agents.trainer.model.state import ModelState
 from agents.trainer.predict.functions import PredictFunctions
 from agents.trainer.predict.job import prediction_job
@@ -197,7 +197,7 @@ def test_a_source_model_may_read_its_optimizer(name: str, tmp_path: Path) -> Non
     assert report.facts["state_bytes"] == 15 * 4 + 16  # nothing of its optimizer
     inputs = np.ones((1, 4), "float32")
     model, _ = prediction_job((None, inputs), tmp_path, tmp_path / "source.keras")
-    model_build_inputs(model, inputs)
+    model_call(model, inputs, training=False)
     functions = PredictFunctions(model, ModelState(model, is_trained=False), (inputs,))
     seeds = np.zeros((1, len(functions.state.seeds), 2), np.int64)
     fixed = (np.array([[0, 1, 0, 1]], np.int32), np.ones(1, np.float32), np.int32(1), seeds)
