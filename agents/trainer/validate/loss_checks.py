@@ -21,7 +21,6 @@ from agents.trainer.validate.model_checks import loss_reductions
 from agents.trainer.validate.part_runner import (
     ABSOLUTE_TOLERANCE,
     TOLERANCE,
-    Conditions,
     PartRunner,
     length,
     rounding_tolerance,
@@ -73,7 +72,7 @@ def loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any])
     late: list[tuple[Any, Any]] = [
         (counter, LATE_STEPS) for counter in step_counters(runner.model.optimizer)
     ]
-    run = runner(whole, Conditions(1.0, _zeros(runner)))
+    run = runner(whole)
     for variable, new in zip(runner.changed, run.state, strict=True):
         old = as_array(variable.value)
         if new.shape or new.itemsize < 4 or new == old:
@@ -84,7 +83,7 @@ def loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any])
             late.append((variable, old + 1 if new > old else old / 2))
     # A table of a value for each step may have too few.
     with _assigned(late), suppress(tf.errors.OpError):
-        if runner(whole, Conditions(1.0, _zeros(runner))).losses[0] != run.losses[0]:
+        if runner(whole).losses[0] != run.losses[0]:
             _loss_check(runner, whole, parts, ", after many steps")
     return warnings
 
@@ -105,7 +104,7 @@ def _assigned(values: Sequence[tuple[Any, Any]]) -> Iterator[None]:
 def _loss_check(
     runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any], when: str = ""
 ) -> list[str]:
-    expected = runner(whole, Conditions(1.0, _zeros(runner))).losses[0]
+    expected = runner(whole).losses[0]
     if not np.isfinite(expected):
         return [f"the loss of the first examples is {expected}; look at the data and the loss"]
     few, *pairs = in_pairs(whole)
@@ -197,16 +196,14 @@ def _losses(runner: PartRunner, batch: Batch, slices: Sequence[Batch]) -> np.nda
 
     Every slice draws random numbers of its own, as virtual nodes do.
     """
-    size, zeros = length(batch[0]), _zeros(runner)
+    size = length(batch[0])
     found = []
     for draw in range(DRAWS if runner.is_random else 1):
         losses = []
         for number, (examples, outputs) in enumerate([batch, *slices]):
             share = length(examples) / size
             seed = draw * (1 + len(slices)) + number
-            losses.append(
-                share * runner(examples, Conditions(1.0 / share, zeros, seed, outputs)).losses
-            )
+            losses.append(share * runner(examples, 1.0 / share, seed=seed, outputs=outputs).losses)
         found.append((losses[0], sum(losses[1:])))
     is_half = rounding_tolerance(runner.model) > TOLERANCE
     return np.array(found)[:, :, : 1 if is_half else None]
@@ -219,10 +216,6 @@ def _margin(losses: np.ndarray, model: keras.Model) -> float:
         spread = np.std(losses[:, 0] - losses[:, 1], ddof=1)
         margin += STANDARD_ERRORS * spread / np.sqrt(len(losses))
     return float(margin)
-
-
-def _zeros(runner: PartRunner) -> list[np.ndarray]:
-    return [np.zeros(variable.shape) for variable in runner.metrics]
 
 
 def _not_additive(

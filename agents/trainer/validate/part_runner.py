@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,22 +49,6 @@ class BatchRun:
     state: list[np.ndarray]
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """Inputs of a run besides the batch.
-
-    Attributes:
-        factor: on summed losses.
-        metrics: values of the metrics' variables.
-        outputs: a factor on the model's outputs for each example; None leaves them as they are.
-    """
-
-    factor: float
-    metrics: list[np.ndarray]
-    seed: int = 0
-    outputs: np.ndarray | None = None
-
-
 class PartRunner:
     """Runs a built model on batches of any size without changing its state.
 
@@ -101,23 +86,36 @@ class PartRunner:
         self._function = tf.function(self._run, autograph=False).get_concrete_function(*signature)
         refuse_process_operations(self._function.graph)
 
-    def __call__(self, examples: tuple[Any, ...], conditions: Conditions) -> BatchRun:
-        """Run a batch."""
-        outputs = conditions.outputs
+    def __call__(
+        self,
+        examples: tuple[Any, ...],
+        factor: float = 1.0,
+        metrics: Sequence[np.ndarray] | None = None,
+        seed: int = 0,
+        outputs: np.ndarray | None = None,
+    ) -> BatchRun:
+        """Run a batch.
+
+        Args:
+            factor: on summed losses.
+            metrics: values of the metrics' variables; None: zeros.
+            outputs: a factor on the model's outputs for each example; None leaves them as they are.
+        """
+        start = [np.zeros(v.shape) for v in self.metrics] if metrics is None else metrics
         outputs = np.ones(length(examples)) if outputs is None else outputs
-        losses, metrics, changed = self._function(
+        losses, grown, changed = self._function(
             [tf.convert_to_tensor(leaf) for leaf in keras.tree.flatten(examples)],
-            tf.constant(conditions.factor, tf.float32),
+            tf.constant(factor, tf.float32),
             [
                 tf.constant(value, variable.dtype)
-                for value, variable in zip(conditions.metrics, self.metrics, strict=True)
+                for value, variable in zip(start, self.metrics, strict=True)
             ],
-            tf.constant(conditions.seed, tf.int64),
+            tf.constant(seed, tf.int64),
             tf.constant(outputs, tf.float32),
         )
         return BatchRun(
             losses.numpy().astype("float64"),
-            [value.numpy() for value in metrics],
+            [value.numpy() for value in grown],
             [value.numpy() for value in changed],
         )
 

@@ -23,7 +23,6 @@ from agents.trainer.model.keras_private import (
 from agents.trainer.validate.loss_checks import in_pairs, loss_check, training_loss_check
 from agents.trainer.validate.part_runner import (
     ABSOLUTE_TOLERANCE,
-    Conditions,
     PartRunner,
     length,
     rounding_tolerance,
@@ -109,10 +108,9 @@ def _metrics_check(runner: PartRunner, first: tuple[Any, ...], second: tuple[Any
     loss must not depend on the metrics, which each virtual node starts from zero.
     """
     start = [np.asarray(v) for v in runner.metrics]
-    zeros = [np.zeros_like(value) for value in start]
-    in_a_row = runner(second, Conditions(1.0, runner(first, Conditions(1.0, start)).metrics))
-    again = runner(first, Conditions(1.0, in_a_row.metrics))
-    runs = [runner(examples, Conditions(1.0, zeros)) for examples in (first, second)]
+    in_a_row = runner(second, metrics=runner(first, metrics=start).metrics)
+    again = runner(first, metrics=in_a_row.metrics)
+    runs = [runner(examples) for examples in (first, second)]
     if not _is_close(in_a_row.losses[0], runs[1].losses[0], runner.model):
         raise JobCodeError(
             "metric_not_additive",
@@ -144,12 +142,11 @@ def _slice_metrics(runner: PartRunner, examples: tuple[Any, ...]) -> list[str]:
 
     The parts differ in size, so that a metric that counts batches shows.
     """
-    zeros = [np.zeros(v.shape) for v in runner.metrics]
     few, *parts = in_pairs(examples)
     if (low := 2 * len(parts) - 4) > 0:
         parts[-2:] = [(rows(few[0], low, length(few[0])), few[1][low:])]
     whole, again, *apart = [
-        runner(batch, Conditions(1.0, zeros, seed, outputs)).metrics
+        runner(batch, seed=seed, outputs=outputs).metrics
         for (batch, outputs), seed in [(few, 0), (few, 1), *((part, 0) for part in parts)]
     ]
     shares = [length(batch) / length(few[0]) for batch, _ in parts]

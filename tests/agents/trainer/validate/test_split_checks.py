@@ -109,7 +109,7 @@ def test_large_inputs_are_named_as_a_cause(scale: float, end: str) -> None:
     """Layer normalisation of time stamps, say, makes of their rounding what it likes."""
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     runner = Mock(model=model, metrics=[], is_random=False, is_training=False)
-    runner.side_effect = lambda examples, _: Mock(losses=np.array([float(len(examples[0]))]))
+    runner.side_effect = lambda examples, *_, **__: Mock(losses=np.array([float(len(examples[0]))]))
     examples = (np.full((6, 2), scale, "float32"),)
     with pytest.raises(JobCodeError, match=rf"{re.escape(end)}$"):
         loss_check(runner, examples, [examples])

@@ -31,7 +31,7 @@ class Own(keras.layers.BatchNormalization):
 class Growing(SimpleNamespace):
     """A runner after which the state is what rounding makes of the number of examples."""
 
-    def __call__(self, examples: tuple[Any, ...], _: Any) -> SimpleNamespace:
+    def __call__(self, examples: tuple[Any, ...], **_: Any) -> SimpleNamespace:
         return SimpleNamespace(state=[np.full(4, 0.01 * len(examples[0]), "float32")])
 
 
