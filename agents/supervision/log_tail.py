@@ -24,7 +24,6 @@ from controlplane.core.protocol.wire import LogChunk
 CHUNK_BYTES = 64 * 1024
 #: Seconds between chunks beyond the beginning, and the most that waits to be sent there.
 PAUSE_S, WAITING_BYTES = 4.0, 256 * 1024
-_LONGEST_CHARACTER_BYTES = 4
 
 
 class LogTail:
@@ -60,9 +59,10 @@ class LogTail:
                 return None
             offset = self._newest_from(offset)
         part = self._masked(offset, CHUNK_BYTES, is_writer_gone=is_writer_gone)
-        if not is_writer_gone:
-            part = _without_half_character(part)
-        return self._chunk(offset, part.decode("utf-8", "one_mark_a_byte")) if part else None
+        # What may be the beginning of a character waits for the rest of it.
+        decoder = codecs.getincrementaldecoder("utf-8")("one_mark_a_byte")
+        text = decoder.decode(part, final=is_writer_gone)
+        return self._chunk(offset, text) if text else None
 
     def accept(self, chunk: LogChunk) -> None:
         """Continue after `chunk`, which the control plane has acknowledged."""
@@ -124,25 +124,6 @@ class LogTail:
                 return file.read(count)
         except OSError:
             return b""
-
-
-def _without_half_character(part: bytes) -> bytes:
-    """Drop an incomplete UTF-8 character at the end, except bytes that are not UTF-8 at all."""
-    for back in range(1, min(_LONGEST_CHARACTER_BYTES, len(part) + 1)):
-        byte = part[-back]
-        if byte & 0b1100_0000 == 0b1000_0000:
-            continue  # a continuation byte: its first byte is further left
-        length = _character_bytes(byte)
-        return part[:-back] if length > back else part
-    return part
-
-
-def _character_bytes(first: int) -> int:
-    """Return the length of the UTF-8 character that starts with byte `first`; 1 if none does."""
-    for length, mask, mark in ((2, 0xE0, 0xC0), (3, 0xF0, 0xE0), (4, 0xF8, 0xF0)):
-        if first & mask == mark:
-            return length
-    return 1
 
 
 def _one_mark_a_byte(error: UnicodeError) -> tuple[str, int]:
