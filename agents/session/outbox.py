@@ -44,7 +44,7 @@ SPACING_S, ITEM_SPACING_S, BYTE_SPACING_S = 0.05, 0.005, 1 / (256 * 1024)
 class InFlightBatch:
     """A batch under way, and the sources of its items."""
 
-    batch: ReportBatch
+    batch: ReportBatch = field(init=False)
     counts: list[tuple[TrainerHandle, int]] = field(default_factory=list)
     chunks: list[tuple[TrainerHandle, LogChunk]] = field(default_factory=list)
     validations: list[ValidationAttempt] = field(default_factory=list)
@@ -114,18 +114,21 @@ class Outbox:
         self._turn += not self._is_narrowing
         start = self._turn % len(trainers) if trainers else 0
         in_turn = [*trainers[start:], *trainers[:start]]
-        in_flight = InFlightBatch(self._empty_batch(trainers, wanted_version))
+        in_flight = InFlightBatch()
         self._take_validations(in_flight, validations)
         reports = self._take_reports(in_flight, in_turn)
         self._take_logs(in_flight, in_turn)
         self._spacing_s = max(
             SPACING_S, ITEM_SPACING_S * in_flight.num_items, BYTE_SPACING_S * in_flight.report_bytes
         )
-        in_flight.batch = dataclasses.replace(
-            in_flight.batch,
+        in_flight.batch = ReportBatch(
+            boot_id=self._boot_id,
+            sent_at=time.time(),
+            trainers=tuple(item.state for item in trainers if item.stage is not Stage.GONE),
             reports=tuple(reports),
             logs=tuple(chunk for _, chunk in in_flight.chunks),
             validations=tuple(item.report for item in in_flight.validations if item.report),
+            wanted_version=wanted_version,
             readings=self._readings.take(),
         )
         return in_flight
@@ -183,17 +186,6 @@ class Outbox:
             trainer.key: trainer for trainer, _ in in_flight.counts + in_flight.chunks
         }.values():
             trainer.directory.write_shipped()
-
-    def _empty_batch(self, trainers: Sequence[TrainerHandle], wanted_version: str) -> ReportBatch:
-        return ReportBatch(
-            boot_id=self._boot_id,
-            sent_at=time.time(),
-            trainers=tuple(item.state for item in trainers if item.stage is not Stage.GONE),
-            reports=(),
-            logs=(),
-            validations=(),
-            wanted_version=wanted_version,
-        )
 
     def _take_reports(
         self, in_flight: InFlightBatch, trainers: Sequence[TrainerHandle]
