@@ -34,7 +34,6 @@ class BootResult:
     """
 
     runtime: CollectiveRuntime
-    work: BuiltJob
     task: TaskRunner
     readiness: dict[str, object]
     peer_filter: PeerFilter | None
@@ -82,7 +81,7 @@ def trainer_boot(
         functions = task.stepper.functions
         measured = profile_measure(work, functions, orders.spec, len(own.virtual_nodes))
         readiness["profile"] = {str(number): s for number, s in measured.items()}
-    return BootResult(runtime, work, task, readiness, peer_filter)
+    return BootResult(runtime, task, readiness, peer_filter)
 
 
 def _end(reports: ReportWriter, failure: TrainerError) -> NoReturn:

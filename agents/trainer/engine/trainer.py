@@ -44,21 +44,9 @@ def trainer_run(run_dir: Path, watcher: OrderWatcher, held: HeldPort | None) -> 
     orders = watcher.orders
     reports = ReportWriter(run_dir, orders.spec.job_id, orders.slot)
     reports.generation = orders.membership.generation
-    status = _status_of(run_dir, watcher, reports, started_at, held)
-    reports.settle(FULL_DISK_LIMIT_S)
-    return status
-
-
-def _status_of(
-    run_dir: Path,
-    watcher: OrderWatcher,
-    reports: ReportWriter,
-    started_at: float,
-    held: HeldPort | None,
-) -> int:
-    """Run a trainer; report the failure that ends it."""
+    failure: TrainerError | None = None
     try:
-        return Trainer(run_dir, watcher, reports, started_at, held).run()
+        status = Trainer(run_dir, watcher, reports, started_at, held).run()
     except JobCodeError as error:
         failure = TrainerError("user_code", error.message, error.traceback)
     except TrainerError as error:
@@ -68,8 +56,11 @@ def _status_of(
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
         failure = TrainerError("internal", message, traceback.format_exc())
-    reports.failed(failure)
-    return EXIT_FAILED
+    if failure is not None:
+        status = EXIT_FAILED
+        reports.failed(failure)
+    reports.settle(FULL_DISK_LIMIT_S)
+    return status
 
 
 class Trainer:
@@ -98,7 +89,7 @@ class Trainer:
         self._final_values: list[Any] = []  # of an ended training, before they are finalized
         self.stepped_at = started_at
         booted = trainer_boot(run_dir, watcher, reports, started_at, held)
-        self.runtime, self.work, self.task = booted.runtime, booted.work, booted.task
+        self.runtime, self.task, self.work = booted.runtime, booted.task, booted.task.work
         self.stepper = booted.task.stepper
         self.readiness = booted.readiness
         state = self.work.state
