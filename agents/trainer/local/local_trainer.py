@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from agents.trainer.contract.run_dir import REPORTS_FILE, whole_lines
 from controlplane.core.protocol.wire import ReportKind, TrainerReport, decode
@@ -15,22 +15,10 @@ from controlplane.core.protocol.wire import ReportKind, TrainerReport, decode
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
-class TrainerProcess(Protocol):
-    """The part of `subprocess.Popen` that a local job needs."""
-
-    pid: int
-
-    @property
-    def returncode(self) -> int | None: ...
-    def poll(self) -> int | None: ...
-    def wait(self, timeout: float | None = None) -> int: ...
-    def send_signal(self, sig: int, /) -> None: ...
-    def terminate(self) -> None: ...
-    def kill(self) -> None: ...
-
-
 #: Starts a command with an environment, inherited file numbers and a log.
-Spawn = Callable[[Sequence[str], dict[str, str], Sequence[int], BinaryIO], TrainerProcess]
+Spawn = Callable[
+    [Sequence[str], dict[str, str], Sequence[int], BinaryIO], "subprocess.Popen[bytes]"
+]
 
 
 def trainer_spawn(
@@ -55,7 +43,7 @@ class LocalTrainer:
 
     slot: int
     run_dir: Path
-    process: TrainerProcess
+    process: subprocess.Popen[bytes]
     reports: list[TrainerReport] = field(default_factory=list)
     offset: int = 0
 
