@@ -143,9 +143,7 @@ class Tunables:
     @property
     def _attributes(self) -> list[str]:
         """Return the tunables that are attributes of the optimizers while an update is traced."""
-        return [
-            each for each in self.names if each in (TunableName.MOMENTUM, TunableName.WEIGHT_DECAY)
-        ]
+        return [each for each in self.names if each in _ATTRIBUTES]
 
     def _refuse_unread(self, values: Mapping[str, Tensor]) -> None:
         """Raise if the update that was traced does not depend on one of the tunables."""

@@ -199,12 +199,7 @@ class JobData:
 
     def _fetch(self, source: ExampleSource, indices: np.ndarray) -> list[Tensor]:
         if not len(indices):  # no examples in this batch; the functions still need the dtypes
-            return [
-                tf.zeros([0, *spec.shape[1:]], spec.dtype)
-                if spec.dtype != tf.string
-                else tf.zeros([0], tf.string)
-                for spec in self.example_specs
-            ]
+            return [tf.zeros([0, *spec.shape[1:]], spec.dtype) for spec in self.example_specs]
         flat = keras.tree.flatten(source.fetch(indices))
         return [
             tf.convert_to_tensor(array, dtype=spec.dtype)
