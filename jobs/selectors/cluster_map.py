@@ -54,11 +54,6 @@ class AcceleratorCell:
     reading: ReadingBin | None = None
     idle: IdleHeld | None = None
 
-    @property
-    def is_kept(self) -> bool:
-        """True if a job holds the accelerator and is meant to keep it."""
-        return self.is_held and self.state != "leaving"
-
 
 @dataclass(frozen=True, slots=True)
 class NodeMap:

@@ -8,15 +8,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Avg, F, Q
+from django.db.models import Q
 
 from controlplane.core.expected_starts import ExpectedStart, expected_starts
 from controlplane.core.values import types
-from controlplane.simulator.settings import MEASURED
-from jobs.models import Accelerator, Allocation, Event, Generation, Job, Node
+from controlplane.simulator.settings import MEASURED, ResizeCosts
+from jobs.models import Accelerator, Allocation, Event, Job, Node
 from jobs.models.audit import AuditAction
 from jobs.selectors.access import Person, jobs_visible_to
-from jobs.selectors.estimates.resize_history import WAS_RESIZED
+from jobs.selectors.history import resize_costs
 from jobs.selectors.next_cycle import decide_timed, next_cycle
 
 #: Most jobs of the record of a drain.
@@ -80,7 +80,7 @@ def drain_preview(nodes: Collection[Node], now: datetime.datetime) -> list[Drain
     changed = [
         job for job in snapshot.jobs if set(snapshot.manned(job.id)) != set(wanted.get(job.id, ()))
     ]
-    costs = _costs([job.id for job in changed])
+    costs = resize_costs(job.id for job in changed)
     leave_s = {job.id: _leave_s(job) for job in changed if snapshot.manned(job.id)}
     rows = Job.objects.select_related("owner").in_bulk([job.id for job in changed])
     names = _node_names(pk for places in wanted.values() for pk in places)
@@ -189,27 +189,6 @@ def jobs_on(nodes: Collection[Node]) -> list[Job]:
     return list(Job.objects.filter(pk__in=held.values("job")).order_by("pk"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Costs:
-    """Mean seconds of resizes of some jobs: to boot trainers, and to start from nothing."""
-
-    growth_s: float
-    start_s: float
-
-
-def _costs(job_ids: Sequence[int]) -> _Costs:
-    waited = F("switched_at") - F("requested_at")
-    found = Generation.objects.filter(job__in=job_ids, num_members__gt=0).aggregate(
-        growth=Avg(waited, filter=WAS_RESIZED & Q(bytes_moved__gt=0)),
-        start=Avg(waited, filter=Q(previous=None, switched_at__isnull=False)),
-    )
-    growth, start = found["growth"], found["start"]
-    return _Costs(
-        MEASURED.growth_s if growth is None else max(0.0, growth.total_seconds()),
-        MEASURED.start_s if start is None else max(0.0, start.total_seconds()),
-    )
-
-
 def _leave_s(job: types.Job) -> float:
     """Return the seconds until a job has left accelerators that it gives up.
 
@@ -225,7 +204,7 @@ def _within_s(
     job: types.Job,
     snapshot: types.Snapshot,
     plan: types.Plan,
-    costs: _Costs,
+    costs: ResizeCosts,
     leave_s: Mapping[int, float],
 ) -> float | None:
     assert plan.allocation is not None

@@ -68,7 +68,7 @@ def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> Hist
         policy=_policy_between(min([job.submitted_at for job in jobs], default=start_at), end_at),
         nodes=nodes,
         jobs=tuple(kept),
-        costs=_costs(job.pk for job in jobs),
+        costs=resize_costs(job.pk for job in jobs),
         left_out=+left_out,
         projects=quotas,
         sweeps=dict(sweeps.values_list("pk", "max_running")),
@@ -166,7 +166,7 @@ def _policy_between(start_at: datetime.datetime, end_at: datetime.datetime) -> s
     return max(sorted(lasted), key=lambda name: lasted[name])
 
 
-def _costs(job_ids: Iterable[int]) -> ResizeCosts:
+def resize_costs(job_ids: Iterable[int]) -> ResizeCosts:
     """Average the measured costs of resizes; without measurements use the simulator's defaults."""
     found = (
         Generation.objects.filter(job_id__in=list(job_ids), num_members__gt=0)
