@@ -6,8 +6,9 @@ No label names a user, a job or a path, so that their number is bounded.
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import redis
 from django.db.models import Count, Min, Sum
@@ -67,35 +68,21 @@ class SiteCollector(Collector):
             return
         yield _gauge("redis_up", "1 if Redis responds; without it counters are left out.", 1)
         yield _gauge("stream_watchers", "Open event streams of pages.", num_watchers)
-        tasks = GaugeMetricFamily(
-            "virtualflow_task_queue_length", "Celery tasks that wait.", labels=["queue"]
-        )
-        for queue, length in queues.items():
-            tasks.add_metric([queue], length)
-        yield tasks
+        lengths = {(queue,): length for queue, length in queues.items()}
+        yield _gauges("task_queue_length", "Celery tasks that wait.", ["queue"], lengths)
         yield from self._cycles(values)
-        refused = CounterMetricFamily(
-            "virtualflow_reports_refused", "Parts of agents' batches that were refused."
-        )
-        refused.add_metric([], values.get(("reports_refused",), 0))
-        yield refused
-        implausible = CounterMetricFamily(
-            "virtualflow_reports_implausible",
-            "Reports of times that contradict the control plane's clock.",
-            labels=["reason"],
-        )
-        for code in CODES:
-            implausible.add_metric([code], values.get(("reports_implausible", code), 0))
-        yield implausible
+        text = "Parts of agents' batches that were refused."
+        yield _counters("reports_refused", text, [], values, [()])
+        text = "Reports of times that contradict the control plane's clock."
+        reasons = [(code,) for code in CODES]
+        yield _counters("reports_implausible", text, ["reason"], values, reasons)
         yield from _requests(values)
 
     def _jobs(self) -> Iterator[Metric]:
         rows = Job.objects.order_by().values_list("status").annotate(number=Count("id"))
-        numbers = dict(rows)
-        jobs = GaugeMetricFamily("virtualflow_jobs", "Jobs by status.", labels=["status"])
-        for status in JobStatus:
-            jobs.add_metric([status.value], numbers.get(status.value, 0))
-        yield jobs
+        numbers = {(status.value,): 0 for status in JobStatus}
+        numbers |= {(status,): number for status, number in rows}
+        yield _gauges("jobs", "Jobs by status.", ["status"], numbers)
         waiting = Job.objects.filter(status=JobStatus.PENDING, pause_requested=False)
         queue = waiting.aggregate(number=Count("id"), oldest=Min("pending_since"))
         yield _gauge("queue_length", "Jobs that wait for accelerators.", queue["number"])
@@ -116,53 +103,36 @@ class SiteCollector(Collector):
             else:
                 state = "idle" if status is NodeStatus.ONLINE else "closed"
             numbers[accelerator.kind, state] += 1
-        family = GaugeMetricFamily(
-            "virtualflow_accelerators",
+        text = (
             "Accelerators by kind: held by jobs, idle, offline, or closed because their node is "
-            "cordoned, draining, quarantined or in maintenance.",
-            labels=["kind", "state"],
+            "cordoned, draining, quarantined or in maintenance."
         )
-        for kind in sorted({kind for kind, _ in numbers}):
-            for state in ACCELERATOR_STATES:
-                family.add_metric([kind, state], numbers[kind, state])
-        return family
+        shown = itertools.product(sorted({kind for kind, _ in numbers}), ACCELERATOR_STATES)
+        return _gauges(
+            "accelerators", text, ["kind", "state"], {one: numbers[one] for one in shown}
+        )
 
     def _nodes(self) -> Metric:
-        family = GaugeMetricFamily(
-            "virtualflow_node_last_contact_seconds",
-            "Time since the last report of a node's agent.",
-            labels=["node"],
-        )
-        for name, seen_at in Node.objects.filter(removed_at=None).values_list(
-            "name", "last_seen_at"
-        ):
-            family.add_metric([name], self._age_s(seen_at))
-        return family
+        rows = Node.objects.filter(removed_at=None).values_list("name", "last_seen_at")
+        ages = {(name,): self._age_s(seen_at) for name, seen_at in rows}
+        text = "Time since the last report of a node's agent."
+        return _gauges("node_last_contact_seconds", text, ["node"], ages)
 
     def _readings(self) -> Iterator[Metric]:
         present = Accelerator.objects.filter(is_present=True, node__removed_at=None)
         rows = {row.pk: row for row in present.select_related("node").order_by("node", "index")}
         now = use_now(rows, self._now)
         for name, (column, text, unit) in _READINGS.items():
-            family = GaugeMetricFamily(
-                f"virtualflow_accelerator_{name}", text, labels=["node", "accelerator"]
-            )
-            for pk, reading in now.readings.items():
-                value = getattr(reading, column)
-                if value is not None:
-                    accelerator = rows[pk]
-                    labels = [accelerator.node.name, str(accelerator.index)]
-                    family.add_metric(labels, value * unit)
-            yield family
-        idle = GaugeMetricFamily(
-            "virtualflow_accelerators_idle_held",
-            "Accelerators that jobs hold and have hardly used, by kind.",
-            labels=["kind"],
-        )
-        numbers = Counter(rows[pk].kind for pk in now.idle)
-        for kind in sorted({row.kind for row in rows.values()}):
-            idle.add_metric([kind], numbers[kind])
-        yield idle
+            told = {
+                (rows[pk].node.name, str(rows[pk].index)): value * unit
+                for pk, reading in now.readings.items()
+                if (value := getattr(reading, column)) is not None
+            }
+            yield _gauges(f"accelerator_{name}", text, ["node", "accelerator"], told)
+        held = Counter(rows[pk].kind for pk in now.idle)
+        idle = {(kind,): held[kind] for kind in sorted({row.kind for row in rows.values()})}
+        text = "Accelerators that jobs hold and have hardly used, by kind."
+        yield _gauges("accelerators_idle_held", text, ["kind"], idle)
 
     def _cycle_state(self) -> Iterator[Metric]:
         failed_at = ClusterSetting.objects.values_list("cycle_failed_at", flat=True).first()
@@ -170,17 +140,9 @@ class SiteCollector(Collector):
         yield _gauge("cycle_failing_seconds", text, self._age_s(failed_at))
 
     def _cycles(self, values: dict[tuple[str, ...], float]) -> Iterator[Metric]:
-        cycles = CounterMetricFamily(
-            "virtualflow_cycles", "Scheduling cycles by outcome.", labels=["outcome"]
-        )
-        for outcome in CYCLE_OUTCOMES:
-            cycles.add_metric([outcome], values.get(("cycles", outcome), 0))
-        yield cycles
-        seconds = CounterMetricFamily(
-            "virtualflow_cycle_seconds", "Time spent in scheduling cycles."
-        )
-        seconds.add_metric([], values.get(("cycle_seconds",), 0))
-        yield seconds
+        outcomes = [(outcome,) for outcome in CYCLE_OUTCOMES]
+        yield _counters("cycles", "Scheduling cycles by outcome.", ["outcome"], values, outcomes)
+        yield _counters("cycle_seconds", "Time spent in scheduling cycles.", [], values, [()])
         ended_at = values.get(("cycle_ended_at",))
         if ended_at is not None:
             age_s = max(0.0, self._now.timestamp() - ended_at)
@@ -217,6 +179,28 @@ def _requests(values: dict[tuple[str, ...], float]) -> Iterator[Metric]:
 
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(f"virtualflow_{name}", text, value=value)
+
+
+def _gauges(
+    name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]
+) -> Metric:
+    family = GaugeMetricFamily(f"virtualflow_{name}", text, labels=labels)
+    for of_labels, value in values.items():
+        family.add_metric(of_labels, value)
+    return family
+
+
+def _counters(
+    name: str,
+    text: str,
+    labels: Sequence[str],
+    counted: Mapping[tuple[str, ...], float],
+    shown: Iterable[tuple[str, ...]],
+) -> Metric:
+    family = CounterMetricFamily(f"virtualflow_{name}", text, labels=labels)
+    for of_labels in shown:
+        family.add_metric(of_labels, counted.get((name, *of_labels), 0))
+    return family
 
 
 def _stored_bytes() -> int:
