@@ -25,6 +25,7 @@ from frontend.views.pages import figures_response
 from jobs.exceptions import ControlPlaneError, NotFoundError
 from jobs.models import Replay, ReplayStatus
 from jobs.query_values import number_read, whole_read
+from jobs.selectors.projects import accelerators_by_kind
 from jobs.selectors.readings import HOUR_S
 from jobs.selectors.replays import (
     Cell,
@@ -40,7 +41,6 @@ from jobs.services.cluster.replays import (
     HOURS_RANGE,
     SCENARIOS_LIMIT,
     Scenario,
-    accelerators_present,
     replay_cancel,
     replays_ask,
 )
@@ -68,7 +68,7 @@ def ask(request: HttpRequest) -> HttpResponse:
     admin_or_404(request)
     given = _given(request.POST)
     numbers = [n for n in range(1, SCENARIOS_LIMIT + 1) if n == 1 or given.get(f"policy-{n}")]
-    kinds = list(accelerators_present())
+    kinds = list(accelerators_by_kind())
     scenarios = [
         Scenario(
             given.get(f"policy-{number}", ""),
@@ -121,7 +121,7 @@ def replay(request: HttpRequest, replay_id: int) -> HttpResponse:
         comparison, error = comparison_of(row, {}), words(invalid)
     replays = comparison.replays
     columns = ["as recorded", "replayed unchanged", *(one.title for one in replays)]
-    kinds = list(accelerators_present())
+    kinds = list(accelerators_by_kind())
     context = {
         "comparison": comparison,
         "replays": replays,
@@ -175,7 +175,7 @@ def cancel(request: HttpRequest, replay_id: int) -> HttpResponse:
 
 
 def _page(request: HttpRequest, given: dict[str, str], errors: dict[str, str]) -> HttpResponse:
-    present, prices = accelerators_present(), accelerator_prices()
+    present, prices = accelerators_by_kind(), accelerator_prices()
     scenarios = [
         {
             "number": number,

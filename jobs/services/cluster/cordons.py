@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Any
 
@@ -12,7 +13,7 @@ from django.db.models import Q
 
 from jobs.models import AuditAction, Node
 from jobs.selectors.access import are_users_strangers
-from jobs.selectors.drains import drain_preview, drain_record
+from jobs.selectors.drains import DrainMove, drain_preview, drain_record
 from jobs.services.cluster.nodes import isolation_check
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import SYSTEM, event_add
@@ -58,7 +59,7 @@ def node_cordon(
         rows = rows.exclude(same & ~by_system)
     data: dict[str, Any] = {"reason": reason}
     if change is Cordon.DRAIN and not node.is_draining:
-        data["jobs"] = _drain_expected(node, now)
+        data["jobs"] = drain_record(moves_expected([node], now))
     changed = rows.update(
         is_cordoned=is_cordoned,
         is_draining=is_draining,
@@ -95,12 +96,12 @@ def shared_nodes_cordon(now: datetime.datetime) -> bool:
     return any(changed)
 
 
-def _drain_expected(node: Node, now: datetime.datetime) -> list[dict[str, Any]]:
-    """Return the record of a drain's preview; empty if the policy fails, as cycles would."""
+def moves_expected(nodes: Collection[Node], now: datetime.datetime) -> list[DrainMove]:
+    """Return the preview of a drain for its record; empty if the policy fails, as cycles would."""
     try:
-        return drain_record(drain_preview([node], now))
+        return drain_preview(nodes, now)
     except DatabaseError:
         raise
     except Exception:
-        logger.exception("the drain of %s cannot be previewed", node.name)
+        logger.exception("the drain of %s cannot be previewed", ", ".join(map(str, nodes)))
         return []

@@ -9,19 +9,17 @@ adds the events.
 from __future__ import annotations
 
 import datetime
-import logging
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 
 from jobs.exceptions import InvalidInputError
 from jobs.models import AuditAction, MaintenanceWindow, Node
-from jobs.selectors.drains import DrainMove, drain_preview, drain_record, jobs_on
+from jobs.selectors.drains import DrainMove, drain_record, jobs_on
+from jobs.services.cluster.cordons import moves_expected
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import SYSTEM, event_add
-
-logger = logging.getLogger(__name__)
 
 LENGTH_LIMIT = datetime.timedelta(days=30)
 #: A window may start so far ahead, and so long ago: its form has whole minutes.
@@ -167,7 +165,7 @@ def windows_advance(now: datetime.datetime) -> bool:
     # Ends first: the next window of a node may begin at the end of the one before.
     is_changed = [_window_finish(window, now) for window in over]
     if begun:
-        moves = _moves([window.node for window in begun], now)
+        moves = moves_expected([window.node for window in begun], now)
         is_changed += [_window_begin(window, moves, now) for window in begun]
     return any(is_changed)
 
@@ -222,17 +220,6 @@ def _node_update(node: Node) -> None:
             break
         starts_at, ends_at = starts_at or window.starts_at, window.ends_at
     Node.objects.filter(pk=node.pk).update(maintenance_from=starts_at, maintenance_until=ends_at)
-
-
-def _moves(nodes: Collection[Node], now: datetime.datetime) -> list[DrainMove]:
-    """Return a preview for the record; empty if the policy fails, as cycles would."""
-    try:
-        return drain_preview(nodes, now)
-    except DatabaseError:
-        raise
-    except Exception:
-        logger.exception("maintenance of %s cannot be previewed", ", ".join(map(str, nodes)))
-        return []
 
 
 def _data(window: MaintenanceWindow) -> dict[str, Any]:

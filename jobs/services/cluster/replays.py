@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,8 @@ from controlplane.core.policies import POLICIES
 from controlplane.simulator.settings import MOST_COST_S
 from jobs import nudges
 from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError
-from jobs.models import LIVE_REPLAY_STATUSES, Accelerator, AuditAction, Replay, ReplayStatus
+from jobs.models import LIVE_REPLAY_STATUSES, AuditAction, Replay, ReplayStatus
+from jobs.selectors.projects import accelerators_by_kind
 from jobs.selectors.replays import replays_compared
 from jobs.services.cluster.replay_run import ReplayStoppedError, replay_answers
 from jobs.services.lifecycle.audit import audit_add
@@ -47,12 +47,6 @@ ATTEMPTS_LIMIT = 2
 
 #: Least seconds between two progress updates of pages.
 PROGRESS_PERIOD_S = 2.0
-
-
-def accelerators_present() -> dict[str, int]:
-    """Count the accelerators of nodes that have not been removed, by kind."""
-    kinds = Accelerator.objects.filter(is_present=True, node__removed_at=None)
-    return dict(sorted(Counter(kinds.values_list("kind", flat=True)).items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +136,7 @@ def _cost_read(value: object) -> float | None:
 
 
 def _size_checked(accelerators: Mapping[str, object]) -> dict[str, int]:
-    present = accelerators_present()
+    present = accelerators_by_kind()
     size = dict(present)
     for kind, number in accelerators.items():
         if kind not in present:
