@@ -14,7 +14,7 @@ from jobs.selectors.estimates.step_times import slot_step_times
 from jobs.services.failures.losses import is_lost, loss_facts, losses_text
 from jobs.services.failures.start_failures import job_start_again, start_failure_note
 from jobs.services.lifecycle.events import event_add
-from jobs.services.lifecycle.transitions import generation_end
+from jobs.services.lifecycle.transitions import generation_add, generation_end
 
 
 def first_generation_check(
@@ -68,19 +68,8 @@ def _go_on(
     job.update_columns(generation=job.generation + 1)
     membership = _membership(job, preparing, [row.slot for row in left])
     are_ready = all(row.ready_at for row in left)
-    Generation.objects.create(
-        job=job,
-        number=membership.generation,
-        previous=None,
-        phase=GenerationPhase.SWITCHING if are_ready else GenerationPhase.PREPARING,
-        membership=membership,
-        num_members=len(left),
-        reason=preparing.reason,
-        actor=preparing.actor,
-        requested_at=preparing.requested_at,
-        ready_at=now if are_ready else None,
-        switch_ordered_at=now if are_ready else None,
-    )
+    same = {name: getattr(preparing, name) for name in ("reason", "actor", "requested_at")}
+    generation_add(job, membership, None, now, is_ready=are_ready, **same)
     Allocation.objects.filter(id__in=[row.pk for row in left]).update(
         granted_generation=membership.generation
     )

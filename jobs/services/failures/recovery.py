@@ -36,6 +36,7 @@ from jobs.services.lifecycle.events import SYSTEM, event_add
 from jobs.services.lifecycle.missed_reports import membership_ask_missed
 from jobs.services.lifecycle.predictions import membership_resume
 from jobs.services.lifecycle.transitions import (
+    generation_add,
     generation_end,
     job_restart,
     preparing_abort,
@@ -262,20 +263,7 @@ def _go_on(
     for generation in (scene.preparing, scene.switching):
         if generation is not None:
             generation_end(generation, GenerationPhase.ABORTED, now)
-    Generation.objects.create(
-        job=job,
-        number=membership.generation,
-        previous=None if scene.active is None else scene.active.number,
-        phase=GenerationPhase.SWITCHING,
-        membership=membership,
-        num_members=len(membership.members),
-        reason=reason,
-        actor=actor,
-        requested_at=now,
-        ready_at=now,
-        switch_ordered_at=now,
-        lost=lost,
-    )
+    generation_add(job, membership, scene.active, now, reason=reason, actor=actor, lost=lost)
     _allocations_write(job, scene, verdict, now)
     if job.status == JobStatus.PREEMPTING:
         status_change(job, JobStatus.RUNNING, status_code="", status_reason="")

@@ -14,6 +14,7 @@ from typing import Any
 from django.conf import settings
 from django.db.models import F, QuerySet
 
+from controlplane.core.protocol.wire import Membership
 from controlplane.core.values.lifecycle import (
     ENDED_JOB_STATUSES,
     GENERATION_TRANSITIONS,
@@ -96,6 +97,48 @@ def open_allocations(job: Job) -> list[Allocation]:
     """List a job's allocations whose accelerators are not released yet, in slot order."""
     return list(
         job.allocations.filter(released_at=None).select_related("accelerator").order_by("slot")
+    )
+
+
+def accelerators_kept(generation: Generation, **more: Any) -> tuple[int, ...]:
+    """List the members' accelerators in member order; empty if a member is leaving.
+
+    Args:
+        more: what must hold for each member besides.
+    """
+    rows = generation.job.allocations.filter(
+        released_at=None, stop_requested_at=None, left_at=None, finished_at=None, **more
+    )
+    by_slot = dict(rows.values_list("slot", "accelerator_id"))
+    slots = generation.membership.slots
+    return tuple(by_slot[slot] for slot in slots) if {*slots} <= {*by_slot} else ()
+
+
+def generation_add(
+    job: Job,
+    membership: Membership,
+    active: Generation | None,
+    now: datetime.datetime,
+    *,
+    is_ready: bool = True,
+    **fields: Any,
+) -> None:
+    """Add a locked job's next generation, which switches at once if its members are ready.
+
+    Args:
+        active: the generation that trains, if any.
+        fields: `reason`, `actor`, and others than usual.
+    """
+    Generation.objects.create(
+        job=job,
+        number=membership.generation,
+        previous=None if active is None else active.number,
+        phase=GenerationPhase.SWITCHING if is_ready else GenerationPhase.PREPARING,
+        membership=membership,
+        num_members=len(membership.members),
+        ready_at=now if is_ready else None,
+        switch_ordered_at=now if is_ready else None,
+        **{"requested_at": now} | fields,
     )
 
 

@@ -17,6 +17,7 @@ from jobs.models import Accelerator, Generation, Job
 from jobs.selectors.estimates.batch_sizes import accelerator_sizes
 from jobs.selectors.estimates.job import known_read
 from jobs.selectors.estimates.step_times import step_times_read
+from jobs.services.lifecycle.transitions import accelerators_kept
 
 
 def batch_choices(held: Iterable[tuple[Job, Sequence[int]]]) -> dict[int, BatchChoice]:
@@ -72,7 +73,7 @@ def batch_changes_plan(now: datetime.datetime, *, busy: set[int]) -> tuple[Plan,
         job__batch_size_min__isnull=False,
     ).select_related("job")
     held = {
-        row: _accelerators(row)
+        row: accelerators_kept(row)
         for row in rows
         if row.number == row.job.generation and not row.is_parked and row.job_id not in busy
     }
@@ -84,13 +85,3 @@ def batch_changes_plan(now: datetime.datetime, *, busy: set[int]) -> tuple[Plan,
             resizes.append(Resize(row.job_id, ids, ids, choice.reason, choice.batch_size))
             generations[row.job_id] = row.number
     return Plan(tuple(resizes), {}, {}), generations
-
-
-def _accelerators(generation: Generation) -> tuple[int, ...]:
-    """List the members' accelerators in member order; empty if a member is leaving."""
-    rows = generation.job.allocations.filter(
-        released_at=None, stop_requested_at=None, left_at=None, finished_at=None
-    )
-    by_slot = dict(rows.values_list("slot", "accelerator_id"))
-    slots = generation.membership.slots
-    return tuple(by_slot[slot] for slot in slots) if {*slots} <= {*by_slot} else ()

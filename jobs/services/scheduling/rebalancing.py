@@ -38,6 +38,7 @@ from jobs.selectors.estimates.step_times import (
 )
 from jobs.selectors.estimates.step_windows import moves_read, moves_written, window_read
 from jobs.services.lifecycle.events import event_add, job_fields
+from jobs.services.lifecycle.transitions import accelerators_kept
 from jobs.services.scheduling.resizes import StaleError, resize_apply
 
 logger = logging.getLogger(__name__)
@@ -142,7 +143,7 @@ def _judged(row: Generation, members: list[MemberSpeed], now: datetime.datetime)
         return None
     counts = tuple(trial.counts[member.slot] for member in members)
     reason = f"moving virtual nodes did not pay: {numbers}"
-    return _move(row, members, counts, reason, moves.failed(now.timestamp()), verdict)
+    return _move(row, counts, reason, moves.failed(now.timestamp()), verdict)
 
 
 def _revised(
@@ -158,20 +159,18 @@ def _revised(
         return None
     before = {member.slot: member.num_virtual_nodes for member in members}
     trial = RebalanceTrial(row.number + 1, before, revision.before_s, revision.after_s)
-    return _move(
-        row, members, revision.counts, revision.reason, moves.tried(trial, now.timestamp())
-    )
+    tried = moves.tried(trial, now.timestamp())
+    return _move(row, revision.counts, revision.reason, tried)
 
 
 def _move(
     row: Generation,
-    members: list[MemberSpeed],
     counts: tuple[int, ...],
     reason: str,
     moves: RebalancePlan,
     verdict: RebalanceVerdict | None = None,
 ) -> _Move | None:
-    held = _accelerators(row, members)
+    held = accelerators_kept(row, stalled_at=None)
     if not held:
         return None
     return _Move(row, Resize(row.job_id, held, held, reason, counts=counts), moves, verdict)
@@ -212,14 +211,3 @@ def _data(trial: RebalanceTrial, verdict: RebalanceVerdict) -> dict[str, float]:
 def _keep(job: Job, moves: RebalancePlan) -> None:
     job.moves = moves_written(moves)
     Job.objects.filter(id=job.pk).update(moves=job.moves)
-
-
-def _accelerators(generation: Generation, members: list[MemberSpeed]) -> tuple[int, ...]:
-    """List the members' accelerators in member order; empty if a member is leaving or stalled."""
-    rows = generation.job.allocations.filter(
-        released_at=None, stop_requested_at=None, left_at=None, finished_at=None, stalled_at=None
-    )
-    by_slot = dict(rows.values_list("slot", "accelerator_id"))
-    if any(member.slot not in by_slot for member in members):
-        return ()
-    return tuple(by_slot[member.slot] for member in members)

@@ -38,6 +38,7 @@ from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.missed_reports import membership_ask_missed
 from jobs.services.lifecycle.predictions import membership_resume
 from jobs.services.lifecycle.transitions import (
+    generation_add,
     generation_end,
     open_allocations,
     preparing_abort,
@@ -158,19 +159,8 @@ def _grow_or_shrink(
         raise StaleError("a node that it was to go to takes no work any more")
     joiners = slots - standing.active_slots
     are_ready = all(slot in kept and kept[slot].ready_at for slot in joiners)
-    Generation.objects.create(
-        job=job,
-        number=membership.generation,
-        previous=None if standing.active is None else standing.active.number,
-        phase=GenerationPhase.SWITCHING if are_ready else GenerationPhase.PREPARING,
-        membership=membership,
-        num_members=len(membership.members),
-        reason=resize.reason,
-        actor=actor,
-        requested_at=now,
-        ready_at=now if are_ready else None,
-        switch_ordered_at=now if are_ready else None,
-    )
+    about = {"reason": resize.reason, "actor": actor}
+    generation_add(job, membership, standing.active, now, is_ready=are_ready, **about)
     _allocations_write(job, standing, membership, kept, resize.wanted, now)
     Job.objects.filter(id=job.pk).update(next_slot=next_slot)
     if job.status == JobStatus.PENDING:
@@ -374,19 +364,7 @@ def _empty(job: Job, standing: _OpenRows, reason: str, now: datetime.datetime, a
     if standing.active is None:
         return  # there is no state to save; the job is pending already
     membership, _ = _membership(job, standing, {}, ())
-    Generation.objects.create(
-        job=job,
-        number=membership.generation,
-        previous=standing.active.number,
-        phase=GenerationPhase.SWITCHING,
-        membership=membership,
-        num_members=0,
-        reason=reason,
-        actor=actor,
-        requested_at=now,
-        ready_at=now,
-        switch_ordered_at=now,
-    )
+    generation_add(job, membership, standing.active, now, reason=reason, actor=actor)
     Allocation.objects.filter(job=job, released_at=None, release_requested_at=None).update(
         release_requested_at=now
     )
