@@ -10,7 +10,8 @@ from django.contrib.auth.models import User
 from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, Trial, TuningRound
-from jobs.services.submission import trial_jobs, tuning_rounds, tuning_verdicts
+from jobs.services.lifecycle import retention
+from jobs.services.submission import tuning_rounds, tuning_verdicts
 from jobs.services.submission.tuning_rounds import tuning_advance
 from tests.jobs.losses import event, fresh
 from tests.jobs.world import World
@@ -105,7 +106,7 @@ def test_jobs_that_wait_keep_no_running_one_from_its_round(
 def test_trials_whose_models_are_in_use_keep_no_other_ones_files(
     world: World, ada: User, bob: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial_jobs, "DELETED_AT_ONCE", 2)
+    monkeypatch.setattr(retention, "EXPIRED_AT_ONCE", 2)
     trials = []
     for owner in (ada, ada, bob):
         parent = tuned(owner, status=JobStatus.FINISHED)

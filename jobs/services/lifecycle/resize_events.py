@@ -127,10 +127,7 @@ def _sentence(generation: Generation, figures: dict[str, Any]) -> str:
         text += f", paused {figures['pause_ms']:.0f} ms"
     if generation.bytes_moved:
         text += f", {size_text(generation.bytes_moved)} moved"
-    if generation.digest_before and generation.digest_after:
-        same = generation.digest_before == generation.digest_after
-        text += ", state identical" if same else ", STATE DIFFERS after the move"
-    return text
+    return text + _digests_text(generation, ", STATE DIFFERS after the move")
 
 
 def _recovery_sentence(generation: Generation, figures: dict[str, Any], text: str) -> str:
@@ -139,10 +136,14 @@ def _recovery_sentence(generation: Generation, figures: dict[str, Any], text: st
         text += ", waiting for more accelerators"
     elif figures["to_first_step_s"] is not None:
         text += f", {figures['to_first_step_s']:.2f} s from the loss to the next step"
-    if generation.digest_before and generation.digest_after:
-        same = generation.digest_before == generation.digest_after
-        text += ", state identical" if same else ", STATE DIFFERS"
+    text += _digests_text(generation, ", STATE DIFFERS")
     return f"{text}: {generation.reason}"
+
+
+def _digests_text(generation: Generation, differs: str) -> str:
+    if not (generation.digest_before and generation.digest_after):
+        return ""
+    return ", state identical" if generation.digest_before == generation.digest_after else differs
 
 
 def _text(at: datetime.datetime | None) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from django.conf import settings
 from django.core.files.storage import default_storage
 from django.db import transaction
+from django.db.models import QuerySet
 from django.db.models.fields.files import FieldFile
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES
@@ -67,14 +68,19 @@ def files_expire(now: datetime.datetime) -> set[int]:
     if not settings.RETENTION_DAYS:
         return set()
     before = now - datetime.timedelta(days=settings.RETENTION_DAYS)
-    old = Job.objects.filter(ended_at__lt=before, files_deleted_at=None)
-    old = old.exclude(used_by__status__in=LIVE_JOB_STATUSES)
-    old = old.exclude(allocations__released_at=None, allocations__isnull=False)
+    days = "1 day" if settings.RETENTION_DAYS == 1 else f"{settings.RETENTION_DAYS:g} days"
+    old = Job.objects.filter(ended_at__lt=before).order_by("ended_at")
+    return files_delete_some(old, now, why=f", {days} after its end")
+
+
+def files_delete_some(jobs: QuerySet[Job], now: datetime.datetime, *, why: str) -> set[int]:
+    """Delete the files of the first of some jobs, which have ended; return these jobs."""
+    kept = jobs.filter(files_deleted_at=None).exclude(used_by__status__in=LIVE_JOB_STATUSES)
+    free = kept.exclude(allocations__released_at=None, allocations__isnull=False)
     deleted = set()
-    for job_id in old.order_by("ended_at").values_list("pk", flat=True)[:EXPIRED_AT_ONCE]:
+    for job_id in free.values_list("pk", flat=True)[:EXPIRED_AT_ONCE]:
         with contextlib.suppress(ConflictError):  # a live job has come to use its model
-            days = "1 day" if settings.RETENTION_DAYS == 1 else f"{settings.RETENTION_DAYS:g} days"
-            files_delete(job_id, now, actor=SYSTEM, why=f", {days} after its end")
+            files_delete(job_id, now, actor=SYSTEM, why=why)
             deleted.add(job_id)
     return deleted
 

@@ -16,7 +16,7 @@ from jobs.selectors.estimates.nonfinite import nonfinite_states, nonfinite_text
 from jobs.services.failures.memory_kills import MEMORY_KILL, memory_kill_again, memory_kill_report
 from jobs.services.failures.recovery import hold_end
 from jobs.services.failures.start_failures import start_failure_forget
-from jobs.services.lifecycle.events import event_add, reported_event_add
+from jobs.services.lifecycle.events import SYSTEM, event_add, reported_event_add
 from jobs.services.lifecycle.predictions import predictions_are_whole
 from jobs.services.lifecycle.report_context import ReportContext
 from jobs.services.lifecycle.resize_events import resize_event_write
@@ -129,21 +129,18 @@ def _activate(context: ReportContext, generation: Generation, step: int) -> None
 
 def _checkpointed(context: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
     step = report.data["step"]
-    errors = report.data.get("upload_errors")
-    if errors:
-        reported_event_add(
-            "checkpoint_lost",
-            f"The checkpoint of step {step} could not be stored: {str(errors)[:500]}",
-            now=context.now,
+    text = f"The checkpoint of step {step} could not be stored"
+    is_lost = _lost_note(context, report, "checkpoint_lost", text, f"node:{context.node.name}")
+    if (
+        not is_lost
+        and not report.data.get("superseded")
+        and Artifact.objects.filter(
+            # Matched by generation: the report's digest is of the state, not of the file.
             job=context.job,
-            actor=f"node:{context.node.name}",
-        )
-    elif not report.data.get("superseded") and Artifact.objects.filter(
-        # Matched by generation: the report's digest is of the state, not of the file.
-        job=context.job,
-        name=CHECKPOINT,
-        generation=report.generation,
-    ).update(step=step, epoch=report.data.get("epoch")):
+            name=CHECKPOINT,
+            generation=report.generation,
+        ).update(step=step, epoch=report.data.get("epoch"))
+    ):
         _checkpoint_note(context, allocation, report)
     if report.data.get("is_last") is False:
         return  # a checkpoint during training, which continues
@@ -173,10 +170,7 @@ def _checkpoint_note(context: ReportContext, allocation: Allocation, report: Tra
 
 
 def _part(context: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
-    errors = report.data.get("upload_errors")
-    if errors:
-        text = f"A part of the predictions could not be stored: {str(errors)[:500]}"
-        reported_event_add("part_lost", text, now=context.now, job=context.job)
+    _lost_note(context, report, "part_lost", "A part of the predictions could not be stored")
 
 
 def _left(context: ReportContext, allocation: Allocation, _report: TrainerReport) -> None:
@@ -232,13 +226,18 @@ def _finished(context: ReportContext, allocation: Allocation, report: TrainerRep
         data={"metrics": metrics, "digest": job.digest, "files": data.get("files") or []},
     )
     passes_take(job, data.get("passed") or {})
-    _lost_files_report(context, report)
+    _lost_note(context, report, "files_lost", "Not stored")
 
 
-def _lost_files_report(context: ReportContext, report: TrainerReport) -> None:
-    if errors := report.data.get("upload_errors"):
-        text = f"Not stored: {str(errors)[:500]}"
-        reported_event_add("files_lost", text, now=context.now, job=context.job)
+def _lost_note(
+    context: ReportContext, report: TrainerReport, kind: str, text: str, actor: str = SYSTEM
+) -> bool:
+    """Add an event about a file that could not be stored; return whether that is so."""
+    errors = report.data.get("upload_errors")
+    if errors:
+        message = f"{text}: {str(errors)[:500]}"
+        reported_event_add(kind, message, now=context.now, job=context.job, actor=actor)
+    return bool(errors)
 
 
 def _nonfinite_fields(context: ReportContext, report: TrainerReport) -> dict[str, Any]:
@@ -272,7 +271,7 @@ def _failed(context: ReportContext, allocation: Allocation, report: TrainerRepor
         job_end(job, JobStatus.FAILED, now, code=code, reason=message, **fields)
         event = {"code": code, **fields.get("nonfinite", {})}
         event_add("failed", message, now=now, job=job, actor=actor, data=event)
-        _lost_files_report(context, report)
+        _lost_note(context, report, "files_lost", "Not stored")
         return
     if code not in _TRAINER_FAILURES:
         code = "internal"

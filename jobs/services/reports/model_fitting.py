@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import logging
 import time
 from collections.abc import Set
 
-from django.db import InterfaceError, OperationalError
 from django.db.models import F, Q, Sum
 
 from controlplane.core.estimates.loss_prediction import POINTS_LIMIT, loss_fit
 from controlplane.core.estimates.throughput import ThroughputModel, throughput_fit
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.wire import Task
+from jobs.exceptions import errors_contained
 from jobs.models import Generation, Job, JobEstimates, StepReport
 from jobs.selectors.estimates.job import (
     Measured,
@@ -32,9 +31,6 @@ from jobs.selectors.estimates.job import (
 from jobs.selectors.estimates.step_times import kinds_by_place, measured_batch_size, members_read
 from jobs.selectors.expressions import mean_of
 from jobs.selectors.tuning import in_trials
-from jobs.services.lifecycle.events import job_fields
-
-logger = logging.getLogger(__name__)
 
 #: Seconds between two fits of a job's models; reports in between are summed up.
 FIT_EVERY_S = 5.0
@@ -81,13 +77,8 @@ def models_fit(now: datetime.datetime) -> int:
     for job in jobs:
         if time.monotonic() > deadline:
             break
-        try:
+        with errors_contained(job.pk, "has models that cannot be fitted"):
             num_fitted += _job_fit(job, now)
-        except (OperationalError, InterfaceError):
-            raise
-        except Exception:  # the reports of one job must not keep the others from their fits
-            text = "the models of job %s cannot be fitted"
-            logger.exception(text, job.pk, extra=job_fields(job))
     return num_fitted
 
 

@@ -6,22 +6,20 @@ It is of tier idle, belongs to the same owner and project, and counts in no limi
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 from collections.abc import Mapping
 
 from controlplane.core.protocol.wire import StopKind
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from controlplane.core.values.tiers import Tier
-from jobs.exceptions import ConflictError, full_disk_refused
+from jobs.exceptions import full_disk_refused
 from jobs.files import file_share
 from jobs.models import Artifact, Job
-from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.selectors.forks import fork_fields
 from jobs.services.lifecycle.artifacts import new_files_undone
 from jobs.services.lifecycle.colours import free_colour
 from jobs.services.lifecycle.events import SYSTEM, event_add
-from jobs.services.lifecycle.retention import files_delete
+from jobs.services.lifecycle.retention import files_delete_some
 from jobs.services.lifecycle.search_rows import search_terms_write
 from jobs.services.lifecycle.transitions import job_end, job_lock
 from jobs.services.submission.forks import fork_place
@@ -29,8 +27,6 @@ from jobs.services.submission.rows import SUBMITTED_COLUMNS
 from jobs.services.submission.validations import job_queue
 from jobs.submission import name_start
 
-#: Trials whose files are deleted in one run of the task.
-DELETED_AT_ONCE = 50
 _NAME_LIMIT = 100
 
 
@@ -92,13 +88,6 @@ def trial_job_end(job_id: int, now: datetime.datetime, reason: str) -> None:
 
 def trial_files_delete(now: datetime.datetime) -> set[int]:
     """Delete the files of some trials that are judged; return them."""
-    over = Job.objects.filter(trial_of__isnull=False, files_deleted_at=None)
-    over = over.filter(status__in=ENDED_JOB_STATUSES).exclude(tried_as__end="")
-    over = over.exclude(allocations__released_at=None, allocations__isnull=False)
-    over = over.exclude(used_by__status__in=LIVE_JOB_STATUSES)
-    deleted = set()
-    for job_id in over.order_by("id").values_list("pk", flat=True)[:DELETED_AT_ONCE]:
-        with contextlib.suppress(ConflictError):  # a job has come to predict with its model
-            files_delete(job_id, now, actor=SYSTEM, why=", as its trial is judged")
-            deleted.add(job_id)
-    return deleted
+    over = Job.objects.filter(trial_of__isnull=False, status__in=ENDED_JOB_STATUSES)
+    judged = over.exclude(tried_as__end="").order_by("id")
+    return files_delete_some(judged, now, why=", as its trial is judged")
