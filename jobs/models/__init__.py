@@ -9,12 +9,10 @@ from jobs.models.access import (
     Secret,
     UserLimits,
 )
-from jobs.models.attempts import JobAttempts
 from jobs.models.audit import AuditAction, AuditEntry
-from jobs.models.estimates import JobEstimates
-from jobs.models.forecasts import JobForecast
+from jobs.models.estimates import JobEstimates, JobForecast, StepTimeProfile
 from jobs.models.history import EpochReport, Event, LogChunk, StepReport
-from jobs.models.jobs import Artifact, Job
+from jobs.models.jobs import Artifact, ExamplePreview, Job, JobAttempts, Sweep
 from jobs.models.nodes import (
     Accelerator,
     EnrolmentToken,
@@ -30,13 +28,10 @@ from jobs.models.notifications import (
     NotificationChannel,
     NotificationDelivery,
 )
-from jobs.models.previews import ExamplePreview
-from jobs.models.profiles import StepTimeProfile
 from jobs.models.projects import AcceleratorPrice, Project, ProjectMembership, ProjectRole
 from jobs.models.replays import LIVE_REPLAY_STATUSES, Replay, ReplayStatus
 from jobs.models.resizes import Allocation, Generation, StartFailure
 from jobs.models.search import JobMetric, SavedFilter, SearchTerm
-from jobs.models.sweeps import Sweep
 from jobs.models.trials import Trial, TuningRound
 from jobs.models.usage import UsageDay, UsageSum
 from jobs.models.validations import Validation

@@ -1,4 +1,4 @@
-"""Jobs: submission, state, and result files."""
+"""Jobs and sweeps: submission, state, attempts, result files, and previews of examples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from controlplane.core.protocol.fork import Adoption, ForkSpec
-from controlplane.core.protocol.selection import SelectionSpec
+from controlplane.core.protocol.selection import LABEL_LENGTH, SelectionSpec
 from controlplane.core.protocol.tuning import TunableName, TuningSpec
 from controlplane.core.protocol.wire import (
     OnNonfinite,
@@ -367,3 +367,78 @@ class Artifact(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} of job {self.job_id}"
+
+
+class JobAttempts(models.Model):
+    """Attempts since the job last exceeded `furthest_step`; see services/lifecycle/attempts.py.
+
+    A job without a row has failed in no attempt. `crash_generation` is the one of the last crash.
+    """
+
+    job = models.OneToOneField(
+        Job, on_delete=models.CASCADE, primary_key=True, related_name="attempts"
+    )
+    furthest_step = models.PositiveBigIntegerField(default=0)
+    restarts = models.PositiveSmallIntegerField(default=0)
+    recoveries = models.PositiveSmallIntegerField(default=0)
+    crashes = models.PositiveSmallIntegerField(default=0)
+    crash_generation = models.PositiveIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"attempts of job {self.job_id}"
+
+
+class ExamplePreview(models.Model):
+    """One example of a job's training data.
+
+    Attributes:
+        place: in the data.
+        label: as text; "" if it is no class, number or text.
+        image: PNG; null if the example is no image.
+    """
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="example_previews")
+    place = models.PositiveBigIntegerField()
+    label = models.CharField(max_length=LABEL_LENGTH, blank=True)
+    image = models.BinaryField(null=True, blank=True)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(name="example_preview_once", fields=("job", "place")),
+        )
+
+    def __str__(self) -> str:
+        return f"example {self.place} of job {self.job_id}"
+
+
+class Sweep(models.Model):
+    """A group of jobs over a space of settings; its jobs are ordinary ones with `Job.sweep` set.
+
+    Attributes:
+        space: by setting: a list of values, or an object with `low`, `high` and more; see
+            `jobs.sweep_space`.
+        num_draws: number of random draws; None: a grid.
+        max_running: most of its jobs that hold accelerators at once.
+        is_paused: none of its jobs begins.
+    """
+
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="sweeps"
+    )
+    name = models.CharField(max_length=100)
+    template = models.CharField(max_length=60, blank=True)
+    space = models.JSONField()
+    num_draws = models.PositiveSmallIntegerField(null=True, blank=True)
+    seed = models.BigIntegerField(default=0)
+    max_running = models.PositiveSmallIntegerField()
+    is_paused = models.BooleanField(default=False)
+    submitted_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("-id",)
+        constraints = (
+            models.CheckConstraint(name="sweep_runs_something", condition=Q(max_running__gte=1)),
+        )
+
+    def __str__(self) -> str:
+        return f"sweep {self.pk} ({self.name})"
