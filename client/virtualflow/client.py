@@ -14,19 +14,15 @@ from virtualflow.resources.job_files import JobFileRequests
 from virtualflow.resources.notifications import NotificationRequests
 from virtualflow.resources.projects import ProjectRequests
 from virtualflow.resources.replays import ReplayRequests
-from virtualflow.resources.saved_filters import SavedFilterRequests
 from virtualflow.resources.sweeps import SweepRequests
-from virtualflow.resources.users import UserRequests
 from virtualflow.typed_site import TypedSite
 
 
 class Client(
     JobFileRequests,
-    SavedFilterRequests,
     SweepRequests,
     ClusterRequests,
     ProjectRequests,
-    UserRequests,
     NotificationRequests,
     ReplayRequests,
 ):

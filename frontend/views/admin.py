@@ -23,8 +23,7 @@ from jobs.query_values import whole_read
 from jobs.selectors import access
 from jobs.selectors.audit import AuditFilter, audit_page
 from jobs.selectors.cluster_map import NodeMap, cluster_map, with_use
-from jobs.selectors.nodes import enrolment_tokens, nodes_present
-from jobs.selectors.peer_filters import unfiltered_nodes
+from jobs.selectors.nodes import enrolment_tokens, nodes_present, unfiltered_nodes
 from jobs.services.cluster.agent_tokens import node_token_replace
 from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.cluster.node_shapes import shape_accept

@@ -20,8 +20,7 @@ from jobs.models import Node
 from jobs.query_values import whole_read
 from jobs.selectors import access, drains
 from jobs.selectors.cluster_map import NodeMap, cluster_map, with_use
-from jobs.selectors.nodes import node_events, node_stays
-from jobs.selectors.peer_filters import unfiltered_nodes
+from jobs.selectors.nodes import node_events, node_stays, unfiltered_nodes
 from jobs.selectors.readings import measures_told, readings_between
 from jobs.services.cluster.cordons import Cordon
 

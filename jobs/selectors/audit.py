@@ -6,8 +6,7 @@ import django_filters
 from django.db.models import QuerySet
 
 from jobs.models import AuditAction, AuditEntry
-from jobs.selectors.filter_fields import TimeFilter
-from jobs.selectors.filter_form import FilterForm
+from jobs.selectors.filter_fields import FilterForm, TimeFilter
 
 #: Rows of a page.
 PAGE_SIZE = 50

@@ -1,4 +1,4 @@
-"""Fields of filters: times with any offset, numbers of rows, flags."""
+"""Fields and form of filters: times with any offset, numbers of rows, flags."""
 
 from __future__ import annotations
 
@@ -89,3 +89,15 @@ class FlagFilter(django_filters.Filter):
     """`?is_active=true`."""
 
     field_class = QueryFlagField
+
+
+class FilterForm(forms.Form):
+    """Form whose refusal of a choice names those that there are."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for field in self.fields.values():
+            if isinstance(field, forms.ChoiceField):
+                choices: Any = field.choices
+                names = ", ".join(str(name) for name, _ in choices if name)
+                field.error_messages["invalid_choice"] = f"Choose one of {names}."

@@ -19,8 +19,7 @@ from controlplane.core.values.tiers import TIERS
 from jobs.models import Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.query_values import whole_read
-from jobs.selectors.filter_fields import FlagFilter, IdFilter, TimeFilter
-from jobs.selectors.filter_form import FilterForm
+from jobs.selectors.filter_fields import FilterForm, FlagFilter, IdFilter, TimeFilter
 from jobs.selectors.job_order import DEFAULT_ORDER, ORDERS
 from jobs.selectors.readings import idle_held
 from jobs.selectors.settings_values import value_text

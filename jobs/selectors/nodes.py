@@ -1,11 +1,11 @@
-"""Nodes, their events and stays of jobs on them, and enrolment tokens; read-only."""
+"""Nodes, their events and stays of jobs on them, enrolment tokens, peer filters; read-only."""
 
 from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass
 
-from django.db.models import Q
+from django.db.models import Max, Q
 
 from jobs.models import (
     Allocation,
@@ -93,3 +93,15 @@ def enrolment_tokens(now: datetime.datetime) -> list[EnrolmentToken]:
     """List the enrolment tokens that can still be used, newest first."""
     tokens = EnrolmentToken.objects.filter(used_at=None, expires_at__gt=now)
     return list(tokens.select_related("created_by").order_by("-id")[:MAX_TOKENS])
+
+
+#: Kinds of the events that a node adds at enrolment or hello, when its agent's setting changes.
+FILTERED, UNFILTERED = "node_filtered", "node_unfiltered"
+
+
+def unfiltered_nodes() -> set[int]:
+    """Return the nodes whose agents run with `--no-peer-filter`."""
+    told = Event.objects.filter(kind__in=(FILTERED, UNFILTERED)).order_by()
+    newest = told.values("node").annotate(newest=Max("pk")).values("newest")
+    rows = Event.objects.filter(pk__in=newest, kind=UNFILTERED)
+    return set(rows.order_by().values_list("node_id", flat=True))

@@ -1,4 +1,4 @@
-"""Requests that submit, read and change jobs."""
+"""Requests that submit, read and change jobs, and keep filters of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WAIT_S = 25.0
 
 
 class JobRequests:
-    """Methods of `Client` about jobs."""
+    """Methods of `Client` about jobs, and the own saved filters of their list."""
 
     _site: TypedSite
     _poll_s: float
@@ -322,6 +322,23 @@ class JobRequests:
         self, job_id: int, action: str, body: dict[str, Any], headers: Mapping[str, str] = {}
     ) -> answers.Job:
         return self._site.post(f"jobs/{job_id}/{action}/", answers.Job, json=body, headers=headers)
+
+    def saved_filters(self) -> list[answers.SavedFilter]:
+        """Return the own filters by name; `jobs(query=...)` takes the query of one."""
+        return self._site.rows("saved-filters/", answers.SavedFilter)
+
+    def save_filter(self, name: str, query: str) -> answers.SavedFilter:
+        """Keep a filter, in place of one of the same name.
+
+        Args:
+            query: parameters of `GET jobs/`, such as `status=live&tag=baseline`.
+        """
+        body = {"name": name, "query": query}
+        return self._site.post("saved-filters/", answers.SavedFilter, json=body)
+
+    def delete_filter(self, filter_id: int) -> None:
+        """Delete a filter."""
+        self._site.request("DELETE", f"saved-filters/{filter_id}/")
 
 
 def _several(values: Sequence[str]) -> list[str]:

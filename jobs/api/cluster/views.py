@@ -44,8 +44,7 @@ from jobs.models import ApiToken, AuditEntry, Node
 from jobs.selectors import series
 from jobs.selectors.access import is_admin, node_for, projects_seen_by
 from jobs.selectors.audit import AuditFilter
-from jobs.selectors.nodes import enrolment_tokens
-from jobs.selectors.peer_filters import unfiltered_nodes
+from jobs.selectors.nodes import enrolment_tokens, unfiltered_nodes
 from jobs.selectors.readings import use_now
 from jobs.services.cluster.accounts import password_confirm
 from jobs.services.cluster.agent_tokens import node_token_replace

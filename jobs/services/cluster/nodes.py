@@ -34,7 +34,7 @@ from jobs.models import (
     Node,
 )
 from jobs.selectors.access import are_users_strangers
-from jobs.selectors.peer_filters import FILTERED, UNFILTERED, unfiltered_nodes
+from jobs.selectors.nodes import FILTERED, UNFILTERED, unfiltered_nodes
 from jobs.services.cluster.agent_tokens import (
     agent_token_set,
     enrolment_token_check,

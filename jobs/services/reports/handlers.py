@@ -6,13 +6,18 @@ import datetime
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.codec import decode, encode
 from controlplane.core.protocol.nonfinite import NONFINITE_CODES
-from controlplane.core.protocol.wire import ReportKind, Task, TrainerReport
+from controlplane.core.protocol.wire import ReductionMode, ReportKind, Task, TrainerReport
+from controlplane.core.tuning.search import TrialEnd
+from controlplane.core.tuning.trial_report import TrialReport
 from controlplane.core.values.lifecycle import RESIZING_PHASES, GenerationPhase, JobStatus
-from jobs.models import Allocation, Artifact, Generation, Job
+from jobs.models import Allocation, Artifact, Generation, Job, Trial
 from jobs.selectors.estimates.memory import out_of_memory_text, size_text
 from jobs.selectors.estimates.nonfinite import nonfinite_states, nonfinite_text
+from jobs.selectors.estimates.step_times import kinds_by_place, members_read
+from jobs.selectors.reproducibility import kinds_used
+from jobs.selectors.tuning import values_text
 from jobs.services.failures.memory_kills import MEMORY_KILL, memory_kill_again, memory_kill_report
 from jobs.services.failures.recovery import hold_end
 from jobs.services.failures.start_failures import start_failure_forget
@@ -32,13 +37,65 @@ from jobs.services.lifecycle.usage_days import usage_changed
 from jobs.services.reports.nonfinite import failure_nonfinite
 from jobs.services.reports.profiles import profile_take
 from jobs.services.reports.progress import digest_take, epoch_take, phase_take, steps_take
-from jobs.services.reports.reproducibility import reproducibility_note
 from jobs.services.reports.selection import passes_take, selection_end_take
-from jobs.services.reports.tuning import trial_take
 from jobs.services.scheduling.adoptions import adoption_noted
 from jobs.services.scheduling.batch_sizes import batch_size_note
 from jobs.services.scheduling.rebalancing import generation_remap
 from jobs.services.scheduling.resizes import CHECKPOINT, job_empty
+
+_MIXED = "kinds_mixed"
+
+
+def reproducibility_note(job: Job, generation: Generation, now: datetime.datetime) -> None:
+    """Add the event once, when a locked job first uses a second kind of accelerator."""
+    if job.reduction == ReductionMode.FAST:
+        return  # a fast reduction is never reproducible bit for bit
+    members = members_read(generation, kinds_by_place([generation]))
+    kinds = sorted({member.kind for member in members} | set(kinds_used(job)))
+    if len(kinds) < 2 or job.events.filter(kind=_MIXED).exists():
+        return
+    event_add(
+        _MIXED,
+        f"From step {generation.step} on it has trained on {' and '.join(kinds)}: another run "
+        "gives the same within rounding, no longer bit for bit",
+        now=now,
+        job=job,
+        data={"generation": generation.number, "kinds": kinds, "step": generation.step},
+    )
+
+
+def trial_take(context: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
+    """Keep a trial; a report of an older state of it changes nothing.
+
+    A new leader repeats reports after its own first step: the step that is kept is that of the
+    first report of a state. A job that restarts from an older checkpoint tries again.
+
+    Raises:
+        ValueError: the job is not tuned, or has other tunables, or its trials are jobs of their
+            own, which the control plane records itself.
+    """
+    job, spec = context.job, context.job.tuning_spec
+    trial = decode(TrialReport, report.data)
+    if spec is None or spec.parallel or tuple(sorted(trial.values)) != spec.names:
+        raise ValueError("the job does not tune these values")
+    known = Trial.objects.filter(job=job, number=trial.number).first()
+    place = (report.generation, trial.step)
+    if known is not None and place < (known.generation, known.step):
+        return
+    fields = encode(trial) | {
+        "verdict": trial.verdict or "",
+        "end": trial.end or "",
+        "search_end": trial.search_end or "",
+    }
+    step = fields.pop("step")
+    if known is not None and all(getattr(known, name) == fields[name] for name in fields):
+        step = known.step
+    fields |= {"step": step, "generation": report.generation, "at": context.now}
+    Trial.objects.update_or_create(job=job, number=fields.pop("number"), defaults=fields)
+    if trial.end is TrialEnd.KEPT and (known is None or known.end != trial.end):
+        text = f"Search {trial.search} keeps trial {trial.number}: {values_text(trial.values)}"
+        reported_event_add("tuned", text, now=context.now, job=job, data={"values": trial.values})
+
 
 #: Failures that a retry elsewhere cannot cure: faults of the job's code or its device demands.
 _OWN_FAILURES = frozenset({"user_code", "out_of_memory"}) | NONFINITE_CODES
