@@ -84,30 +84,14 @@ def recovery_enqueue(job_ids: Iterable[int]) -> None:
     If one is lost, the next run of `expire_generations` makes up for it.
     """
     for job_id in job_ids if settings.REDIS_URL else ():
-        try:
-            current_app.send_task(
-                "jobs.tasks.recover_stalled",
-                args=[job_id],
-                countdown=settings.STALL_GRACE_S + _CLOCK_SLACK_S,
-                expires=60,
-                retry=False,
-            )
-        except (redis.RedisError, OperationalError) as error:
-            fields = {"job": job_id}
-            logger.warning("job %s waits for the next sweep: %s", job_id, error, extra=fields)
+        countdown = settings.STALL_GRACE_S + _CLOCK_SLACK_S
+        _send("recover_stalled", args=[job_id], countdown=countdown, expires=60)
 
 
 def replay_enqueue() -> None:
     """Enqueue a start of new replays after commit; if it is lost, the periodic task starts them."""
     if settings.REDIS_URL:
-        transaction.on_commit(_replay_enqueue_now)
-
-
-def _replay_enqueue_now() -> None:
-    try:
-        current_app.send_task("jobs.tasks.answer_replay", queue=REPLAYS, expires=600, retry=False)
-    except (redis.RedisError, OperationalError) as error:
-        logger.warning("the replay waits for its beat: %s", error)
+        transaction.on_commit(lambda: _send("answer_replay", queue=REPLAYS, expires=600))
 
 
 def deliveries_enqueue(count: int) -> None:
@@ -118,25 +102,28 @@ def deliveries_enqueue(count: int) -> None:
 
 def deliveries_enqueue_now(count: int) -> None:
     """Enqueue `count` deliveries, each of the message whose turn it is then."""
-    try:
-        for _ in range(count):
-            current_app.send_task(
-                "jobs.tasks.deliver_notification",
-                queue=NOTIFICATIONS,
-                expires=60,
-                retry=False,
-            )
-    except (redis.RedisError, OperationalError) as error:
-        logger.warning("messages wait for their beat: %s", error)
+    for _ in range(count):
+        if not _send("deliver_notification", queue=NOTIFICATIONS, expires=60):
+            return  # nor would the others be
 
 
 def _cycle_enqueue_now() -> None:
     """Enqueue a cycle, unless one is queued already, which will include this change."""
     try:
         if client().set(_CYCLE_ASKED, "1", nx=True, px=2000):
-            current_app.send_task("jobs.tasks.allocate_cluster", expires=60, retry=False)
-    except (redis.RedisError, OperationalError) as error:
+            _send("allocate_cluster", expires=60)
+    except redis.RedisError as error:
         logger.warning("the cycle waits for its beat: %s", error)
+
+
+def _send(task: str, **options: Any) -> bool:
+    """Enqueue a task; return False if that fails, and it waits for a periodic one."""
+    try:
+        current_app.send_task(f"jobs.tasks.{task}", retry=False, **options)
+    except (redis.RedisError, OperationalError) as error:
+        logger.warning("%s waits for its beat: %s", task, error)
+        return False
+    return True
 
 
 def _publish(message: str, *, orders: bool) -> None:
