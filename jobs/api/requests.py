@@ -170,17 +170,15 @@ def text_field(values: Mapping[str, Any], name: str, limit: int = 500) -> str:
     return value
 
 
-def number_param(
-    request: Request, name: str, default: float | None, low: float, high: float
-) -> float | None:
-    """Read a number within bounds from the query string.
+def number_param(request: Request, name: str, low: float, high: float) -> float | None:
+    """Read a number within bounds from the query string; None without a value.
 
     Raises:
         InvalidInputError: the value is not such a number.
     """
     text = request.query_params.get(name)
-    if text is None or text == "":
-        return default
+    if not text:
+        return None
     value = number_read(text)
     if value is None or not low <= value <= high:
         raise InvalidInputError.of(**{name: f"Give a number from {low:.15g} to {high:.15g}."})

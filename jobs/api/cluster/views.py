@@ -249,7 +249,7 @@ class ClusterSeries(APIView):
     def get(self, request: Request) -> Response:
         """Get the cluster as series; jobs of other users are anonymous."""
         now = timezone.now()
-        last_s = number_param(request, "last_s", _HOUR_S, 1, _HISTORY_LIMIT_S) or _HOUR_S
+        last_s = number_param(request, "last_s", 1, _HISTORY_LIMIT_S) or _HOUR_S
         start = now - datetime.timedelta(seconds=last_s)
         sees_all = is_admin(request.user)
         allocations = series.allocation_spans_between(start, now)

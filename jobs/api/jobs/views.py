@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import abc
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from django.conf import settings
@@ -194,7 +194,7 @@ class JobDetail(APIView):
     )
     def get(self, request: Request, job_id: int) -> Response:
         """Get a job."""
-        wait_s = number_param(request, "wait", 0, 0, settings.WAIT_LIMIT_S) or 0.0
+        wait_s = number_param(request, "wait", 0, settings.WAIT_LIMIT_S) or 0.0
         since = whole_param(request, "since_version", 2**31)
         if wait_s and since is None:
             raise InvalidInputError.of(
@@ -242,13 +242,15 @@ class JobAction(APIView):
 
     Attributes:
         fields: of the body.
+        change: service that performs the action, unless `act` does.
     """
 
     fields: ClassVar[tuple[str, ...]] = ("reason",)
+    change: ClassVar[Callable[..., Job]]
 
-    @abc.abstractmethod
     def act(self, request: Request, job: Job, reason: str) -> None:
         """Perform the action."""
+        type(self).change(job.pk, timezone.now(), actor=actor(request), reason=reason)
 
     @extend_schema(request=ReasonSerializer, responses={200: JobSerializer})
     def post(self, request: Request, job_id: int) -> Response:
@@ -261,22 +263,19 @@ class JobAction(APIView):
 class JobCancel(JobAction):
     """Cancel a job."""
 
-    def act(self, request: Request, job: Job, reason: str) -> None:
-        job_actions.job_cancel(job.pk, timezone.now(), actor=actor(request), reason=reason)
+    change = job_actions.job_cancel
 
 
 class JobPause(JobAction):
     """Pause a job: its state is saved, its accelerators become free."""
 
-    def act(self, request: Request, job: Job, reason: str) -> None:
-        job_actions.job_pause(job.pk, timezone.now(), actor=actor(request), reason=reason)
+    change = job_actions.job_pause
 
 
 class JobResume(JobAction):
     """Resume a paused job."""
 
-    def act(self, request: Request, job: Job, reason: str) -> None:
-        job_actions.job_resume(job.pk, timezone.now(), actor=actor(request), reason=reason)
+    change = job_actions.job_resume
 
 
 class JobReprioritise(JobAction):

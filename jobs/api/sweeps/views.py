@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import abc
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -120,14 +120,14 @@ class SweepDetail(APIView):
 class SweepAction(APIView):
     """Base of user actions on all jobs of a sweep."""
 
-    @abc.abstractmethod
-    def act(self, request: Request, sweep: Sweep, reason: str) -> list[int]:
-        """Perform the action; return the jobs that it changed."""
+    #: Service that performs the action and returns the jobs that it changed.
+    change: ClassVar[Callable[..., list[int]]]
 
     @extend_schema(request=ReasonSerializer, responses=SweepSerializer)
     def post(self, request: Request, sweep_id: int) -> Response:
         sweep = sweep_visible_to(request.user, sweep_id)
-        changed = self.act(request, sweep, text_field(body(request, "reason"), "reason"))
+        reason = text_field(body(request, "reason"), "reason")
+        changed = type(self).change(sweep, person(request), timezone.now(), reason)
         nudges.jobs_changed(changed, orders=True)
         return sweep_response(sweep)
 
@@ -135,19 +135,16 @@ class SweepAction(APIView):
 class SweepCancel(SweepAction):
     """Cancel the jobs of a sweep that have not ended."""
 
-    def act(self, request: Request, sweep: Sweep, reason: str) -> list[int]:
-        return sweep_cancel(sweep, person(request), timezone.now(), reason)
+    change = sweep_cancel
 
 
 class SweepPause(SweepAction):
     """Pause a sweep: jobs that run save their state, and none begins."""
 
-    def act(self, request: Request, sweep: Sweep, reason: str) -> list[int]:
-        return sweep_pause(sweep, person(request), timezone.now(), reason)
+    change = sweep_pause
 
 
 class SweepResume(SweepAction):
     """Resume a sweep and its paused jobs."""
 
-    def act(self, request: Request, sweep: Sweep, reason: str) -> list[int]:
-        return sweep_resume(sweep, person(request), timezone.now(), reason)
+    change = sweep_resume

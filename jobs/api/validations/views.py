@@ -98,7 +98,7 @@ class ValidationDetail(APIView):
     )
     def get(self, request: Request, validation_id: int) -> Response:
         """Get a validation."""
-        wait_s = number_param(request, "wait", 0, 0, settings.WAIT_LIMIT_S) or 0.0
+        wait_s = number_param(request, "wait", 0, settings.WAIT_LIMIT_S) or 0.0
 
         def is_over() -> bool:
             validation = validation_visible_to(request.user, validation_id)
