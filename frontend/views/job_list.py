@@ -154,18 +154,17 @@ def _errors(matching: JobFilter, given: Mapping[str, Any]) -> list[str]:
 
 def _headings(query: Mapping[str, Sequence[str]]) -> dict[str, Heading]:
     order = (query.get("order") or [DEFAULT_ORDER])[-1]
-    headings = {}
-    for name, first_sign in _SORTED.items():
-        is_current = order.removeprefix("-") == name
-        sign = first_sign
-        if is_current:
-            sign = "" if order.startswith("-") else "-"
-        sorted_as = ("descending" if order.startswith("-") else "ascending") if is_current else ""
-        arrow = {"": "", "ascending": "▲", "descending": "▼"}[sorted_as]
-        headings[name] = Heading(
-            urlencode({**query, "order": sign + name}, doseq=True), sorted_as, arrow
-        )
-    return headings
+    return {name: heading(name, sign, query, order) for name, sign in _SORTED.items()}
+
+
+def heading(name: str, first_sign: str, query: Mapping[str, Any], order: str) -> Heading:
+    """Return the heading of a column, whose first click sorts as `first_sign` says."""
+    sign, sorted_as, arrow = first_sign, "", ""
+    if order == name:
+        sign, sorted_as, arrow = "-", "ascending", "▲"
+    elif order == f"-{name}":
+        sign, sorted_as, arrow = "", "descending", "▼"
+    return Heading(urlencode({**query, "order": sign + name}, doseq=True), sorted_as, arrow)
 
 
 def _query(query: Mapping[str, Sequence[str]], cursor: str) -> str:

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from frontend.figures.sweep import sweep_figure
 from frontend.views.changes import person, reason_given, words
-from frontend.views.job_list import Heading
+from frontend.views.job_list import Heading, heading
 from frontend.views.pages import figures_response
 from jobs import nudges
 from jobs.api.sweeps.serializers import statuses_counted
@@ -58,7 +58,8 @@ def sweep(request: HttpRequest, sweep_id: int) -> HttpResponse:
         "first_job": min((row.job.pk for row in table.rows), default=None),
         "headings": _headings(table, query),
         "setting_headings": [
-            (name, _heading(f"setting.{name}", "", query)) for name in table.names
+            (name, heading(f"setting.{name}", "", query, query.get("order", "")))
+            for name in table.names
         ],
         "figures_query": urlencode({"metric": table.metric}),
         "compare_query": urlencode({"job": compared}, doseq=True),
@@ -134,15 +135,5 @@ def _page(text: str, num_rows: int) -> int:
 def _headings(table: SweepTable, query: dict[str, str]) -> dict[str, Heading]:
     best = "-" if table.is_higher_better else ""
     first = {"job": "", "status": "", "epoch": "-", "duration": "-", "metric": best}
-    return {name: _heading(name, sign, query) for name, sign in first.items()}
-
-
-def _heading(name: str, first_sign: str, query: dict[str, str]) -> Heading:
     order = query.get("order", "")
-    is_current = order.removeprefix("-") == name
-    sign, sorted_as = first_sign, ""
-    if is_current:
-        sign = "" if order.startswith("-") else "-"
-        sorted_as = "descending" if order.startswith("-") else "ascending"
-    arrow = {"": "", "ascending": "▲", "descending": "▼"}[sorted_as]
-    return Heading(urlencode({**query, "order": sign + name}), sorted_as, arrow)
+    return {name: heading(name, sign, query, order) for name, sign in first.items()}
