@@ -15,6 +15,7 @@ from virtualflow.cli.common import as_json, job_argument, timeout
 from virtualflow.cli.jobs import TIERS
 from virtualflow.cli.watching import job_watch
 from virtualflow.client import Client
+from virtualflow.typed_site import given_only
 
 _CODE_ENDINGS = (".py", ".zip")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -63,12 +64,9 @@ def submit(
     as_json: bool,
 ) -> None:
     """Submit a job: FILE is a spec (YAML or JSON), or the code itself (.py or .zip)."""
-    file, code = spec_and_code(file, code)
-    if file is None and code is None and template is None:
-        raise click.UsageError("Give a spec or code as FILE, or --template NAME.")
-    fields = changes_read(changes)
+    file, code = spec_and_code(file, code, template)
     given = {"template": template, "name": name, "tier": tier, "project": project}
-    fields |= {name: value for name, value in given.items() if value is not None}
+    fields = changes_read(changes) | given_only(given)
     fields |= {"tags": list(tags)} if tags else {}
     with Client.from_login() as client:
         if dry_run:
@@ -163,8 +161,12 @@ def changes_read(changes: tuple[str, ...]) -> dict[str, Any]:
     return values
 
 
-def spec_and_code(file: Path | None, code: Path | None) -> tuple[Path | None, Path | None]:
-    """Return spec and code of the argument FILE and the option --code."""
+def spec_and_code(
+    file: Path | None, code: Path | None, template: str | None
+) -> tuple[Path | None, Path | None]:
+    """Return spec and code of FILE and --code, where these or a template are given."""
+    if file is None and code is None and template is None:
+        raise click.UsageError("Give a spec or code as FILE, or --template NAME.")
     if file is None or file.suffix.lower() not in _CODE_ENDINGS:
         return file, code
     if code is not None:

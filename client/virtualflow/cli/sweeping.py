@@ -14,6 +14,7 @@ from virtualflow.cli.common import as_json, counted
 from virtualflow.cli.screen import Column, when
 from virtualflow.cli.submitting import FILE, changes_read, spec_and_code
 from virtualflow.client import Client
+from virtualflow.typed_site import given_only
 
 _SHOWN_DRAWS = 20
 _COLUMNS = (
@@ -65,13 +66,9 @@ def sweep(
     as_json: bool,
 ) -> None:
     """Submit a sweep: FILE is a spec with `sweep: {space: ...}`, or with --over the code."""
-    file, code = spec_and_code(file, code)
-    if file is None and code is None and template is None:
-        raise click.UsageError("Give a spec or code as FILE, or --template NAME.")
-    fields = changes_read(changes)
-    fields |= {k: v for k, v in (("template", template), ("name", name)) if v is not None}
-    plan = {"num_draws": draws, "seed": seed, "max_running": max_running}
-    plan = {name: value for name, value in plan.items() if value is not None}
+    file, code = spec_and_code(file, code, template)
+    fields = changes_read(changes) | given_only({"template": template, "name": name})
+    plan = given_only({"num_draws": draws, "seed": seed, "max_running": max_running})
     if axes:
         fields["sweep"] = {"space": _space(axes), **plan}
     elif plan:

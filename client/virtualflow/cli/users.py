@@ -12,6 +12,7 @@ from virtualflow.cli.common import as_json
 from virtualflow.cli.jobs import TIERS
 from virtualflow.cli.screen import Column, when
 from virtualflow.client import Client
+from virtualflow.typed_site import given_only
 
 _GIB = 1024**3
 _COLUMNS = (
@@ -86,4 +87,4 @@ def _changes(
         "storage_limit_bytes": None if storage_gib is None else round(storage_gib * _GIB),
         "is_active": active,
     }
-    return changes | {field: value for field, value in given.items() if value is not None}
+    return changes | given_only(given)

@@ -260,8 +260,7 @@ class JobRequests:
     ) -> answers.Job:
         """Change the tags or the note of a job; what is None stays."""
         body = given_only({"tags": None if tags is None else _several(tags), "note": note})
-        response = self._site.request("PATCH", f"jobs/{job_id}/", is_repeatable=True, json=body)
-        return answer_read(response, answers.Job)
+        return self._site.patch(f"jobs/{job_id}/", answers.Job, json=body)
 
     def act(
         self,

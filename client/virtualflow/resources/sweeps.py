@@ -7,7 +7,7 @@ from typing import Any
 
 from virtualflow import answers
 from virtualflow.submissions import Spec, StrPath, key_headers, submission_content
-from virtualflow.typed_site import TypedSite, answer_read
+from virtualflow.typed_site import TypedSite
 
 
 class SweepRequests:
@@ -51,9 +51,7 @@ class SweepRequests:
     def limit_sweep(self, sweep_id: int, max_running: int, reason: str = "") -> answers.Sweep:
         """Change how many jobs of a sweep run at once; those that run go on."""
         body = {"max_running": max_running, "reason": reason}
-        path = f"sweeps/{sweep_id}/"
-        response = self._site.request("PATCH", path, is_repeatable=True, json=body)
-        return answer_read(response, answers.Sweep)
+        return self._site.patch(f"sweeps/{sweep_id}/", answers.Sweep, json=body)
 
     def cancel_sweep(self, sweep_id: int, reason: str = "") -> answers.Sweep:
         """Cancel the jobs of a sweep that have not ended."""
