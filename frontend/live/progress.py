@@ -41,7 +41,8 @@ def job_progress(
     else:
         total_steps = job.stop_limit * steps_per_epoch if steps_per_epoch else None
         # `job.epoch` counts finished epochs.
-        text = f"epoch {min(_epochs_done(job, steps_per_epoch), job.stop_limit):,} of "
+        done = job.step // steps_per_epoch if steps_per_epoch else job.epoch
+        text = f"epoch {min(done, job.stop_limit):,} of "
         text += f"{'at most ' if job.stop_kind == StopKind.METRIC else ''}{job.stop_limit:,}"
     if job.task == Task.PREDICT:
         text = _predicted_text(job, steps_per_epoch, num_examples)
@@ -49,10 +50,6 @@ def job_progress(
         fraction = min(1.0, job.epoch / job.stop_limit) if job.stop_limit else None
         return ShownProgress(text, fraction)
     return ShownProgress(text, min(1.0, job.step / total_steps))
-
-
-def _epochs_done(job: Job, steps_per_epoch: int | None) -> int:
-    return job.step // steps_per_epoch if steps_per_epoch else job.epoch
 
 
 def _predicted_text(job: Job, num_batches: int | None, num_examples: int | None) -> str:

@@ -46,7 +46,8 @@ def python_parts(lines: Sequence[str]) -> list[list[Part]]:
 
 def _tokens(lines: Sequence[str]) -> Iterator[tuple[str, tuple[int, int], tuple[int, int]]]:
     """Yield kind, start and end of the tokens that have a kind."""
-    rest = (f"{line}\n" for line in itertools.takewhile(_is_short, lines))
+    short = itertools.takewhile(lambda line: len(line) <= _LINE_LIMIT, lines)
+    rest = (f"{line}\n" for line in short)
     before, deadline = "", time.monotonic() + _TIME_LIMIT_S
     for token in tokenize.generate_tokens(lambda: next(rest, "")):
         if time.monotonic() > deadline:
@@ -60,7 +61,3 @@ def _tokens(lines: Sequence[str]) -> Iterator[tuple[str, tuple[int, int], tuple[
         if kind:
             yield kind, token.start, token.end
         before = token.string
-
-
-def _is_short(line: str) -> bool:
-    return len(line) <= _LINE_LIMIT

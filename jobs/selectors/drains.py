@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +83,8 @@ def drain_preview(nodes: Collection[Node], now: datetime.datetime) -> list[Drain
     costs = resize_costs(job.id for job in changed)
     leave_s = {job.id: _leave_s(job) for job in changed if snapshot.manned(job.id)}
     rows = Job.objects.select_related("owner").in_bulk([job.id for job in changed])
-    names = _node_names(pk for places in wanted.values() for pk in places)
+    used = Accelerator.objects.filter(pk__in={pk for places in wanted.values() for pk in places})
+    names = dict(used.values_list("pk", "node__name"))
     moves = [
         DrainMove(
             job=rows[job.id],
@@ -222,8 +223,3 @@ def _within_s(
     if not held:
         return total_s + costs.start_s
     return total_s + leave_s[job.id] + (costs.growth_s if wanted - held else 0.0)
-
-
-def _node_names(accelerator_ids: Iterable[int]) -> dict[int, str]:
-    rows = Accelerator.objects.filter(pk__in=set(accelerator_ids))
-    return dict(rows.values_list("pk", "node__name"))

@@ -59,7 +59,8 @@ class SiteCollector(Collector):
         yield self._nodes()
         yield from self._readings()
         yield from self._cycle_state()
-        yield _gauge("stored_bytes", "Bytes of the files that jobs have left.", _stored_bytes())
+        stored = Artifact.objects.aggregate(total=Sum("size_bytes"))["total"] or 0
+        yield _gauge("stored_bytes", "Bytes of the files that jobs have left.", stored)
         try:
             values, num_watchers = counters.counted(), counters.shares_sum("watchers")
             queues = nudges.queue_lengths()
@@ -201,7 +202,3 @@ def _counters(
     for of_labels in shown:
         family.add_metric(of_labels, counted.get((name, *of_labels), 0))
     return family
-
-
-def _stored_bytes() -> int:
-    return Artifact.objects.aggregate(total=Sum("size_bytes"))["total"] or 0

@@ -130,10 +130,6 @@ def _message(
         raise InvalidInputError(f"The message is not understood: {error}") from None
 
 
-def _token(request: HttpRequest) -> str:
-    return request.headers["Authorization"].partition(" ")[2].strip()
-
-
 @agent_view("POST", is_open=True)
 def enrol(request: HttpRequest) -> HttpResponse:
     """Enrol a new node; callers with wrong tokens are limited by address."""
@@ -154,7 +150,8 @@ def enrol(request: HttpRequest) -> HttpResponse:
 @agent_view("POST")
 def hello(request: HttpRequest, node: Node) -> HttpResponse:
     """Readmit a (re)started agent."""
-    reply = node_hello(node, _message(request, HelloRequest), _token(request), timezone.now())
+    token = request.headers["Authorization"].partition(" ")[2].strip()
+    reply = node_hello(node, _message(request, HelloRequest), token, timezone.now())
     nudges.jobs_changed(orders=True, cluster=True)
     return JsonResponse(encode(reply))
 

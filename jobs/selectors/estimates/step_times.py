@@ -100,11 +100,6 @@ def samples_read(row: StepTimeProfile) -> dict[int, Sample]:
     }
 
 
-def kinds_without_profile(job: Job, kinds: Iterable[str]) -> set[str]:
-    """Return the kinds of `kinds` on which the job's code has not been timed yet."""
-    return set(kinds) - set(step_times_read([job])[job.pk].by_kind)
-
-
 def slot_step_times(job: Job, allocations: Iterable[Allocation]) -> dict[int, StepTime]:
     """Return the known step times of trainers, by slot.
 

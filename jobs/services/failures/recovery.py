@@ -257,7 +257,8 @@ def _go_on(
     membership = membership_resume(job, _membership(job, scene, verdict))
     membership = membership_ask_missed(job, membership)
     reason = _reason(scene, gone)
-    lost = [loss_facts(row, _noticed_at(scene, now)) for row in gone]
+    noticed_at = now - datetime.timedelta(seconds=max(_stalled_for_s(scene, now), 0.0))
+    lost = [loss_facts(row, noticed_at) for row in gone]
     if scene.switching is not None and scene.switching.is_recovery:
         lost = [*scene.switching.lost, *lost]
     for generation in (scene.preparing, scene.switching):
@@ -286,10 +287,6 @@ def _reason(scene: Scene, gone: Sequence[Allocation]) -> str:
     if scene.switching is not None and scene.switching.is_recovery:
         reason = f"{scene.switching.reason}; {reason}"[:_REASON_LIMIT]
     return reason
-
-
-def _noticed_at(scene: Scene, now: datetime.datetime) -> datetime.datetime:
-    return now - datetime.timedelta(seconds=max(_stalled_for_s(scene, now), 0.0))
 
 
 def _membership(job: Job, scene: Scene, verdict: RecoveryDecision) -> Membership:

@@ -128,13 +128,8 @@ def _leavers_stop(now: datetime.datetime) -> set[int]:
         if is_past and active is not None and row.slot not in active.membership.slots:
             late.add((row.job_id, row.slot))
     for job_id, slot in sorted(late):
-        with errors_contained(job_id, _NOT_KEPT):
-            _stop(job_id, slot, now)
+        with errors_contained(job_id, _NOT_KEPT), transaction.atomic():
+            job: Job | None = job_lock(job_id)
+            if job is not None:
+                trainers_stop(job, now, [slot])
     return {job_id for job_id, _ in late}
-
-
-def _stop(job_id: int, slot: int, now: datetime.datetime) -> None:
-    with transaction.atomic():
-        job: Job | None = job_lock(job_id)
-        if job is not None:
-            trainers_stop(job, now, [slot])

@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Iterator
 from functools import cache
 
-from django.db.models import QuerySet
-
 from controlplane.core.protocol.wire import Membership
 from jobs.models import Generation, Job, StepReport
 from jobs.selectors.prepared import PreparedQuery
@@ -42,7 +40,8 @@ def first_missing_epoch(job: Job) -> int:
 def steps_known(job: Job) -> int:
     """Return the last step up to which the job's newest start was reported without a gap."""
     start = start_of(job, job.generation)
-    rows = _reports_since(job, start).order_by("-last_step")
+    since = 0 if start is None else start.number
+    rows = StepReport.objects.filter(job=job, generation__gte=since).order_by("-last_step")
     spans = sorted(rows.values_list("first_step", "last_step")[:_LOOKED_AT])
     known = (start.step or 0) if start is not None else 0
     if len(spans) == _LOOKED_AT:
@@ -92,8 +91,3 @@ def start_of(job: Job, generation: int) -> Generation | None:
     """Return the generation of the job's newest start or restart up to this generation."""
     starts = job.generations.filter(previous=None, number__lte=generation, num_members__gt=0)
     return starts.order_by("-number").first()
-
-
-def _reports_since(job: Job, start: Generation | None) -> QuerySet[StepReport]:
-    reports = StepReport.objects.filter(job=job)
-    return reports if start is None else reports.filter(generation__gte=start.number)

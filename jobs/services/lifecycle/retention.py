@@ -41,7 +41,8 @@ def files_delete(job_id: int, now: datetime.datetime, *, actor: str, why: str = 
             raise ConflictError("The job is gone.", code="gone")
         if job.files_deleted_at is not None:
             return job
-        if job.status not in ENDED_JOB_STATUSES or _has_trainers(job):
+        trainers = Allocation.objects.filter(job=job, released_at=None)
+        if job.status not in ENDED_JOB_STATUSES or trainers.exists():
             text = "Only the files of a job that has ended are deleted; cancel it first."
             raise ConflictError(text, code="wrong_status")
         user = job.used_by.filter(status__in=LIVE_JOB_STATUSES).first()
@@ -109,10 +110,6 @@ def storage_check(user_id: int, new_bytes: int) -> None:
             "delete those of jobs that have ended first.",
             code="storage_full",
         )
-
-
-def _has_trainers(job: Job) -> bool:
-    return Allocation.objects.filter(job=job, released_at=None).exists()
 
 
 def _remove(files: Sequence[FieldFile], folder: str) -> None:

@@ -103,7 +103,9 @@ def _store(job_id: int, slot: int, chunks: Sequence[wire.LogChunk], now: datetim
         end=_END, size=Sum(Greatest("size_bytes", _least_bytes()))
     )
     end, size = stored["end"] or 0, stored["size"] or 0
-    unfinished = _unfinished(job_id, slot)
+    # The unfinished escape sequence at the end of the newest chunk.
+    newest = _of_trainer(job_id, slot).order_by("-offset")
+    unfinished = newest.values_list("unfinished", flat=True).first() or ""
     rows = []
     for chunk in chunks:
         raw = chunk.text.encode(errors="replace")
@@ -164,9 +166,3 @@ def _left_out(num_bytes: int) -> str:
 
 def _of_trainer(job_id: int, slot: int) -> QuerySet[LogChunk]:
     return LogChunk.objects.filter(job_id=job_id, slot=slot)
-
-
-def _unfinished(job_id: int, slot: int) -> str:
-    """Return the unfinished escape sequence at the end of the newest chunk of a log."""
-    newest = _of_trainer(job_id, slot).order_by("-offset")
-    return newest.values_list("unfinished", flat=True).first() or ""

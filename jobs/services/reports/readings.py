@@ -50,7 +50,10 @@ def readings_take(node: Node, values: Any, now: datetime.datetime) -> None:
 
 
 def _bins_write(readings: Mapping[int, AcceleratorReading], now: datetime.datetime) -> None:
-    begins = {width_s: _bin_at(now, width_s) for width_s in (MINUTE_S, HOUR_S)}
+    begins = {
+        width_s: datetime.datetime.fromtimestamp(now.timestamp() // width_s * width_s, datetime.UTC)
+        for width_s in (MINUTE_S, HOUR_S)
+    }
     rows = ReadingBin.objects.filter(accelerator__in=readings, at__in=begins.values())
     found: dict[Key, ReadingBin] = {(row.accelerator_id, row.width_s, row.at): row for row in rows}
     changed = []
@@ -87,10 +90,6 @@ def _add(row: ReadingBin, reading: AcceleratorReading, now: datetime.datetime) -
         value, peak = getattr(reading, source), getattr(row, name)
         if value is not None:
             setattr(row, name, float(value) if peak is None else max(peak, float(value)))
-
-
-def _bin_at(now: datetime.datetime, width_s: int) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(now.timestamp() // width_s * width_s, datetime.UTC)
 
 
 def readings_expire(now: datetime.datetime) -> int:

@@ -30,7 +30,6 @@ from jobs.models.resizes import TUNING_ACTOR
 from jobs.selectors.cluster import accelerators_open
 from jobs.selectors.estimates.step_times import (
     accelerator_step_times,
-    kinds_without_profile,
     step_times_read,
 )
 from jobs.services.lifecycle.colours import first_start_colour
@@ -317,7 +316,8 @@ def _allocations_write(
     accelerator_ids = _accelerator_ids(membership, wanted)
     kinds = dict(Accelerator.objects.filter(id__in=wanted).values_list("id", "kind"))
     is_trained = job.task == Task.TRAIN  # predictions are neither measured nor mix kinds
-    unknown = kinds_without_profile(job, kinds.values()) if is_trained else set()
+    unknown = set(kinds.values()) if is_trained else set()
+    unknown -= {*step_times_read([job])[job.pk].by_kind} if unknown else set()
     # A report may free an accelerator after the cycle read the clock and before it read the rows.
     late = Allocation.objects.filter(accelerator_id__in=wanted, released_at__gt=now)
     freed_at = {row.accelerator_id: row.released_at or now for row in late}

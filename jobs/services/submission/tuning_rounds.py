@@ -161,7 +161,8 @@ def _steps_left(job: Job) -> float:
 def _start(job: Job, found: TuningRound, now: datetime.datetime) -> set[int]:
     """Start the trials of a round once the job has saved its state; ask again if it does not."""
     saved = checkpoints_of(job).filter(at__gte=found.begun_at).order_by("step").first()
-    if saved is None or not _is_reported(job, saved.step or 0):
+    reports = StepReport.objects.filter(job=job)
+    if saved is None or not reports.filter(last_step__gte=saved.step or 0).exists():
         if now.timestamp() - job.save_request / 1000 < ASK_AGAIN_S:
             return set()
         state_ask(job, now)
@@ -241,7 +242,3 @@ def _trial_add(
         step=found.start_step or 0,
         at=now,
     )
-
-
-def _is_reported(job: Job, step: int) -> bool:
-    return StepReport.objects.filter(job=job, last_step__gte=step).exists()
