@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,13 @@ ARRIVALS = (
     Arrival("demo-2", "tabular", "Tabular, urgent", priority=300, num_epochs=500),
     Arrival("demo-3", "residual", "Residual, in between", priority=200, num_epochs=100),
 )
+
+
+def rest_read(rest: httpx.Client, path: str, query: Mapping[str, Any] | None = None) -> Any:
+    """Read an answer of the site; raises HTTPError without one."""
+    response = rest.get(path, params=query)
+    response.raise_for_status()
+    return response.json()
 
 
 class Arrivals:
@@ -74,9 +81,9 @@ class Arrivals:
 
     def _may_submit(self, now: float) -> bool:
         if self._latest_id is None:
-            nodes = self._read("nodes/")["results"]
+            nodes = rest_read(self._rest, "nodes/")["results"]
             return sum(node["status"] == NodeStatus.ONLINE for node in nodes) >= self._num_nodes
-        status = JobStatus(self._read(f"jobs/{self._latest_id}/")["status"])
+        status = JobStatus(rest_read(self._rest, f"jobs/{self._latest_id}/")["status"])
         if status in ENDED_JOB_STATUSES:
             return True
         if status != JobStatus.RUNNING:
@@ -84,11 +91,6 @@ class Arrivals:
         if self._trains_since is None:
             self._trains_since = now
         return now - self._trains_since >= APART_S
-
-    def _read(self, path: str) -> Any:
-        response = self._rest.get(path)
-        response.raise_for_status()
-        return response.json()
 
     def _submit(self, arrival: Arrival) -> None:
         body: dict[str, Any] = {

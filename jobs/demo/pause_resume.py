@@ -6,6 +6,7 @@ or from its seed: with the same result, but repeating all steps since.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from pathlib import Path
 import httpx
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from jobs.demo.demo_jobs import rest_read
 
 #: Seconds to wait; saving, uploading and exiting take one or two for the demo's jobs.
 SAVING_DEADLINE_S = 25.0
@@ -27,8 +29,10 @@ def jobs_pause(directory: Path, rest: httpx.Client, is_hurried: Callable[[], boo
     Stops waiting at the deadline, or when `is_hurried`: unsaved jobs restart from an older state.
     """
     paused: list[int] = []
-    try:
-        live = _live_jobs(rest, (JobStatus.RUNNING, JobStatus.STARTING))
+    # Without an answer the site is down already; training restarts from the state saved before.
+    with contextlib.suppress(httpx.HTTPError):
+        query = {"status": [JobStatus.RUNNING.value, JobStatus.STARTING.value]}
+        live = [job["id"] for job in rest_read(rest, "jobs/", query)["results"]]
         paused = [job for job in live if rest.post(f"jobs/{job}/pause/", json={}).is_success]
         (directory / _FILE).write_text(json.dumps(paused))
         deadline = time.monotonic() + SAVING_DEADLINE_S
@@ -36,9 +40,6 @@ def jobs_pause(directory: Path, rest: httpx.Client, is_hurried: Callable[[], boo
             if all(_is_at_rest(rest, job) for job in paused):
                 break
             time.sleep(_LOOK_EVERY_S)
-    except httpx.HTTPError:
-        # The site is down already; training restarts from the state saved before.
-        return len(paused)
     return len(paused)
 
 
@@ -53,17 +54,6 @@ def jobs_resume(directory: Path, rest: httpx.Client) -> int:
     return len(resumed)
 
 
-def _live_jobs(rest: httpx.Client, statuses: tuple[JobStatus, ...]) -> list[int]:
-    found = []
-    for status in statuses:
-        response = rest.get("jobs/", params={"status": status.value})
-        response.raise_for_status()
-        found += [job["id"] for job in response.json()["results"]]
-    return found
-
-
 def _is_at_rest(rest: httpx.Client, job: int) -> bool:
-    response = rest.get(f"jobs/{job}/")
-    response.raise_for_status()
-    status = JobStatus(response.json()["status"])
+    status = JobStatus(rest_read(rest, f"jobs/{job}/")["status"])
     return status == JobStatus.PAUSED or status in ENDED_JOB_STATUSES

