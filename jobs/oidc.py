@@ -198,13 +198,11 @@ def authorization_finish(request: HttpRequest) -> Answer:
     if pending is None:
         raise LoginRefusedError("state")
     code = given.get("code", "")
-    if "error" in given:
-        _PENDING.clear_state_data(request.session, state)
-        raise LoginRefusedError("denied")
     is_text = 0 < len(code) <= CODE_CHARACTERS and code.isascii() and code.isprintable()
-    if not is_text or given.get("iss", settings.OIDC_ISSUER) != settings.OIDC_ISSUER:
+    is_ours = given.get("iss", settings.OIDC_ISSUER) == settings.OIDC_ISSUER
+    if "error" in given or not is_text or not is_ours:
         _PENDING.clear_state_data(request.session, state)
-        raise LoginRefusedError("token")
+        raise LoginRefusedError("denied" if "error" in given else "token")
     with _failures():
         claims = _claims(_provider(), request)
     return Answer(claims["sub"], claims, LoginPurpose(*pending["start"]))
