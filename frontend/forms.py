@@ -55,18 +55,7 @@ _SECTIONS = {
         "selection_guard",
         "selection_control_every",
     ),
-    "tuning": (
-        "tuning_space",
-        "tuning_max_trials",
-        "tuning_max_share",
-        "tuning_max_branches",
-        "tuning_objective",
-        "tuning_higher_is_better",
-        "tuning_retune",
-        "tuning_parallel",
-        "tuning_max_parallel",
-        "tuning_trial_steps",
-    ),
+    "tuning": tuple(name for name in SubmissionSerializer().fields if name.startswith("tuning_")),
     "metric": ("stop_metric", "stop_target", "stop_higher_is_better"),
     "resources": (
         *("min_accelerators", "max_accelerators", "tier", "priority"),
@@ -74,12 +63,6 @@ _SECTIONS = {
     ),
     "labels": ("tags", "note"),
     "sweep": SWEEP_FIELDS,
-}
-#: Attributes of text fields beyond those of their serializer field. None has `autocomplete="off"`:
-#: a browser that comes back would fill in the other fields alone.
-_ATTRIBUTES = {
-    "tags": {"placeholder": "none"},
-    "secrets": {"placeholder": "none"},
 }
 
 
@@ -98,7 +81,8 @@ def _form_field(name: str, field: serializers.Field) -> forms.Field:
     options["required"] = False
     if name == "accepted_kinds":
         return TickedKindsField(**options | {"help_text": "None ticked means any."})
-    attributes: dict[str, Any] = dict(_ATTRIBUTES.get(name, {}))
+    # None has `autocomplete="off"`: a browser that comes back would fill in the other fields alone.
+    attributes: dict[str, Any] = {"placeholder": "none"} if name in ("tags", "secrets") else {}
     match field:
         case serializers.ChoiceField():
             return forms.ChoiceField(choices=[*field.choices.items()], **options)

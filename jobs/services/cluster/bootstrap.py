@@ -40,16 +40,10 @@ def ensure_api_token(user: User, name: str, text: str) -> ApiToken:
 
     A revoked token stays revoked.
     """
-    expires_at = timezone.now() + TOKEN_LIFETIME
+    anew = {"expires_at": timezone.now() + TOKEN_LIFETIME}
+    first = {"user": user, "name": name, "scopes": list(SCOPES), **anew}
     row, _ = ApiToken.objects.update_or_create(
-        digest=token_digest(text),
-        defaults={"expires_at": expires_at},
-        create_defaults={
-            "user": user,
-            "name": name,
-            "scopes": list(SCOPES),
-            "expires_at": expires_at,
-        },
+        digest=token_digest(text), defaults=anew, create_defaults=first
     )
     return row
 

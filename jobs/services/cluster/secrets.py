@@ -44,11 +44,9 @@ def secret_store(user: User, name: str, value: Any, now: datetime.datetime) -> t
             raise ConflictError(
                 f"You have {SECRETS_LIMIT} secrets; delete one first.", code="too_many_secrets"
             )
+        anew = {"sealed": seal(value), "changed_at": now}
         row, _ = Secret.objects.update_or_create(
-            owner=user,
-            name=name,
-            defaults={"sealed": seal(value), "changed_at": now},
-            create_defaults={"sealed": seal(value), "changed_at": now, "created_at": now},
+            owner=user, name=name, defaults=anew, create_defaults={**anew, "created_at": now}
         )
         action = AuditAction.SECRET_MADE if is_new else AuditAction.SECRET_REPLACED
         audit_add(action, f"secret:{name}", user=user.get_username())
