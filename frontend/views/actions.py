@@ -15,8 +15,8 @@ from frontend.views.changes import actor, person, reason_given, words
 from frontend.views.job import TYPED_LABELS, changeable_job_or_404
 from frontend.views.reprioritise import reprioritise_confirm, standing_given
 from jobs import nudges
-from jobs.api.bodies import checked
 from jobs.api.jobs.serializers import DescriptionSerializer
+from jobs.api.requests import checked
 from jobs.exceptions import ControlPlaneError, InvalidInputError, StaleVersionError
 from jobs.models import Job
 from jobs.services.lifecycle.retention import files_delete

@@ -19,7 +19,6 @@ from frontend.views.admin import admin_or_404
 from frontend.views.changes import person, words
 from frontend.views.job_list import with_chosen
 from jobs import nudges
-from jobs.api.bodies import checked
 from jobs.api.projects.serializers import (
     NewProjectSerializer,
     PricesSerializer,
@@ -27,6 +26,7 @@ from jobs.api.projects.serializers import (
     RoleSerializer,
 )
 from jobs.api.projects.usage_views import usage_csv, usage_of
+from jobs.api.requests import checked
 from jobs.exceptions import (
     ControlPlaneError,
     ForbiddenError,

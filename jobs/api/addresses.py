@@ -20,7 +20,7 @@ from django.utils.deprecation import MiddlewareMixin
 from django.views import defaults
 from drf_spectacular.generators import SchemaGenerator
 
-from jobs.api.bodies import UNKNOWN_LIMIT
+from jobs.api.requests import UNKNOWN_LIMIT
 from jobs.exceptions import (
     RETRY_S,
     ControlPlaneError,

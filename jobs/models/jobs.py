@@ -179,7 +179,7 @@ class Job(models.Model):
     # Present batch size, None: the submitted one; of a job whose platform (see
     # services/scheduling/batch_sizes.py) or tuning (services/reports/progress.py) changes it.
     batch_size = models.PositiveIntegerField(null=True, blank=True)
-    # State of rebalancing; see selectors/estimates/step_windows.py.
+    # State of rebalancing; see selectors/estimates/step_times.py.
     moves = models.JSONField(default=dict, blank=True)
     noise = models.JSONField(default=dict, blank=True)  # see selectors/estimates/noise.py
     attained_accelerator_s = models.FloatField(default=0.0)

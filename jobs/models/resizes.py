@@ -47,7 +47,7 @@ class Generation(models.Model):
     A recovery lists its lost trainers in `lost`, as {"slot", "node", "code", "noticed_at"};
     `first_step_at` is the time of its first completed step. `speeds` is the members' own computing
     time: {"reports": n, "seconds": {slot: s a step}}, and the intervals of the last half minute as
-    `window`; see selectors/estimates/step_windows.py.
+    `window`; see selectors/estimates/step_times.py.
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="generations")

@@ -12,11 +12,10 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from jobs import nudges
-from jobs.api.bodies import BodySerializer, checked
-from jobs.api.cluster.cordon_preview import CordonPreviewSerializer, cordon_preview
+from jobs.api.cluster.node_serializers import CordonPreviewSerializer, cordon_preview
 from jobs.api.jobs.serializers import ReasonSerializer
 from jobs.api.permissions import AdminPermission, AdminToWritePermission
-from jobs.api.requests import actor, body, flag_param, text_field
+from jobs.api.requests import BodySerializer, actor, body, checked, flag_param, text_field
 from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import MaintenanceWindow, Node
 from jobs.selectors.access import Person, is_admin

@@ -15,8 +15,11 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from jobs import nudges
-from jobs.api.cluster.cordon_preview import CordonPreviewSerializer, cordon_preview
-from jobs.api.cluster.node_serializers import NodeSerializer
+from jobs.api.cluster.node_serializers import (
+    CordonPreviewSerializer,
+    NodeSerializer,
+    cordon_preview,
+)
 from jobs.api.cluster.serializers import (
     AuditEntrySerializer,
     EnrolmentTokenSerializer,

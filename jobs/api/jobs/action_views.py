@@ -15,7 +15,6 @@ from rest_framework.views import APIView
 
 from controlplane.core.values.tiers import Tier
 from jobs import nudges
-from jobs.api.bodies import BodySerializer, checked
 from jobs.api.jobs.submission_fields import (
     TAG_SCHEMA,
     EnumField,
@@ -23,7 +22,7 @@ from jobs.api.jobs.submission_fields import (
     TagsField,
     WholeField,
 )
-from jobs.api.requests import body, person
+from jobs.api.requests import BodySerializer, body, checked, person
 from jobs.api.throttles import preview_count
 from jobs.exceptions import InvalidInputError
 from jobs.query_values import WHOLE_LIMIT

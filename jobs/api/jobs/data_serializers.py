@@ -8,7 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from controlplane.core.protocol.codec import encode
-from jobs.api.readable import ReadableText, reader_of
+from jobs.api.jobs.serializers import ReadableText, reader_of
 from jobs.models import (
     Event,
     Generation,

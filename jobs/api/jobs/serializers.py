@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -15,15 +15,14 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from controlplane.core.values.tiers import TIERS
-from jobs.api.bodies import BodySerializer
 from jobs.api.jobs.submission_fields import NoteField, TagsField
-from jobs.api.readable import ReadableText, reader_of
+from jobs.api.requests import BodySerializer
 from jobs.models import (
     Artifact,
     Job,
     JobForecast,
 )
-from jobs.selectors.access import Person, is_admin
+from jobs.selectors.access import Person, is_admin, text_for
 from jobs.selectors.best_metrics import best_metric_of
 from jobs.selectors.estimates.noise import noise_scale_of
 from jobs.selectors.estimates.nonfinite import nonfinite_warning
@@ -35,6 +34,24 @@ from jobs.selectors.selection import examples_chosen, selection_counts
 from jobs.selectors.tuning import tuned_of
 from jobs.selectors.usage import accelerator_seconds
 from jobs.submission import PRIORITY_RANGE, SUBMISSION_COLUMNS
+
+
+def reader_of(context: Mapping[str, Any]) -> Person:
+    """Return whom an answer is for: the `reader` of the context, or the user of its request."""
+    reader: Person = context["reader"] if "reader" in context else context["request"].user
+    return reader
+
+
+class ReadableText(serializers.CharField):
+    """A stored text (`access.text_for`) for the reader of the context."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(read_only=True, **more)
+
+    def to_representation(self, value: str) -> str:
+        """Return the text for the reader."""
+        text: str = text_for(reader_of(self.context), value)
+        return text
 
 
 class ChosenFieldsSerializer(serializers.ModelSerializer):

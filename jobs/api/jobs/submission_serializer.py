@@ -33,7 +33,6 @@ from controlplane.core.protocol.wire import (
     Task,
 )
 from controlplane.core.values.tiers import Tier
-from jobs.api.bodies import UNKNOWN_LIMIT
 from jobs.api.jobs.submission_code import NO_CODE, code_read
 from jobs.api.jobs.submission_fields import (
     CheckpointField,
@@ -49,6 +48,7 @@ from jobs.api.jobs.submission_fields import (
     TextField,
     WholeField,
 )
+from jobs.api.requests import UNKNOWN_LIMIT
 from jobs.job_templates import JOB_TEMPLATES, JobTemplate
 from jobs.query_values import WHOLE_LIMIT
 from jobs.submission import (

@@ -21,7 +21,6 @@ from rest_framework.views import APIView
 
 from controlplane.core.protocol.wire import Task
 from jobs import nudges
-from jobs.api.bodies import checked
 from jobs.api.jobs.dry_run import SubmissionOutlookSerializer, submission_preview
 from jobs.api.jobs.serializers import (
     DescriptionSerializer,
@@ -45,6 +44,7 @@ from jobs.api.requests import (
     actor,
     body,
     changeable_job,
+    checked,
     chosen_fields,
     etag,
     flag_param,

@@ -11,10 +11,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from jobs.api.bodies import BodySerializer, checked
 from jobs.api.jobs.submission_fields import FlagField
 from jobs.api.pagination import NewestFirst
-from jobs.api.requests import body, no_body, person
+from jobs.api.requests import BodySerializer, body, checked, no_body, person
 from jobs.models import ChannelKind, NotificationChannel, NotificationDelivery
 from jobs.selectors.access import deliveries_visible_to
 from jobs.services.lifecycle.notifications import CLUSTER_EVENTS, JOB_EVENTS

@@ -7,8 +7,8 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from jobs.api.bodies import BodySerializer
 from jobs.api.jobs.submission_fields import EnumField, FlagField, NumberField, WholeField
+from jobs.api.requests import BodySerializer
 from jobs.models import ProjectMembership, ProjectRole
 from jobs.models.projects import NAME_PATTERN, QUOTA_LIMIT
 from jobs.services.cluster.projects import PRICES_LIMIT

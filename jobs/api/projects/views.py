@@ -12,7 +12,6 @@ from rest_framework.reverse import reverse
 from rest_framework.views import APIView
 
 from jobs import nudges
-from jobs.api.bodies import checked
 from jobs.api.openapi import if_match_param
 from jobs.api.permissions import AdminToWritePermission
 from jobs.api.projects.serializers import (
@@ -23,7 +22,7 @@ from jobs.api.projects.serializers import (
     ProjectSerializer,
     RoleSerializer,
 )
-from jobs.api.requests import DIGEST_ETAG, body, person, version_expected
+from jobs.api.requests import DIGEST_ETAG, body, checked, person, version_expected
 from jobs.models import ProjectMembership
 from jobs.selectors.access import members_change_check, project_visible_to
 from jobs.selectors.projects import ProjectState, project_state, project_states

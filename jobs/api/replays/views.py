@@ -12,7 +12,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from jobs.api.bodies import unknown_fields
 from jobs.api.permissions import AdminPermission
 from jobs.api.replays.serializers import (
     ComparisonSerializer,
@@ -20,7 +19,7 @@ from jobs.api.replays.serializers import (
     ReplaySerializer,
     ReplaySummarySerializer,
 )
-from jobs.api.requests import body, person, text_field
+from jobs.api.requests import body, person, text_field, unknown_fields
 from jobs.exceptions import InvalidInputError
 from jobs.models import Replay
 from jobs.selectors.replays import comparison_of, replay_summaries

@@ -10,10 +10,10 @@ from django.db.models import Count, QuerySet
 from rest_framework import serializers
 from rest_framework.request import Request
 
-from jobs.api.bodies import BodySerializer
 from jobs.api.jobs.submission_fields import SettingsField, WholeField
 from jobs.api.jobs.submission_request import submission_apart
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
+from jobs.api.requests import BodySerializer
 from jobs.exceptions import InvalidInputError, messages_by_field
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, Sweep

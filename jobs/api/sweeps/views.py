@@ -15,12 +15,11 @@ from rest_framework.reverse import reverse
 from rest_framework.views import APIView
 
 from jobs import nudges
-from jobs.api.bodies import checked
 from jobs.api.jobs.serializers import ReasonSerializer
 from jobs.api.jobs.views import key_of
 from jobs.api.openapi import one_of
 from jobs.api.parsers import SubmissionJsonParser, YamlParser
-from jobs.api.requests import body, flag_param, person, text_field
+from jobs.api.requests import body, checked, flag_param, person, text_field
 from jobs.api.sweeps.serializers import (
     SweepChangeSerializer,
     SweepPreviewSerializer,

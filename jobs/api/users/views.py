@@ -14,11 +14,10 @@ from rest_framework.views import APIView
 
 from controlplane.core.values.tiers import Tier
 from jobs import nudges
-from jobs.api.bodies import BodySerializer, checked
 from jobs.api.jobs.submission_fields import EnumField, FlagField, NumberField, WholeField
 from jobs.api.openapi import if_match_param
 from jobs.api.permissions import AdminPermission
-from jobs.api.requests import DIGEST_ETAG, body, person, version_expected
+from jobs.api.requests import DIGEST_ETAG, BodySerializer, body, checked, person, version_expected
 from jobs.selectors.access import is_admin
 from jobs.selectors.limits import limits_read
 from jobs.selectors.users import UserFilter, stored_bytes_of, user_with_use, users_with_use

@@ -25,8 +25,9 @@ from jobs.selectors.estimates.step_times import (
     profile_key,
     samples_read,
     step_times_read,
+    window_read,
+    window_written,
 )
-from jobs.selectors.estimates.step_windows import window_read, window_written
 from jobs.services.lifecycle.report_context import ReportContext
 from jobs.services.reports.plausibility import implausible_note
 

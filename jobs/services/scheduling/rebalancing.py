@@ -33,10 +33,12 @@ from jobs.selectors.estimates.step_times import (
     StepTimes,
     kinds_by_place,
     members_read,
+    moves_read,
+    moves_written,
     slot_step_times,
     step_times_read,
+    window_read,
 )
-from jobs.selectors.estimates.step_windows import moves_read, moves_written, window_read
 from jobs.services.lifecycle.events import event_add, job_fields
 from jobs.services.lifecycle.transitions import accelerators_kept
 from jobs.services.scheduling.resizes import StaleError, resize_apply

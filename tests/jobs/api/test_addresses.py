@@ -15,8 +15,8 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from jobs.api.addresses import query_parameters
-from jobs.api.bodies import UNKNOWN_LIMIT
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
+from jobs.api.requests import UNKNOWN_LIMIT
 from jobs.models import Job, Project
 from tests.support.builders import submission_values
 

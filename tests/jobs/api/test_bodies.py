@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from jobs.api import urls
-from jobs.api.bodies import BodySerializer, checked
+from jobs.api.requests import BodySerializer, checked
 from jobs.exceptions import MESSAGES_LIMIT, InvalidInputError, messages_by_field
 from jobs.models import Project
 from tests.support.builders import job_make, node_make
