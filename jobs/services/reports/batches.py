@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Container, Iterator, Sequence
+import math
+import threading
+import time
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,6 +23,7 @@ from django.db import InterfaceError, OperationalError, transaction
 
 from controlplane.core.protocol.reported_values import is_addressed, report_read, validation_read
 from controlplane.core.protocol.wire import (
+    REPORT_EVERY_S,
     BatchReply,
     ReportBatch,
     ReportKind,
@@ -39,7 +43,6 @@ from jobs.services.lifecycle.report_context import ReportContext, behind_s
 from jobs.services.lifecycle.transitions import allocation_release, job_lock, job_settle
 from jobs.services.reports.handlers import HANDLERS
 from jobs.services.reports.log_chunks import log_chunks_store, logs_file
-from jobs.services.reports.pace import ReportPace
 from jobs.services.reports.progress import epochs_settle
 from jobs.services.reports.readings import readings_take
 from jobs.services.submission.validations import validation_take, validations_extend
@@ -60,10 +63,47 @@ _PROGRESS_KINDS = frozenset(
 #: Items of each kind in a batch, some times what an agent sends. Each takes a millisecond or more.
 ITEMS_LIMIT = 1000
 _NUMBER_LIMIT = 2**31 - 1
+#: Most reports of steps a second: two thirds of what a process can take (docs/benchmarks.md).
+REPORTS_A_SECOND = 100
+#: Longest time that a trainer is told to leave between two of them.
+LONGEST_S = 8.0
+#: Several heartbeats: after so many seconds a job that is not heard of no longer counts.
+_HEARD_S = 10.0
 #: Stand-in of `_open_query`.
 _NODE = -1
 
 logger = logging.getLogger(__name__)
+
+
+class ReportPace:
+    """Counts the jobs that this process hears of; a lost count only makes reports frequent."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._heard_at: dict[int, float] = {}
+        self._counted_at = 0.0
+
+    def every_s(self, job_ids: Iterable[int], now_s: float | None = None) -> float:
+        """Return how many seconds a trainer should leave between two reports of steps.
+
+        It is doubled with the number of jobs, so that agents are seldom told another one.
+
+        Args:
+            job_ids: jobs with trainers on the node that is heard of.
+            now_s: monotonic seconds.
+        """
+        now_s = time.monotonic() if now_s is None else now_s
+        with self._lock:
+            self._heard_at.update(dict.fromkeys(job_ids, now_s))
+            if now_s - self._counted_at >= 1.0:
+                since_s, self._counted_at = now_s - _HEARD_S, now_s
+                self._heard_at = {id_: at for id_, at in self._heard_at.items() if at > since_s}
+            num_jobs = len(self._heard_at)
+        times = num_jobs / REPORTS_A_SECOND / REPORT_EVERY_S
+        doubled = 2.0 ** math.ceil(math.log2(max(times, 1.0)))
+        return min(REPORT_EVERY_S * doubled, LONGEST_S)
+
+
 _pace = ReportPace()
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from controlplane.core.protocol.wire import REPORT_EVERY_S, ReportKind
 from jobs.services.reports import batches
-from jobs.services.reports.batches import batch_take
-from jobs.services.reports.pace import LONGEST_S, REPORTS_A_SECOND, ReportPace
+from jobs.services.reports.batches import LONGEST_S, REPORTS_A_SECOND, ReportPace, batch_take
 from tests.jobs.world import settled
 
 
@@ -32,7 +31,7 @@ def test_jobs_count_once_and_for_as_long_as_they_are_heard_of() -> None:
 def test_an_answer_tells_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     """The jobs counted are those that have trainers on the node by the site's own books."""
     monkeypatch.setattr(batches, "_pace", ReportPace())
-    monkeypatch.setattr("jobs.services.reports.pace.REPORTS_A_SECOND", 0.4)
+    monkeypatch.setattr("jobs.services.reports.batches.REPORTS_A_SECOND", 0.4)
     world, job = settled(max_accelerators=1)
     played, trainer = world.leader_of(job)
     trainer.job_id += 1
