@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -103,7 +103,9 @@ def cluster_snapshot(now: datetime.datetime, *, without_nodes: Collection[int] =
     by_job: dict[int, list[Allocation]] = {}
     for row in allocations:
         by_job.setdefault(row.job_id, []).append(row)
-    generations = _newest_open(job.pk for job in all_jobs)
+    ids = [job.pk for job in all_jobs]
+    opened = Generation.objects.filter(job_id__in=ids, phase__in=OPEN_PHASES)
+    generations = {row.job_id: row for row in opened.order_by("number")}  # the newest one per job
     manned = {
         job.pk: places
         for job in all_jobs
@@ -276,14 +278,6 @@ def _accelerators_excluded(now: datetime.datetime) -> dict[int, frozenset[int]]:
     for job_id, accelerator_id in rows:
         by_job.setdefault(job_id, set()).add(accelerator_id)
     return {job_id: frozenset(found) for job_id, found in by_job.items()}
-
-
-def _newest_open(job_ids: Iterable[int]) -> dict[int, Generation]:
-    rows = Generation.objects.filter(
-        job_id__in=list(job_ids),
-        phase__in=OPEN_PHASES,
-    ).order_by("number")
-    return {row.job_id: row for row in rows}  # the newest one per job
 
 
 def _is_ending(generation: Generation, allocations: list[Allocation]) -> bool:

@@ -50,7 +50,9 @@ def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> Hist
     known = known_read(jobs, step_times_read(jobs), accelerator_sizes())
     factors = share_factors()
     in_epoch = epoch_examples(jobs)
-    ready_at = _ready_at(jobs)
+    # A job waits for accelerators from its validation on.
+    passed = Event.objects.filter(kind="validated", job__in=[job.pk for job in jobs])
+    ready_at = dict(passed.order_by("-id").values_list("job_id", "at"))
     quotas, nodes = project_quotas(), _nodes()
     kept = []
     for job in reversed(jobs):
@@ -73,12 +75,6 @@ def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> Hist
         projects=quotas,
         sweeps=dict(sweeps.values_list("pk", "max_running")),
     )
-
-
-def _ready_at(jobs: Iterable[Job]) -> dict[int, datetime.datetime]:
-    """Return when each job passed validation: its waiting for accelerators begins then."""
-    rows = Event.objects.filter(kind="validated", job__in=[job.pk for job in jobs]).order_by("-id")
-    return {job_id: at for job_id, at in rows.values_list("job_id", "at") if job_id is not None}
 
 
 def _job(

@@ -42,8 +42,10 @@ def node_judge(node_id: int, now: datetime.datetime) -> bool:
     if len(rows) < settings.QUARANTINE_DEATHS or len(jobs) < 2:
         return False
     owners = {row.job.owner_id for row in rows}
-    if len(owners) == 1 and _trains_others(node, owners.pop()):
-        return False
+    ready = Allocation.objects.filter(accelerator__node=node, released_at=None, lost_code="")
+    others = ready.exclude(ready_at=None).exclude(job__owner_id__in=owners)
+    if len(owners) == 1 and others.exists():
+        return False  # trainers of other owners came up there and are still there
     window = f"within {settings.QUARANTINE_WINDOW_S / 60:.0f} min"
     return _quarantine(node, f"{len(rows)} trainers of {len(jobs)} jobs died there {window}", now)
 
@@ -86,12 +88,6 @@ def _deaths(now: datetime.datetime, after: datetime.datetime | None) -> QuerySet
         .filter(Q(released_at__gt=since) | Q(released_at=None, stop_requested_at__gt=since))
         .exclude(own_fault)
     )
-
-
-def _trains_others(node: Node, owner_id: int) -> bool:
-    """Return whether a trainer of another owner's job got ready on a node and is still there."""
-    held = Allocation.objects.filter(accelerator__node=node, released_at=None, lost_code="")
-    return held.exclude(ready_at=None).exclude(job__owner_id=owner_id).exists()
 
 
 def _quarantine(node: Node, reason: str, now: datetime.datetime) -> bool:

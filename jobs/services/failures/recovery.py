@@ -98,7 +98,11 @@ def job_recover(job: Job, now: datetime.datetime, *, actor: str = SYSTEM) -> boo
     )
     if verdict is None:
         return _joiners_check(job, scene, now, actor)
-    _suspects_note(scene, verdict)
+    suspects = [scene.rows[slot] for slot in verdict.suspects]
+    pks = [row.pk for row in suspects]
+    Allocation.objects.filter(id__in=pks).update(lost_code="unreachable")
+    for row in suspects:
+        row.lost_code = "unreachable"
     gone = [scene.rows[slot] for slot in sorted(verdict.lost | verdict.suspects)]
     _crashes_note(gone, now)
     if not _is_worth_going_on(job, scene, verdict, gone):
@@ -204,14 +208,6 @@ def _crashes_note(gone: Sequence[Allocation], now: datetime.datetime) -> None:
         is_late = row.joined_at is None and row.lost_code not in _BLAMELESS
         if is_late or row.lost_code in _TELLING:
             start_failure_note(row, now)
-
-
-def _suspects_note(scene: Scene, verdict: RecoveryDecision) -> None:
-    Allocation.objects.filter(id__in=[scene.rows[slot].pk for slot in verdict.suspects]).update(
-        lost_code="unreachable"
-    )
-    for slot in verdict.suspects:
-        scene.rows[slot].lost_code = "unreachable"
 
 
 def _is_worth_going_on(

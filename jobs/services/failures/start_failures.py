@@ -68,7 +68,11 @@ def job_start_again(
     """
     node = _broken_node(job, now) if is_counted else None
     if node is not None:
-        _node_exclude(job, node, now)
+        until_at = now + datetime.timedelta(seconds=settings.START_COOL_DOWN_LIMIT_S)
+        for device in node.accelerators.all():
+            StartFailure.objects.update_or_create(
+                job=job, accelerator=device, defaults={"until_at": until_at}
+            )
         reason = (
             f"{reason}. {settings.RESTART_LIMIT} times in a row trainers did not come up on "
             f"{node.name}: starts on other nodes for "
@@ -110,11 +114,3 @@ def _broken_node(job: Job, now: datetime.datetime) -> Node | None:
     num_by_kind = Counter(others.values_list("kind", flat=True))
     num = num_by_kind.total() if job.allow_mixed_kinds else max(num_by_kind.values(), default=0)
     return node if num >= job.min_accelerators else None
-
-
-def _node_exclude(job: Job, node: Node, now: datetime.datetime) -> None:
-    until_at = now + datetime.timedelta(seconds=settings.START_COOL_DOWN_LIMIT_S)
-    for accelerator in node.accelerators.all():
-        StartFailure.objects.update_or_create(
-            job=job, accelerator=accelerator, defaults={"until_at": until_at}
-        )

@@ -55,7 +55,8 @@ def _kind(generation: Generation) -> str:
 
 def resize_figures(generation: Generation) -> dict[str, Any]:
     """Return the known figures of a resize, times as ISO 8601."""
-    before = _num_members_before(generation)
+    former = Generation.objects.filter(job=generation.job_id, number=generation.previous)
+    before = 0 if generation.previous is None else former.get().num_members
     figures = {
         "generation": generation.number,
         "num_before": before,
@@ -103,12 +104,6 @@ def _is_complete(generation: Generation) -> bool:
     is_moved = generation.previous is not None
     has_digests = bool(generation.digest_after) and bool(generation.digest_before)
     return has_digests if is_moved else bool(generation.digest_after or generation.digest_before)
-
-
-def _num_members_before(generation: Generation) -> int:
-    if generation.previous is None:
-        return 0
-    return Generation.objects.get(job=generation.job_id, number=generation.previous).num_members
 
 
 def _sentence(generation: Generation, figures: dict[str, Any]) -> str:

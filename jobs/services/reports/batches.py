@@ -181,7 +181,8 @@ def _job_reports_take(
         if job is None:
             return
         allocations = _allocations(node, job_id, slots)
-        away_s = _away_s(node, now)
+        silent_s = (now - node.last_seen_at).total_seconds()
+        away_s = silent_s if silent_s > settings.LEASE_S else 0.0
         context = ReportContext(job=job, node=node, now=now, away_s=away_s, behind_s=behind)
         for report in _without_past_phases(reports):
             allocation = allocations.get(report.slot)
@@ -228,12 +229,6 @@ def _allocations(node: Node, job_id: int, slots: Container[int]) -> dict[int, Al
 @cache
 def _open_query() -> PreparedObjects[Allocation]:
     return PreparedObjects(Allocation.objects.filter(accelerator__node=_NODE, released_at=None))
-
-
-def _away_s(node: Node, now: datetime.datetime) -> float:
-    """Return how long the node was silent before this batch; 0 for less than a lease."""
-    silent_s = (now - node.last_seen_at).total_seconds()
-    return silent_s if silent_s > settings.LEASE_S else 0.0
 
 
 def _report_take(
