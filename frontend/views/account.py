@@ -21,8 +21,7 @@ from frontend.views.oidc import may_link
 from jobs import nudges
 from jobs.exceptions import ControlPlaneError
 from jobs.models import ApiToken, AuditAction, Secret
-from jobs.selectors.access import is_admin
-from jobs.selectors.limits import limits_of
+from jobs.selectors.limits import limits_for
 from jobs.selectors.users import stored_bytes_of, user_with_use
 from jobs.services.cluster.accounts import failure_audit, login_audit, password_confirm
 from jobs.services.cluster.api_tokens import api_token_create, api_token_revoke
@@ -172,7 +171,7 @@ def _page(request: HttpRequest, form: TokenForm, **more: Any) -> HttpResponse:
         "form": form,
         "used": used,
         "stored_bytes": stored_bytes_of(used),
-        "limits": limits_of(request.user.pk, is_admin=is_admin(request.user)),
+        "limits": limits_for(request.user),
         "tokens": own.order_by("-id")[:_SHOWN_TOKENS],
         "curl": _curl_example(request),
         "provider": settings.OIDC_TITLE if settings.OIDC_ISSUER else "",

@@ -112,6 +112,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
     maps = cluster_map(request.user, job_id=found.pk)
     figures = job_charts(found, timezone.now()) if "tables" in request.GET else None
     options = ChartOptions.read(request.GET)
+    own_limits = limits.limits_for(request.user)
     resizes = _resize_rows(generations_of(found))
     artifacts = list(found.artifacts.all()[:100])
     code = None
@@ -126,8 +127,8 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
         {
             "job": found,
             "typed_labels": typed if typed.get("job") == found.pk else None,
-            "ceiling": limits.priority_ceiling(request.user),
-            "tiers": limits.tiers_allowed(request.user),
+            "ceiling": own_limits.priority_ceiling,
+            "tiers": own_limits.tiers,
             "progress": job_progress(
                 found, found.facts.get("steps_per_epoch"), found.facts.get("num_examples")
             ),

@@ -77,7 +77,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
         parts = access.seen_parts(request.user)
         page = job_page(matching.qs, order=order, cursor=cursor, metric=metric, parts=parts)
     query = {name: given.getlist(name) for name in given}
-    own_limits = limits.limits_of(request.user.pk, is_admin=access.is_admin(request.user))
+    own_limits = limits.limits_for(request.user)
     projects = list(access.projects_visible_to(request.user)[:_PROJECTS_LIMIT])
     context: dict[str, Any] = {
         "page": page,
@@ -97,7 +97,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
         "typed_name": typed_name,
         **undo_shown(request),
         "ceiling": own_limits.priority_ceiling,
-        "tiers": [tier for tier in TIERS if tier.rank >= own_limits.tier_ceiling.rank],
+        "tiers": own_limits.tiers,
         "all_tiers": TIERS,
         "projects": with_chosen(projects, given.get("project")),
         "shows_owners": bool(projects) or access.is_admin(request.user),

@@ -17,7 +17,7 @@ from rest_framework.views import APIView
 from jobs.api.requests import person
 from jobs.models import ApiToken
 from jobs.selectors.access import is_admin
-from jobs.selectors.limits import priority_ceiling, tier_ceiling
+from jobs.selectors.limits import limits_for
 
 
 class IndexSerializer(serializers.Serializer):
@@ -46,14 +46,15 @@ class Index(APIView):
     @extend_schema(responses=IndexSerializer)
     def get(self, request: Request) -> Response:
         """Get the index."""
+        own_limits = limits_for(request.user)
         token = request.auth if isinstance(request.auth, ApiToken) else None
         return Response(
             {
                 "api_version": 1,
                 "user": person(request).get_username(),
                 "is_admin": is_admin(request.user),
-                "priority_ceiling": priority_ceiling(request.user),
-                "tier_ceiling": tier_ceiling(request.user),
+                "priority_ceiling": own_limits.priority_ceiling,
+                "tier_ceiling": own_limits.tier_ceiling,
                 "scopes": None if token is None else token.scopes,
                 "token_expires_at": None if token is None else token.expires_at,
                 "stream": _stream(request),

@@ -29,9 +29,19 @@ class Limits:
     storage_limit_bytes: int
     chosen: tuple[str, ...]
 
+    @property
+    def tiers(self) -> list[Tier]:
+        """Tiers that the user may give jobs, highest first."""
+        return [tier for tier in TIERS if tier.rank >= self.tier_ceiling.rank]
+
+
+def limits_for(person: Person) -> Limits:
+    """Return the limits of who asks; admins may give every priority and tier."""
+    return limits_of(person.pk, is_admin=is_admin(person))
+
 
 def limits_of(user_id: int | None, *, is_admin: bool) -> Limits:
-    """Return the limits of a user; admins may give every priority and tier."""
+    """Return the limits of a user, or those of an admin."""
     return limits_read(UserLimits.objects.filter(user_id=user_id or 0).first(), is_admin=is_admin)
 
 
@@ -55,22 +65,6 @@ def limits_read(row: UserLimits | None, *, is_admin: bool) -> Limits:
         found |= {"priority_ceiling": PRIORITY_RANGE[1], "tier_ceiling": TIERS[0]}
     found["tier_ceiling"] = Tier(found["tier_ceiling"])
     return Limits(**found, chosen=tuple(chosen))
-
-
-def priority_ceiling(person: Person) -> int:
-    """Return the highest priority that a person may give jobs."""
-    return limits_of(person.pk, is_admin=is_admin(person)).priority_ceiling
-
-
-def tier_ceiling(person: Person) -> Tier:
-    """Return the highest tier that a person may give jobs."""
-    return limits_of(person.pk, is_admin=is_admin(person)).tier_ceiling
-
-
-def tiers_allowed(person: Person) -> list[Tier]:
-    """Return the tiers that a person may give jobs, highest first."""
-    ceiling = tier_ceiling(person)
-    return [tier for tier in TIERS if tier.rank >= ceiling.rank]
 
 
 def share_factors() -> dict[int, float]:

@@ -21,8 +21,8 @@ from jobs.exceptions import (
     StaleVersionError,
 )
 from jobs.models import Job
-from jobs.selectors.access import is_admin, jobs_changeable_by, jobs_visible_to
-from jobs.selectors.limits import limits_of
+from jobs.selectors.access import jobs_changeable_by, jobs_visible_to
+from jobs.selectors.limits import limits_for
 from jobs.services.lifecycle.events import user_actor
 from jobs.services.lifecycle.transitions import jobs_lock
 from jobs.services.submission.job_actions import reason_check
@@ -204,7 +204,7 @@ def _act(
 def _not_allowed(
     user: User, jobs: Sequence[Job], given: Mapping[int, Standing], reason: str
 ) -> Refusals:
-    limits = limits_of(user.pk, is_admin=is_admin(user))
+    limits = limits_for(user)
     refused: Refusals = {}
     for job in jobs:
         try:

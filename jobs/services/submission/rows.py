@@ -21,7 +21,7 @@ from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.models.validations import WAITS_FOR_NODE
 from jobs.selectors.access import projects_open_to
 from jobs.selectors.forks import fork_fields, fork_start
-from jobs.selectors.limits import limits_of, priority_ceiling, tier_ceiling
+from jobs.selectors.limits import limits_for, limits_of
 from jobs.selectors.secrets import SecretsError, sealed_secrets, secret_values
 from jobs.selectors.usage import accelerator_kinds
 from jobs.services.lifecycle.colours import free_colours
@@ -175,7 +175,7 @@ def priority_check(user: User, priority: int) -> None:
     Raises:
         InvalidInputError: the priority is above it.
     """
-    ceiling = priority_ceiling(user)
+    ceiling = limits_for(user).priority_ceiling
     if priority > ceiling:
         raise InvalidInputError.of(
             priority=f"You may give at most {ceiling}; an admin can give your jobs more."
@@ -188,7 +188,7 @@ def tier_check(user: User, tier: Tier) -> None:
     Raises:
         InvalidInputError: the tier is above it.
     """
-    ceiling = tier_ceiling(user)
+    ceiling = limits_for(user).tier_ceiling
     if tier.rank < ceiling.rank:
         raise InvalidInputError.of(
             tier=f"Your jobs may be {ceiling} or lower; an admin can allow you higher tiers."

@@ -8,11 +8,10 @@ from typing import Any
 
 from django.contrib.auth.models import User
 
-from controlplane.core.values.tiers import TIERS, Tier
+from controlplane.core.values.tiers import Tier
 from jobs.exceptions import InvalidInputError
 from jobs.models import Job
-from jobs.selectors.access import is_admin
-from jobs.selectors.limits import Limits, limits_of
+from jobs.selectors.limits import Limits, limits_for
 from jobs.submission import PRIORITY_RANGE
 
 
@@ -43,7 +42,7 @@ def standing_read(user: User, given: Mapping[str, Any]) -> Standing:
     Raises:
         InvalidInputError: there is neither, one is out of range, or above the user's ceiling.
     """
-    return standing_within(limits_of(user.pk, is_admin=is_admin(user)), given)
+    return standing_within(limits_for(user), given)
 
 
 def standing_within(limits: Limits, given: Mapping[str, Any]) -> Standing:
@@ -56,7 +55,7 @@ def standing_within(limits: Limits, given: Mapping[str, Any]) -> Standing:
     is_whole = isinstance(priority, int) and not isinstance(priority, bool)
     if priority is not None and not (is_whole and low <= priority <= high):
         errors["priority"] = f"Give a whole number from {low} to {high}."
-    allowed = [one.value for one in TIERS if one.rank >= limits.tier_ceiling.rank]
+    allowed = [one.value for one in limits.tiers]
     if tier is not None and tier not in allowed:
         errors["tier"] = f"Choose one of {', '.join(allowed)}."
     if errors:
