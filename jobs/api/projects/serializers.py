@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
@@ -13,7 +14,14 @@ from jobs.models import ProjectMembership, ProjectRole
 from jobs.models.projects import NAME_PATTERN, QUOTA_LIMIT
 from jobs.services.cluster.projects import PRICES_LIMIT
 
-_WRONG_KINDS = f"Give at most {PRICES_LIMIT} kinds, each of 1 to 40 printable characters."
+
+def kinds_bounded(by_kind: Collection[str]) -> None:
+    """Bound the number of kinds and their names."""
+    if len(by_kind) > PRICES_LIMIT or not all(
+        0 < len(k) <= 40 and k.isprintable() for k in by_kind
+    ):
+        text = f"Give at most {PRICES_LIMIT} kinds, each of 1 to 40 printable characters."
+        raise serializers.ValidationError(text)
 
 
 @extend_schema_field(
@@ -27,14 +35,8 @@ class CountsField(serializers.DictField):
     """Numbers of accelerators by kind."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(child=WholeField(0, QUOTA_LIMIT), **options)
-
-    def to_internal_value(self, data: Any) -> dict[str, int]:
-        """Bound the number of kinds and their names."""
-        found: dict[str, int] = super().to_internal_value(data)
-        if len(found) > PRICES_LIMIT or not all(map(_is_kind, found)):
-            raise serializers.ValidationError(_WRONG_KINDS)
-        return found
+        child = WholeField(0, QUOTA_LIMIT)
+        super().__init__(child=child, validators=[kinds_bounded], **options)
 
 
 class ProjectChangeSerializer(BodySerializer):
@@ -126,14 +128,4 @@ class PricesSerializer(BodySerializer):
     """Price of an hour of one accelerator, by kind."""
 
     currency = serializers.CharField(read_only=True, help_text="The site's setting; may be empty.")
-    per_hour = serializers.DictField(child=NumberField(0.0, 1e6))
-
-    def validate_per_hour(self, prices: dict[str, float]) -> dict[str, float]:
-        """Bound the number of kinds and their names."""
-        if len(prices) > PRICES_LIMIT or not all(map(_is_kind, prices)):
-            raise serializers.ValidationError(_WRONG_KINDS)
-        return prices
-
-
-def _is_kind(name: str) -> bool:
-    return 0 < len(name) <= 40 and name.isprintable()
+    per_hour = serializers.DictField(child=NumberField(0.0, 1e6), validators=[kinds_bounded])
