@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import hashlib
 import ipaddress
-import json
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +28,7 @@ from controlplane.core.values.explanations import counted
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import Accelerator, AuditAction, Event, Node
+from jobs.services.cluster.tokens import values_digest
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import event_add
 
@@ -214,8 +213,7 @@ def _shape(request: HelloRequest) -> dict[str, Any]:
         "last_port": request.last_port,
         "accelerators": [encode(_bounded(info)) for info in request.accelerators],
     }
-    content = json.dumps(shape, sort_keys=True)
-    return {**shape, "digest": hashlib.sha256(content.encode()).hexdigest()[:16]}
+    return {**shape, "digest": values_digest(shape)}
 
 
 def _shape_text(shape: dict[str, Any]) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import datetime
-import hashlib
-import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -24,6 +22,7 @@ from jobs.models import (
 )
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.selectors.projects import accelerators_by_kind
+from jobs.services.cluster.tokens import values_digest
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import user_actor
 
@@ -48,7 +47,7 @@ _NAMED_PROJECTS = 5
 
 def project_version(project: Project) -> str:
     """Return a digest of all that `project_change` changes."""
-    return _digest([getattr(project, column) for column in PROJECT_COLUMNS])
+    return values_digest([getattr(project, column) for column in PROJECT_COLUMNS])
 
 
 def project_make(
@@ -253,7 +252,7 @@ def _member_audit(
 
 def prices_version(prices: Mapping[str, float]) -> str:
     """Return a digest of the prices of all kinds."""
-    return _digest(sorted(prices.items()))
+    return values_digest(sorted(prices.items()))
 
 
 @transaction.atomic
@@ -277,8 +276,3 @@ def prices_set(prices: Mapping[str, float], *, by: User, seen_version: str | Non
     audit_add(
         AuditAction.PRICE_CHANGED, "prices", actor=user_actor(by), before=before, after=dict(prices)
     )
-
-
-def _digest(values: object) -> str:
-    text = json.dumps(values, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

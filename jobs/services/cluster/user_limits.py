@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +11,7 @@ from django.db.models import Q
 
 from jobs.exceptions import ForbiddenError, InvalidInputError, NotFoundError, StaleVersionError
 from jobs.models import AuditAction, UserLimits
+from jobs.services.cluster.tokens import values_digest
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import user_actor
 
@@ -25,8 +24,7 @@ LIMITS = (
 
 def user_version(user: User) -> str:
     """Return a digest of all that `user_change` changes."""
-    text = json.dumps(_values(user, UserLimits.objects.filter(user_id=user.pk).first()))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return values_digest(_values(user, UserLimits.objects.filter(user_id=user.pk).first()))
 
 
 @transaction.atomic
