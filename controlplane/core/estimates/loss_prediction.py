@@ -41,7 +41,6 @@ class LossFit:
         earlier: the previous fits, oldest first, at most `FORESEEN_REPORTS`.
         errors: moving average of the prediction errors of earlier fits by class; None: no
             comparison.
-        known: the class of curves, where the optimizer determines it.
     """
 
     curves: Curves
@@ -51,13 +50,10 @@ class LossFit:
     is_positive: bool
     earlier: tuple[Curves, ...] = ()
     errors: tuple[float, float] | None = None
-    known: CurveClass | None = None
 
     @property
     def curve_class(self) -> CurveClass:
         """The selected class."""
-        if self.known is not None:
-            return self.known
         if self.errors is None or self.errors[0] <= EXPONENTIAL_CLOSER * self.errors[1]:
             return CurveClass.SUBLINEAR
         return CurveClass.EXPONENTIAL
@@ -83,17 +79,12 @@ class NoForecast:
         return 0.0
 
 
-def loss_fit(
-    points: Sequence[tuple[float, float]],
-    warm: LossFit | None = None,
-    known: CurveClass | None = None,
-) -> LossFit | None:
+def loss_fit(points: Sequence[tuple[float, float]], warm: LossFit | None = None) -> LossFit | None:
     """Fit the losses of a job; None while there are fewer than `POINTS_LEAST` points.
 
     Args:
         points: (x, loss) in the order of x, all or the last `POINTS_LIMIT`; call once per report.
         warm: result of the last report; makes the fit faster and holds the errors of earlier fits.
-        known: the class of curves, where the optimizer determines it.
 
     Raises:
         ValueError: x does not rise, or something is not finite.
@@ -126,7 +117,6 @@ def loss_fit(
         is_positive,
         earlier,
         errors,
-        known,
     )
 
 
