@@ -222,24 +222,9 @@ def history_to_dict(history: History) -> dict[str, Any]:
         "sweeps": [list(row) for row in history.sweeps.items()],
         "jobs": [
             {
-                "id": job.id,
-                "name": job.name,
-                "submitted_at": job.submitted_at,
-                "started_at": job.started_at,
-                "ended_at": job.ended_at,
-                "weight": job.weight,
-                "min_accelerators": job.min_accelerators,
-                "max_accelerators": job.max_accelerators,
+                **vars(job),
                 "accepted_kinds": list(job.accepted_kinds),
-                "batch_size": job.batch_size,
-                "work": job.work,
                 "performance": _performance_to_dict(job.performance),
-                "allow_mixed_kinds": job.allow_mixed_kinds,
-                "user": job.user,
-                "user_factor": job.user_factor,
-                "tier": job.tier.value,
-                "project": job.project,
-                "sweep": job.sweep,
             }
             for job in history.jobs
         ],
