@@ -12,13 +12,11 @@ Differences from the paper, with reasons:
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import replace
 from typing import Literal
 
-from controlplane.core.policies.common.explanations import of_higher
+from controlplane.core.policies.common.explanations import Holders, of_higher
 from controlplane.core.policies.common.fair_admission import (
     AGEING_S,
     Pool,
@@ -154,29 +152,16 @@ def _left_out(pool: Pool, counts: Mapping[JobId, int]) -> list[Job]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _PoolCounts:
-    """Accelerators of a pool by weight of their jobs: weights ascending, and counts up to each."""
-
-    weights: tuple[float, ...]
-    counts: tuple[int, ...]
-
-    def above(self, weight: float) -> int:
-        """Count the accelerators of jobs heavier than `weight`."""
-        place = bisect_right(self.weights, weight)
-        return self.counts[-1] - (self.counts[place - 1] if place else 0) if self.counts else 0
-
-
 def _explain(pool: Pool, counts: Mapping[JobId, int]) -> dict[JobId, Reason]:
     """Return the reason for each job's share, with numbers."""
     members = (*pool.running, *pool.queued)
-    inside = sorted((job for job in members if job.id in counts), key=lambda job: job.weight)
+    inside = [job for job in members if job.id in counts]
     outside = _left_out(pool, counts)
     total_weight = sum(job.share_weight for job in urgency_order(inside))
-    given = tuple(accumulate(counts[job.id] for job in inside))
-    standing = _PoolCounts(tuple(job.weight for job in inside), given)
+    given = [(job.weight, counts[job.id]) for job in inside]
+    holders = Holders(pool.kind, pool.capacity, given)
     shares = {job.id: _explain_share(job, pool, counts, total_weight) for job in inside}
-    return shares | {job.id: _explain_wait(job, pool, counts, standing) for job in outside}
+    return shares | {job.id: _explain_wait(job, holders, pool.now) for job in outside}
 
 
 def _explain_share(
@@ -200,22 +185,19 @@ def _explain_share(
     )
 
 
-def _explain_wait(
-    job: Job, pool: Pool, counts: Mapping[JobId, int], standing: _PoolCounts
-) -> Reason:
-    given = standing.counts[-1] if standing.counts else 0
-    aged, weight = aged_weight(job, pool.now), job.weight
+def _explain_wait(job: Job, holders: Holders, now: float) -> Reason:
+    aged, weight = aged_weight(job, now), job.weight
     raised = None
     if round(aged) > weight:
-        waited_s = job.waited_s(pool.now)
+        waited_s = job.waited_s(now)
         raised = reason("weighted_aged", waited_s=waited_s, weight=weight, aged_weight=aged)
     return reason(
         "weighted_waits",
         needed=job.min_accelerators,
-        kind=pool.kind,
-        held=given,
-        capacity=pool.capacity,
-        jobs=len(counts),
-        higher=of_higher(standing.above(weight), given),
+        kind=holders.kind,
+        held=holders.held,
+        capacity=holders.capacity,
+        jobs=len(holders.given),
+        higher=of_higher(holders.above(weight), holders.held),
         aged=raised,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from controlplane.core.policies.common.explanations import Holders
 from controlplane.core.policies.common.kinds import cannot_start
 from controlplane.core.policies.goodput_fair.counts import Wait
 from controlplane.core.policies.goodput_fair.fairness_cost import FAIR, FairnessCost
@@ -127,32 +127,19 @@ class CountsDecision:
             found.append(reason("goodput_largest", count=most, job=job_id) if most else None)
         return found
 
-    def num_holders(self, kind: int) -> int:
-        """Count the jobs to which accelerators of a kind are given."""
-        return len(self._held_by_weight[kind][0])
-
     @cached_property
-    def _held_by_weight(self) -> list[tuple[list[float], list[int]]]:
-        """For each kind, its jobs' weights, ascending, and suffix sums of their accelerators."""
-        weights = np.array([job.weight for job in self.options.jobs])
-        found = []
-        for kind in range(len(self.options.kinds)):
-            rows = np.flatnonzero((self.kinds == kind) & (self.given > 0))
-            rows = rows[np.argsort(weights[rows], kind="stable")]
-            sums = np.concatenate([np.cumsum(self.given[rows][::-1])[::-1], [0]])
-            found.append((weights[rows].tolist(), sums.tolist()))
-        return found
+    def holders(self) -> list[Holders]:
+        """The holders of each kind."""
+        given: list[list[tuple[float, int]]] = [[] for _ in self.options.kinds]
+        for row in np.flatnonzero(self.given > 0).tolist():
+            given[self.kinds[row]].append((self.options.jobs[row].weight, int(self.given[row])))
+        kinds = zip(self.options.kinds, self.options.capacity.tolist(), given, strict=True)
+        return [Holders(*one) for one in kinds]
 
     @cached_property
     def idle(self) -> list[int]:
         """For each kind, its accelerators that no job is given."""
-        held = [self.held_above(kind, 0.0) for kind in range(len(self.options.kinds))]
-        return [int(has) - num for has, num in zip(self.options.capacity, held, strict=True)]
-
-    def held_above(self, kind: int, weight: float) -> int:
-        """Count the accelerators of a kind held by jobs of more than this weight."""
-        weights, sums = self._held_by_weight[kind]
-        return sums[bisect_right(weights, weight)]
+        return [one.capacity - one.held for one in self.holders]
 
     @cached_property
     def first_waiting(self) -> list[JobId | None]:
@@ -267,13 +254,11 @@ def _prospects(outcome: CountsDecision, row: int, job: Job) -> list[Reason]:
 
 
 def _waiting(outcome: CountsDecision, row: int, job: Job) -> Reason:
-    options = outcome.options
     kind = int(outcome.kinds[row])
-    held = outcome.held_above(kind, 0.0)
-    higher = outcome.held_above(kind, job.weight)
-    free = int(options.capacity[kind]) - held
+    holders, free = outcome.holders[kind], outcome.idle[kind]
+    higher = holders.above(job.weight)
     needed = job.min_accelerators - free
-    is_stopped = options.held[row] > 0
+    is_stopped = outcome.options.held[row] > 0
     stopped = reason("stopped", cause=outcome.cause(row)) if is_stopped else None
     first = outcome.first_waiting[kind] if needed <= 0 else None
     if first is not None:
@@ -281,12 +266,12 @@ def _waiting(outcome: CountsDecision, row: int, job: Job) -> Reason:
             "goodput_kept",
             stopped=stopped,
             wish=job.min_accelerators,
-            kind=options.kinds[kind],
+            kind=holders.kind,
             free=free,
-            capacity=int(options.capacity[kind]),
+            capacity=holders.capacity,
             job=first,
         )
-    jobs, largest = outcome.num_holders(kind), outcome.largest_holders[kind]
+    jobs, largest = len(holders.given), outcome.largest_holders[kind]
     only = largest if jobs == 1 else None
     why = _WHY[Wait(outcome.causes[row])]
     above = "higher" if only is None else "goodput_higher_one"
@@ -294,9 +279,9 @@ def _waiting(outcome: CountsDecision, row: int, job: Job) -> Reason:
         "goodput_waits",
         stopped=stopped,
         wish=reason("more", count=needed) if free > 0 < needed else job.min_accelerators,
-        kind=options.kinds[kind],
-        held=held,
-        capacity=int(options.capacity[kind]),
+        kind=holders.kind,
+        held=holders.held,
+        capacity=holders.capacity,
         jobs=jobs if only is None else reason("goodput_holder", job=only.fields["job"]),
         why=reason(why if only is None else f"{why}_one"),
         largest=largest if only is None else None,
