@@ -19,7 +19,7 @@ from controlplane.core.policies.goodput_fair.rate_tables import (
     Options,
     known_work,
 )
-from controlplane.core.policies.goodput_fair.resize_limits import LARGE_GAIN, is_exhausted
+from controlplane.core.policies.goodput_fair.resize_limits import LARGE_GAIN
 from controlplane.core.policies.goodput_fair.shadow_prices import FOREVER_S, Valuation
 from controlplane.core.values.explanations import MIN_REPORTED_GAIN, Reason, reason
 from controlplane.core.values.types import Job, JobId, Snapshot
@@ -41,6 +41,7 @@ class CountsDecision:
         tries: jobs that measure their speed on more accelerators (`probes.counts_try`).
         causes: `Wait` of the jobs that are given nothing.
         moves: nodes before and after of jobs that keep their number on other nodes.
+        is_exhausted: jobs that have had so many changes that only large gains count.
     """
 
     snapshot: Snapshot
@@ -52,6 +53,7 @@ class CountsDecision:
     tries: NDArray[np.bool_]
     causes: Counts
     moves: Mapping[JobId, tuple[int, int]]
+    is_exhausted: NDArray[np.bool_]
 
     @cached_property
     def before(self) -> Counts:
@@ -95,11 +97,6 @@ class CountsDecision:
         ratio = np.ones(rows.size)
         np.divide(rates[rows, after], rates[rows, here], out=ratio, where=is_known)
         return np.where(is_known, counts[rows, after], 0), ratio - 1.0
-
-    @cached_property
-    def is_exhausted(self) -> NDArray[np.bool_]:
-        """Jobs that have had so many changes that only large gains count."""
-        return is_exhausted(self.options.jobs, self.snapshot.now)
 
     @cached_property
     def fairness(self) -> Floats:

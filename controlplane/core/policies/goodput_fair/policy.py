@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
@@ -60,6 +61,22 @@ LEAST_RUN_STARTS = 12.0
 LEAST_LEFT_STARTS = 3.0
 
 
+@dataclass(frozen=True)
+class _Cycle:
+    """The input of a decision on M jobs.
+
+    Attributes:
+        change_s: seconds of training that a change costs each job. Shape (M,).
+        is_tired: jobs that have had so many changes that only large gains count. Shape (M,).
+    """
+
+    snapshot: Snapshot
+    options: Options
+    standing: FairnessCost
+    change_s: Floats
+    is_tired: NDArray[np.bool_]
+
+
 def goodput_fair(snapshot: Snapshot) -> Decision:
     """Share accelerators for the least weighted completion time, with bounded unfairness."""
     crowds = crowds_of(snapshot)
@@ -77,27 +94,30 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
         ],
         dtype=bool,
     )
-    is_pinned |= is_exhausted(options.jobs, snapshot.now) & (options.held > 0)
-    change_s = changes_s(options.jobs)
+    change_s, is_tired = changes_s(options.jobs), is_exhausted(options.jobs, snapshot.now)
+    is_pinned |= is_tired & (options.held > 0)
+    cycle = _Cycle(snapshot, options, standing, change_s, is_tired)
     now = kinds_now(market, standing)
-    kinds, valuation, given, causes = _draft(snapshot, market, standing, now, change_s, is_pinned)
-    is_stranded = _is_stranded(options, kinds, given)
+    kinds, valuation = kinds_choose(market, standing, now, change_s, is_pinned)
+    given, causes = _counts(cycle, valuation, kinds)
+    # Jobs that would release their kind and receive no accelerator of the new one.
+    is_stranded = (options.held_kind >= 0) & (kinds != options.held_kind) & (given == 0)
     if is_stranded.any():
         is_pinned |= is_stranded
-        kinds, valuation, given, causes = _draft(
-            snapshot, market, standing, now, change_s, is_pinned
-        )
+        kinds, valuation = kinds_choose(market, standing, now, change_s, is_pinned)
+        given, causes = _counts(cycle, valuation, kinds)
+    kinds = kinds.copy()  # trials change it
     elsewhere = idle_kinds(options, kinds, given, causes, is_pinned)
     if not np.array_equal(elsewhere, kinds):
         kinds = elsewhere
-        given, causes = _counts(snapshot, options, standing, valuation, change_s, kinds)
+        given, causes = _counts(cycle, valuation, kinds)
     calm = options, valuation.ends_s, standing.since_s, change_s, is_pinned, kinds, given
     trials_begin(*calm)
     tries = counts_try(*calm) | starts_try(options, snapshot.now, kinds, given)
-    shares, moves = _shares(snapshot, options, standing, valuation, change_s, kinds, given)
+    shares, moves = _shares(cycle, valuation, kinds, given)
     given = np.array([shares[j.id].count if j.id in shares else 0 for j in options.jobs])
     outcome = CountsDecision(
-        snapshot, options, standing, valuation, kinds, given, tries, causes, moves
+        snapshot, options, standing, valuation, kinds, given, tries, causes, moves, is_tired
     )
     return Decision(shares, explain(outcome), carried=crowds)
 
@@ -113,62 +133,28 @@ def _is_at_its_place(snapshot: Snapshot, job: Job, kind: str | None) -> bool:
     return is_beginning(job, snapshot.now)
 
 
-def _draft(
-    snapshot: Snapshot,
-    market: Market,
-    standing: FairnessCost,
-    now: tuple[Counts, Valuation],
-    change_s: Floats,
-    is_pinned: NDArray[np.bool_],
-) -> tuple[Counts, Valuation, Counts, Counts]:
-    """Choose kinds, with some jobs pinned to the one that they hold, and `_counts`. Shapes (M,)."""
-    kinds, valuation = kinds_choose(market, standing, now, change_s, is_pinned)
-    counts = _counts(snapshot, market.options, standing, valuation, change_s, kinds)
-    return kinds.copy(), valuation, *counts
-
-
-def _counts(
-    snapshot: Snapshot,
-    options: Options,
-    standing: FairnessCost,
-    valuation: Valuation,
-    change_s: Floats,
-    kinds: Counts,
-) -> tuple[Counts, Counts]:
+def _counts(cycle: _Cycle, valuation: Valuation, kinds: Counts) -> tuple[Counts, Counts]:
     """Allot the accelerators of each kind to the jobs on it, with causes of waits. Shapes (M,)."""
-    given, causes = np.zeros((2, len(options.jobs)), dtype=np.int64)
-    for kind, capacity in enumerate(options.capacity):
+    given, causes = np.zeros((2, kinds.size), dtype=np.int64)
+    for kind, capacity in enumerate(cycle.options.capacity):
         members = np.flatnonzero(kinds == kind)
-        claims = _claims(snapshot, options, standing, valuation, change_s, members, kind)
+        claims = _claims(cycle, valuation, members, kind)
         given[members], causes[members] = allot(claims, int(capacity))
     return given, causes
 
 
-def _is_stranded(options: Options, kinds: Counts, given: Counts) -> NDArray[np.bool_]:
-    """Mask (M,) of jobs that would release their kind and receive no accelerator of the new one."""
-    is_leaving = (options.held_kind >= 0) & (kinds != options.held_kind)
-    is_stranded: NDArray[np.bool_] = is_leaving & (given == 0)
-    return is_stranded
-
-
 def _shares(
-    snapshot: Snapshot,
-    options: Options,
-    standing: FairnessCost,
-    valuation: Valuation,
-    change_s: Floats,
-    kinds: Counts,
-    given: Counts,
+    cycle: _Cycle, valuation: Valuation, kinds: Counts, given: Counts
 ) -> tuple[dict[JobId, Share], dict[JobId, tuple[int, int]]]:
     """Assign nodes to every job's count; count those of jobs that only move, before and after."""
+    snapshot, options = cycle.snapshot, cycle.options
     node_of = {one.id: (one.node_id, one.kind) for one in snapshot.accelerators}
     shares: dict[JobId, Share] = {}
     moves: dict[JobId, tuple[int, int]] = {}
-    slopes = standing.slope(valuation.ends_s)
-    lives = lives_s(standing.since_s, change_s)
+    slopes = cycle.standing.slope(valuation.ends_s)
+    lives = lives_s(cycle.standing.since_s, cycle.change_s)
     if (options.held > 0).any():
         lives[options.held == 0] = np.median(lives[options.held > 0])
-    is_tired = is_exhausted(options.jobs, snapshot.now)
     rooms = rooms_by_kind(snapshot)
     for number, kind in enumerate(options.kinds):
         rows = np.flatnonzero((kinds == number) & (given > 0)).tolist()
@@ -179,19 +165,11 @@ def _shares(
             held = (node_of[one] for one in snapshot.held.get(job.id, ()) if one in node_of)
             now = Counter(node for node, its_kind in held if its_kind == kind)
             lasts = max(min(float(lives[row]), float(valuation.ends_s[row])), 1.0)
-            worth = float(valuation.worth[row])
-            is_fixed = bool(is_tired[row]) or _is_at_its_place(snapshot, job, None)
+            worth, slope = float(valuation.worth[row]), float(slopes[row])
+            change_s, is_tired = float(cycle.change_s[row]), bool(cycle.is_tired[row])
+            is_fixed = is_tired or _is_at_its_place(snapshot, job, None)
             tenants.append(
-                Tenant(
-                    job,
-                    int(given[row]),
-                    now,
-                    worth,
-                    float(slopes[row]),
-                    float(change_s[row]),
-                    lasts,
-                    is_fixed,
-                )
+                Tenant(job, int(given[row]), now, worth, slope, change_s, lasts, is_fixed)
             )
         places = arrange(tenants, rooms[kind], kind)
         spare: Counter[int] = Counter()
@@ -239,15 +217,9 @@ def _is_settling(job: Job, now: float, rate: float) -> bool:
     return left is not None and 0.0 < left < LEAST_LEFT_STARTS * start_s * rate
 
 
-def _claims(
-    snapshot: Snapshot,
-    options: Options,
-    standing: FairnessCost,
-    valuation: Valuation,
-    change_s: Floats,
-    members: Counts,
-    kind: int,
-) -> Claims:
+def _claims(cycle: _Cycle, valuation: Valuation, members: Counts, kind: int) -> Claims:
+    snapshot, options, standing = cycle.snapshot, cycle.options, cycle.standing
+    change_s, since_s = cycle.change_s[members], standing.since_s[members]
     jobs = [options.jobs[row] for row in members]
     is_here = options.held_kind[members] == kind
     counts, rates = options.counts[members, kind], options.rates[members, kind]
@@ -264,8 +236,8 @@ def _claims(
         least=np.array([job.min_accelerators for job in jobs], dtype=np.int64),
         worth=valuation.worth[members],
         weights=np.array([job.weight for job in jobs], dtype=float),
-        change_s=change_s[members],
-        since_s=standing.since_s[members],
+        change_s=change_s,
+        since_s=since_s,
         ends_s=valuation.ends_s[members],
         work=options.work[members],
         lacking_s=standing.lacking_s[members],
@@ -274,9 +246,6 @@ def _claims(
         is_new=np.array(
             [job.changed_at is None and job.performance is None for job in jobs], dtype=bool
         ),
-        is_trying=is_trying(
-            jobs, options.held[members], standing.since_s[members], change_s[members]
-        )
-        & is_here,
-        is_exhausted=is_exhausted(jobs, snapshot.now),
+        is_trying=is_trying(jobs, options.held[members], since_s, change_s) & is_here,
+        is_exhausted=cycle.is_tired[members],
     )
