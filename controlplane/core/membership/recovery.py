@@ -8,7 +8,7 @@ trainer is under suspicion when trainers that wait for it report that it does no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.core.estimates.step_time import StepTime
 from controlplane.core.protocol.wire import Member, Membership, SlotAddress
@@ -164,12 +164,7 @@ def membership_recover(
     return Membership(
         generation=generation,
         members=tuple(
-            Member(
-                slot=member.slot,
-                node_id=member.node_id,
-                accelerator_index=member.accelerator_index,
-                virtual_nodes=virtual_nodes,
-            )
+            replace(member, virtual_nodes=virtual_nodes)
             for member, virtual_nodes in zip(members, mapping, strict=True)
         ),
         leader_slot=leader_slot if leader_slot in slots else slots[0],

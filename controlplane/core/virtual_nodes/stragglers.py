@@ -130,16 +130,9 @@ def typical_members(
     kind.
     """
     known = [member for member in members if member.seconds]
-    if not known:
+    reference = step_time or next(map(_measured, known), None)
+    if not known or reference is None:
         return []
-    reference = step_time
-    if reference is None:
-        first = known[0]
-        assert first.seconds is not None
-        reference = step_time_fit(
-            {first.num_virtual_nodes: Sample(1, first.seconds, first.seconds)}
-        )
-        assert reference is not None
     factors = {member.slot: speed_factor(member, reference) for member in known}
     ordered = sorted(factors.values())
     limit = ordered[(len(ordered) - 1) // 2] * (1.0 + DRIFT)

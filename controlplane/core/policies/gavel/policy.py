@@ -158,11 +158,8 @@ def _received(
 def _received_fraction(
     job: Job, kind: str, received_s: Mapping[JobId, Mapping[str, float]], now: float
 ) -> float:
-    return (received_s[job.id].get(kind, 0.0) + _HEAD_START_S) / _age_s(job, now)
-
-
-def _age_s(job: Job, now: float) -> float:
-    return max(now - job.submitted_at, 0.0) + _HEAD_START_S
+    age_s = max(now - job.submitted_at, 0.0) + _HEAD_START_S
+    return (received_s[job.id].get(kind, 0.0) + _HEAD_START_S) / age_s
 
 
 def _kept(
