@@ -12,7 +12,7 @@ from controlplane.core.values.projects import ProjectId
 from controlplane.core.values.tiers import TIERS, Tier
 from controlplane.simulator.engine.fairness import alone_s, crowding
 from controlplane.simulator.engine.jobs import SimulatedJob
-from controlplane.simulator.engine.records import Records
+from controlplane.simulator.engine.run import Records
 from controlplane.simulator.workloads.workloads import Cluster
 
 #: A job with a finish-time fairness above this counts as treated unfairly.

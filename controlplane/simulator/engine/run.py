@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from controlplane.core.values.types import AcceleratorId
 from controlplane.simulator.engine.estimates import Comparisons
 from controlplane.simulator.engine.jobs import SimulatedJob, Terms
-from controlplane.simulator.engine.records import Records
 from controlplane.simulator.workloads.workloads import Cluster, Workload
 
 #: Called with jobs ended, jobs in all and the simulated time: at every end, and every other second
@@ -45,6 +45,21 @@ def lost_text(jobs: Sequence[SimulatedJob]) -> str:
         f"{LEAST_DONE:.1%} of their work for good, so they would hardly ever end; give more hours "
         "between two losses of a node"
     )
+
+
+@dataclass
+class Records:
+    """What a simulation records as it runs: all inputs of a report besides the jobs themselves.
+
+    Attributes:
+        held: (time, job id, accelerators held from then on), in order of time.
+        qualities: (time, mean quality of the jobs in the system).
+        decision_s: wall-clock seconds of each decision.
+    """
+
+    held: list[tuple[float, int, int]] = field(default_factory=list)
+    qualities: list[tuple[float, float]] = field(default_factory=list)
+    decision_s: list[float] = field(default_factory=list)
 
 
 class Run:
