@@ -22,9 +22,6 @@ COUNT_LIMIT = 200
 #: Largest number of points kept for one kind; those with the fewest steps are dropped.
 SAMPLES_LIMIT = 64
 
-#: Least relative error assumed of a time that was never measured.
-UNMEASURED_ERROR = 0.10
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -70,16 +67,12 @@ class StepTime:
     Attributes:
         points: measured numbers, ascending.
         values_s: the time at each of them, not descending.
-        base_s: a of the line a + b*v through all points, not negative.
-        slope_s: its b, not negative.
-        residual: the largest relative distance of a point from that line.
+        slope_s: b of the line a + b*v through all points, not negative.
     """
 
     points: tuple[int, ...]
     values_s: tuple[float, ...]
-    base_s: float
     slope_s: float
-    residual: float
 
     def __call__(self, number: int) -> float:
         """Return the seconds for `number`.
@@ -98,26 +91,10 @@ class StepTime:
         share = (number - low) / (high - low)
         return self.values_s[position - 1] * (1.0 - share) + self.values_s[position] * share
 
-    def error(self, number: int) -> float:
-        """Return the relative error expected at `number`: the misfit of the line if not measured.
-
-        The error grows with the distance from the measured numbers.
-        """
-        if number in self.points:
-            return 0.0
-        nearest = min(self.points, key=lambda point: abs(point - number))
-        distance = abs(number - nearest) / max(number, nearest)
-        return max(self.residual, UNMEASURED_ERROR * distance)
-
     def scaled(self, factor: float) -> StepTime:
         """Return the same shape for an accelerator that takes `factor` times as long."""
-        return StepTime(
-            self.points,
-            tuple(value * factor for value in self.values_s),
-            self.base_s * factor,
-            self.slope_s * factor,
-            self.residual,
-        )
+        values_s = tuple(value * factor for value in self.values_s)
+        return StepTime(self.points, values_s, self.slope_s * factor)
 
 
 def step_time_fit(samples: Mapping[int, Sample]) -> StepTime | None:
@@ -151,14 +128,10 @@ def _fit(samples: Mapping[int, Sample], *, lone_slope: bool) -> StepTime:
         raise ValueError(f"numbers start at 1, got {points[0]}")
     weights = [float(min(samples[point].count, COUNT_LIMIT)) for point in points]
     values = _pooled([samples[point].recent_s for point in points], weights)
-    base_s, slope_s = _line(points, values, weights)
-    if len(points) == 1:
-        base_s, slope_s = (0.0, values[0] / points[0]) if lone_slope else (values[0], 0.0)
-    residual = max(
-        abs(base_s + slope_s * point - value) / value
-        for point, value in zip(points, values, strict=True)
-    )
-    return StepTime(points, tuple(values), base_s, slope_s, residual)
+    slope_s = _slope(points, values, weights)
+    if len(points) == 1 and lone_slope:
+        slope_s = values[0] / points[0]
+    return StepTime(points, tuple(values), slope_s)
 
 
 def _pooled(values: Sequence[float], weights: Sequence[float]) -> list[float]:
@@ -175,9 +148,7 @@ def _pooled(values: Sequence[float], weights: Sequence[float]) -> list[float]:
     return [mean for mean, _, length in blocks for _ in range(length)]
 
 
-def _line(
-    points: Sequence[int], values: Sequence[float], weights: Sequence[float]
-) -> tuple[float, float]:
+def _slope(points: Sequence[int], values: Sequence[float], weights: Sequence[float]) -> float:
     """Fit a + b*v by weighted least squares of the relative errors, a and b not negative."""
     relative = [weight / value**2 for weight, value in zip(weights, values, strict=True)]
     total = sum(relative)
@@ -185,12 +156,11 @@ def _line(
     height = sum(w * value for w, value in zip(relative, values, strict=True)) / total
     spread = sum(w * (point - middle) ** 2 for w, point in zip(relative, points, strict=True))
     if spread == 0.0:
-        return height, 0.0
+        return 0.0
     rows = zip(relative, points, values, strict=True)
     slope = sum(w * (point - middle) * (value - height) for w, point, value in rows) / spread
-    base = height - slope * middle
-    if base >= 0.0:
-        return base, max(slope, 0.0)  # values do not descend, so neither does the line
+    if height >= slope * middle:
+        return max(slope, 0.0)  # values do not descend, so neither does the line
     squares = sum(w * point**2 for w, point in zip(relative, points, strict=True))
     products = sum(w * p * v for w, p, v in zip(relative, points, values, strict=True))
-    return 0.0, products / squares
+    return products / squares

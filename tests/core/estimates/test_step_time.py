@@ -42,12 +42,10 @@ def test_a_sample_without_time_is_refused(count: int, seconds: float) -> None:
 def test_a_straight_line_is_found_and_continued() -> None:
     fitted = step_time_fit(samples(v1=0.15, v2=0.25, v4=0.45))
     assert fitted is not None
-    assert (fitted.base_s, fitted.slope_s) == (pytest.approx(0.05), pytest.approx(0.1))
+    assert fitted.slope_s == pytest.approx(0.1)
     assert [fitted(number) for number in (1, 2, 3, 4, 10)] == pytest.approx(
         [0.15, 0.25, 0.35, 0.45, 1.05]
     )
-    assert fitted.error(4) == 0.0
-    assert fitted.error(10) == pytest.approx(0.06)  # 0.1 * 6 / 10, the line itself fits
 
 
 def test_measured_points_count_more_than_the_line() -> None:
@@ -56,7 +54,6 @@ def test_measured_points_count_more_than_the_line() -> None:
     assert [fitted(number) for number in (2, 3, 4, 6, 8)] == pytest.approx(
         [0.2, 0.25, 0.3, 0.55, 0.8]
     )
-    assert fitted.residual > 0.05
 
 
 def test_one_point_is_taken_as_proportional() -> None:
@@ -110,7 +107,6 @@ def test_samples_have_a_bound_and_the_least_seen_go() -> None:
 def test_time_never_falls_and_is_never_negative(measured: dict[int, Sample]) -> None:
     fitted = step_time_fit(measured)
     assert fitted is not None
-    assert fitted.base_s >= 0.0
     assert fitted.slope_s >= 0.0
     times = [fitted(number) for number in range(1, 100)]
     assert times[0] >= 0.0
