@@ -13,14 +13,11 @@ import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from controlplane.core.policies.common.rates import rate
 from controlplane.core.values.types import Job
 
 NodeId = int
-
-Key = TypeVar("Key", NodeId, tuple[NodeId, str])
 
 #: node -> number of accelerators on it.
 Places = Mapping[NodeId, int]
@@ -197,22 +194,22 @@ def _own(now: Places, nodes: _Nodes, count: int) -> NodeId | None:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementMove(Generic[Key]):
-    """Accelerators of one job now and after, by place (node, or node and kind), and its minimum."""
+class PlacementMove:
+    """Places of one job now and after, and its minimum."""
 
     least: int
-    now: Mapping[Key, int]
-    wanted: Mapping[Key, int]
+    now: Places
+    wanted: Places
 
 
-def waits(rooms: Mapping[Key, int], moves: Sequence[PlacementMove[Key]]) -> list[int] | None:
+def waits(rooms: Places, moves: Sequence[PlacementMove]) -> list[int] | None:
     """Return for each job the number of moves that must precede its own, in sequence; None: a ring.
 
     A job can change as soon as all accelerators that it gets are free. Before that, the job gives
     up the accelerators that it does not keep, if the kept ones are at least its minimum.
     """
     free = dict(rooms)
-    kept: list[Mapping[Key, int]] = []
+    kept: list[Places] = []
     for move in moves:
         both = {n: min(c, move.wanted[n]) for n, c in move.now.items() if n in move.wanted}
         kept.append(both if sum(both.values()) >= move.least else move.now)

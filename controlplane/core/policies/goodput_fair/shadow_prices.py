@@ -38,12 +38,10 @@ class Valuation:
     Attributes:
         worth: weight-seconds of an example of each job. Shape (M,).
         ends_s: forecast seconds until each job ends. Shape (M,).
-        prices: weight per accelerator of each kind, now. Shape (Q,).
     """
 
     worth: Floats
     ends_s: Floats
-    prices: Floats
 
 
 class Market:
@@ -119,5 +117,4 @@ def _gather(worth: Floats, rows: Sequence[Counts], forecasts: Sequence[Forecast]
     ends = np.full(worth.size, FOREVER_S)
     for members, forecast in zip(rows, forecasts, strict=True):
         ends[members] = np.minimum(forecast.ends_s, FOREVER_S)
-    prices = [forecast.prices[0] if forecast.prices.size else 0.0 for forecast in forecasts]
-    return Valuation(worth, ends, np.array(prices))
+    return Valuation(worth, ends)
