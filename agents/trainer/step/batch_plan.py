@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.core.protocol.wire import Membership, ReductionMode, TrainingSpec
-from controlplane.core.virtual_nodes.mapping import example_bounds
+from controlplane.core.virtual_nodes.mapping import even_bounds
 from controlplane.core.virtual_nodes.reduction_tree import (
     ReductionPrograms,
     Schedule,
@@ -60,7 +60,7 @@ class Planner:
         self.rank = list(ranked_slots).index(slot)
         self.num_virtual_nodes = spec.num_virtual_nodes
         self.reduction = spec.reduction
-        bounds = example_bounds(spec.global_batch_size, spec.num_virtual_nodes)
+        bounds = even_bounds(spec.global_batch_size, spec.num_virtual_nodes)
         everything = [1] * spec.num_virtual_nodes
         self.rows_per_worker = self._reduce(everything, None).rows_per_worker
         self.examples_per_worker = max(
@@ -95,7 +95,7 @@ class Planner:
         return ReductionPrograms(local=local, rows_per_worker=1, across=Schedule((), ()))
 
     def _make(self, num_examples: int) -> BatchPlan:
-        bounds = example_bounds(num_examples, self.num_virtual_nodes)
+        bounds = even_bounds(num_examples, self.num_virtual_nodes)
         sizes = [high - low for low, high in bounds]
         reduction = self._reduce(sizes, self.rows_per_worker)
         mine = reduction.local[self.rank]

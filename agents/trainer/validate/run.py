@@ -60,7 +60,7 @@ from controlplane.core.protocol.wire import (
     encode,
 )
 from controlplane.core.tuning.course import TuningCourse, course_begin
-from controlplane.core.virtual_nodes.mapping import example_bounds
+from controlplane.core.virtual_nodes.mapping import even_bounds
 
 ORDERS_FILE = "orders.json"
 REPORT_FILE = "validation.json"
@@ -162,7 +162,7 @@ def loaded_job_check(
     labels_check(job.model, job.train.fetch(np.arange(1)))
     _note_data(spec, job, findings)
 
-    bounds = example_bounds(spec.global_batch_size, spec.num_virtual_nodes)
+    bounds = even_bounds(spec.global_batch_size, spec.num_virtual_nodes)
     sizes = [high - low for low, high in bounds]
     order = job.train.order(spec.seed, 0, spec.shuffle)
     sample = job.train.fetch(order[: max(sizes)])

@@ -24,7 +24,7 @@ from agents.trainer.validate.model_checks import predicting_check
 from agents.trainer.validate.model_summary import model_facts
 from agents.trainer.validate.split_checks import inference_changes
 from controlplane.core.protocol.wire import TrainingSpec
-from controlplane.core.virtual_nodes.mapping import example_bounds
+from controlplane.core.virtual_nodes.mapping import even_bounds
 
 
 def prediction_try(spec: TrainingSpec, code_dir: Path) -> tuple[dict[str, Any], list[str]]:
@@ -43,7 +43,7 @@ def prediction_try(spec: TrainingSpec, code_dir: Path) -> tuple[dict[str, Any], 
         "steps_per_epoch": math.ceil(len(job.train) / spec.global_batch_size),
         "data_fingerprint": data_fingerprint(job.train, None),
     }
-    bounds = example_bounds(min(spec.global_batch_size, len(job.train)), spec.num_virtual_nodes)
+    bounds = even_bounds(min(spec.global_batch_size, len(job.train)), spec.num_virtual_nodes)
     sizes = sorted({high - low for low, high in bounds if high > low})
     predicting_check(job.model)  # first: a stateful layer fails with slices
     with user_code(code_dir, "code.build", "building the model for the first examples"):

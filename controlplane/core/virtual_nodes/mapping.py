@@ -11,7 +11,8 @@ from __future__ import annotations
 def even_bounds(total: int, parts: int) -> tuple[tuple[int, int], ...]:
     """Split `range(total)` into `parts` half-open ranges `[i*total//parts, (i+1)*total//parts)`.
 
-    Ranges differ in length by at most one; some are empty when `total < parts`.
+    Ranges differ in length by at most one; some are empty when `total < parts`, as slices of the
+    last batch of an epoch may be, which can hold fewer examples than there are virtual nodes.
 
     Raises:
         ValueError: `total` is negative or `parts` is not positive.
@@ -21,15 +22,6 @@ def even_bounds(total: int, parts: int) -> tuple[tuple[int, int], ...]:
     if parts < 1:
         raise ValueError(f"parts must be at least 1, got {parts}")
     return tuple((i * total // parts, (i + 1) * total // parts) for i in range(parts))
-
-
-def example_bounds(num_examples: int, num_virtual_nodes: int) -> tuple[tuple[int, int], ...]:
-    """Return the slice of a batch of `num_examples` for each virtual node.
-
-    The last batch of an epoch may hold fewer examples than there are virtual nodes; some slices are
-    then empty.
-    """
-    return even_bounds(num_examples, num_virtual_nodes)
 
 
 def even_mapping(num_virtual_nodes: int, num_accelerators: int) -> tuple[tuple[int, ...], ...]:

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.virtual_nodes.mapping import even_bounds, even_mapping, example_bounds
+from controlplane.core.virtual_nodes.mapping import even_bounds, even_mapping
 
 
 def test_uneven_batch_by_hand() -> None:
-    assert example_bounds(10, 4) == ((0, 2), (2, 5), (5, 7), (7, 10))
+    assert even_bounds(10, 4) == ((0, 2), (2, 5), (5, 7), (7, 10))
 
 
 def test_short_last_batch_leaves_some_virtual_nodes_empty() -> None:
-    assert example_bounds(2, 4) == ((0, 0), (0, 1), (1, 1), (1, 2))
+    assert even_bounds(2, 4) == ((0, 0), (0, 1), (1, 1), (1, 2))
 
 
 def test_mapping_of_eight_on_three() -> None:

@@ -14,13 +14,8 @@ from controlplane.core.values.types import Job, Snapshot
 Floats = NDArray[np.float64]
 
 
-def rooms_of(snapshot: Snapshot, kind: str) -> dict[int, int]:
-    """Count the accelerators of a kind on each node that has some, nodes in ascending order."""
-    return rooms_by_kind(snapshot).get(kind, {})
-
-
 def rooms_by_kind(snapshot: Snapshot) -> dict[str, dict[int, int]]:
-    """Return `rooms_of` for every kind, kinds in alphabetical order."""
+    """Count the accelerators of each kind on each node that has some; both in ascending order."""
     counts = Counter((one.kind, one.node_id) for one in snapshot.accelerators)
     rooms: dict[str, dict[int, int]] = {}
     for kind, node in sorted(counts):

@@ -20,7 +20,7 @@ from controlplane.core.policies.common.rates import (
     left_s,
     packed_rates,
     rate,
-    rooms_of,
+    rooms_by_kind,
     without_still_models,
 )
 from controlplane.core.policies.pollux.search import (
@@ -120,7 +120,7 @@ def _decided(snapshot: Snapshot, kinds: Mapping[JobId, str]) -> Decision:
 
 
 def _cluster(snapshot: Snapshot, kind: str, members: Sequence[Job]) -> _Cluster:
-    rooms = rooms_of(snapshot, kind)
+    rooms = rooms_by_kind(snapshot)[kind]
     jobs = sorted(
         members,
         key=lambda job: (
