@@ -1,4 +1,4 @@
-"""An application whose speed depends only on its accelerators, from beginning to end."""
+"""Applications whose speed depends only on their accelerators, from beginning to end."""
 
 # ruff: noqa: ARG002  (the arguments are those of every application)
 
@@ -10,10 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from controlplane.core.estimates.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
 from controlplane.core.values.performance import LossForecast
 from controlplane.simulator.applications.applications import Pace
 from controlplane.simulator.applications.batches import Batch
 from controlplane.simulator.applications.step_times import Floats, Placement
+
+RecordedPerformance = FixedBatchPerformance | AdaptiveBatchPerformance
 
 
 @dataclass
@@ -81,3 +84,32 @@ class SteadyApplication:
 
     def forecast(self, epoch: int, progress: float) -> LossForecast | None:
         return None
+
+
+@dataclass
+class RecordedApplication(SteadyApplication):
+    """A job of a live cluster: work in useful examples, at the speed of models fitted to its steps.
+
+    The loss forecast of the time was not recorded.
+    """
+
+    performance: RecordedPerformance
+
+    def rate(self, kind: str, num_accelerators: int, num_nodes: int) -> float:
+        return self.performance.goodput(kind, num_accelerators, num_nodes)
+
+    def most_accelerators(self, batch_size: int | None) -> int:
+        return self.performance.most_accelerators
+
+    def batch(
+        self, kind: str, placement: Placement, batch_size: int | None, epoch: int
+    ) -> Batch | None:
+        """Split by the job's own rule, independently of the requested batch."""
+        count = sum(placement)
+        size = self.performance.batch_size(kind, count, len(placement))
+        return Batch(count, max(round(size / count), 1), 1) if size >= 1 else None
+
+    def packed_paces(
+        self, kind: str, most: int, per_node: int, batch_size: int | None, epoch: int
+    ) -> Floats:
+        return self.performance.goodputs(kind, most, per_node)

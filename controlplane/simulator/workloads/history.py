@@ -25,7 +25,7 @@ from controlplane.core.values.explanations import counted
 from controlplane.core.values.projects import ProjectId, ProjectQuota
 from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Accelerator, Sweep
-from controlplane.simulator.applications.recorded import RecordedApplication, RecordedPerformance
+from controlplane.simulator.applications.steady import RecordedApplication, RecordedPerformance
 from controlplane.simulator.settings import MEASURED, ResizeCosts
 from controlplane.simulator.workloads.reading import json_read, number_of, row_of, tier_of, whole_of
 from controlplane.simulator.workloads.workloads import Cluster, Workload, WorkloadJob

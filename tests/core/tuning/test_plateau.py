@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.tuning.plateau import DONE_EPOCHS, RETUNE_EPOCHS, Plateau
+from controlplane.core.tuning.course import DONE_EPOCHS, RETUNE_EPOCHS, Plateau
 
 
 def after(values: list[float], *, higher_is_better: bool = False) -> Plateau:
