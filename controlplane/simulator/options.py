@@ -272,9 +272,9 @@ def cluster_load(
             )
         return cluster_read(path)
     if (num_nodes, per_node, kinds) == (None, None, None):
-        recorded = recorded_cluster(workload)
-        if recorded is not None:
-            return ClusterFile(recorded)
+        recorded = Path(workload)
+        if workload != SYNTHETIC and recorded.is_file() and workload_is(recorded) == "history":
+            return ClusterFile(history_cluster(history_read(recorded)))
     return ClusterFile(cluster_parse(num_nodes, per_node, kinds))
 
 
@@ -348,14 +348,6 @@ def _file_load(
             return virtualflow_workload(path, speeds.get(SCALED, {}))
         case _:
             return history_workload(history_read(path))
-
-
-def recorded_cluster(name: str) -> Cluster | None:
-    """Return the cluster that a history was recorded on, if --workload is one."""
-    path = Path(name)
-    if name == SYNTHETIC or not path.is_file() or workload_is(path) != "history":
-        return None
-    return history_cluster(history_read(path))
 
 
 def speed_notes(

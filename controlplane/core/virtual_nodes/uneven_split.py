@@ -226,11 +226,6 @@ class MixVerdict:
     mixed: Team
     is_mix: bool
 
-    @property
-    def gain(self) -> float:
-        """Throughput of the mix over that of one kind, less 1."""
-        return self.alone.step_s / self.mixed.step_s - 1.0
-
     def sentence(self) -> str:
         """Describe the verdict with both numbers."""
         alone, mixed = describe(self.alone.kinds), describe(self.mixed.kinds)

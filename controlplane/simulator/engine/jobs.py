@@ -143,21 +143,15 @@ class SimulatedJob:
 
     def pace_set(self) -> None:
         """Set its pace with the right batch on its active accelerators."""
-        if not self.active:
-            self.pace = None
-            return
-        batch = self.batch_choose()
-        kind, placement = self.place
-        if batch is None:
-            self.pace = None
-        else:
-            self.pace = self.application.pace(kind, placement, batch, self.epoch)
+        batch = self.batch_choose() if self.active else None
+        self.pace = None
+        if batch is not None:
+            self.pace = self.application.pace(*self.place, batch, self.epoch)
 
     def see(self) -> None:
         """Record its present steps as observations."""
         if self.pace is not None and self.pace.step_s > 0.0:
-            kind, placement = self.place
-            self.memory.see(kind, placement, self.pace)
+            self.memory.see(*self.place, self.pace)
 
     @property
     def epoch_end(self) -> float:

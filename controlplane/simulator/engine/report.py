@@ -107,15 +107,6 @@ class Report:
         """Return all fields as JSON-compatible values."""
         return asdict(self)
 
-    @property
-    def figures(self) -> dict[str, float]:
-        """The figures of the whole, by name."""
-        return {
-            name: value
-            for name, value in asdict(self).items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        }
-
 
 def report_make(
     policy: str,

@@ -208,8 +208,6 @@ def cluster_make(num_nodes: int, per_node: int, kinds: Mapping[str, int] | None 
         ValueError: a number is not positive, or the nodes by kind are not `num_nodes`.
     """
     nodes = dict(kinds) if kinds else {"gpu": num_nodes}
-    if num_nodes < 1:
-        raise ValueError("nodes, accelerators and kinds must be positive numbers")
     if sum(nodes.values()) != num_nodes:
         raise ValueError(f"kinds has {sum(nodes.values())} nodes, nodes says {num_nodes}")
     return cluster_build([NodeGroup(kind, number, per_node) for kind, number in nodes.items()])
