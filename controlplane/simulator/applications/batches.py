@@ -118,6 +118,25 @@ class Batch:
         return self.num_accelerators * self.local * self.num_slices
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """True speed of a job on its accelerators.
+
+    Attributes:
+        progress_per_s: progress per second.
+        batch: composition of a step.
+        step_s, sync_s: seconds of a step with one slice, and of the exchange in it; 0: not
+            measured, so no model is fitted.
+        noise: gradient noise scale in examples, as shown by its gradients.
+    """
+
+    progress_per_s: float
+    batch: Batch
+    step_s: float = 0.0
+    sync_s: float = 0.0
+    noise: float = 0.0
+
+
 def fixed_batch(
     bounds: BatchBounds, batch_size: int, num_accelerators: int, *, slices_alone: bool = False
 ) -> Batch:

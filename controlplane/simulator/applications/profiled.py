@@ -12,15 +12,20 @@ from numpy.typing import NDArray
 from controlplane.core.estimates.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
 from controlplane.core.estimates.throughput import ThroughputModel
 from controlplane.core.values.performance import LossForecast, Performance
-from controlplane.simulator.applications.applications import Pace, packed
 from controlplane.simulator.applications.batches import (
     Batch,
     BatchBounds,
+    Pace,
     candidate_batches,
     fixed_batch,
     fixed_batches,
 )
-from controlplane.simulator.applications.step_times import Floats, Placement, PlacementStepTimes
+from controlplane.simulator.applications.step_times import (
+    Floats,
+    Placement,
+    PlacementStepTimes,
+    packed,
+)
 
 #: Least squared norm of a gradient as a share of its variance: measured ones go down to 0.
 LEAST_SIGNAL = 1e-9
@@ -51,7 +56,7 @@ class ProfiledRun:
 
 @dataclass
 class ProfiledApplication:
-    """A fully measured application (see `profiles`).
+    """A fully measured application (see `profiles`), with the methods of `SteadyApplication`.
 
     Attributes:
         times: steps on the accelerators that the profile was measured on.

@@ -18,6 +18,18 @@ Placement = tuple[int, ...]
 MOST_NODES, MOST_PER_NODE = 16, 4
 
 
+def packed(num_accelerators: int, per_node: int) -> Placement:
+    """Return the placement on as few nodes as possible."""
+    whole, rest = divmod(num_accelerators, per_node)
+    return (per_node,) * whole + ((rest,) if rest else ())
+
+
+def spread(num_accelerators: int, num_nodes: int) -> Placement:
+    """Return the most even placement on that many nodes."""
+    whole, rest = divmod(num_accelerators, num_nodes)
+    return (whole + 1,) * rest + (whole,) * (num_nodes - rest)
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """One measured step: its total `step_s`, including `sync_s` for the exchange of gradients."""

@@ -9,14 +9,9 @@ from controlplane.core.estimates.goodput import relative_speeds, speeds_complete
 from controlplane.core.estimates.measured_steps import measured_model
 from controlplane.core.estimates.throughput import ThroughputModel, ThroughputSample, throughput_fit
 from controlplane.core.values.performance import Performance
-from controlplane.simulator.applications.applications import (
-    Application,
-    Learnt,
-    Pace,
-    packed,
-    spread,
-)
-from controlplane.simulator.applications.step_times import Floats, Placement
+from controlplane.simulator.applications.applications import Application, Learnt
+from controlplane.simulator.applications.batches import Pace
+from controlplane.simulator.applications.step_times import Floats, Placement, packed, spread
 
 #: (kind, relative speed), in the order of the kinds.
 Speeds = tuple[tuple[str, float], ...]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from controlplane.core.policies import BatchMode, Demand
 from controlplane.core.values.performance import Performance
 from controlplane.core.values.types import Accelerator, AcceleratorId, Job
-from controlplane.simulator.applications.applications import Application, Learnt, Pace
-from controlplane.simulator.applications.batches import Batch
+from controlplane.simulator.applications.applications import Application, Learnt
+from controlplane.simulator.applications.batches import Batch, Pace
 from controlplane.simulator.applications.step_times import Placement
 from controlplane.simulator.engine.estimates import CodeSteps, Memory, Speeds, TruePerformance
 from controlplane.simulator.settings import (

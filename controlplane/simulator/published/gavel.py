@@ -23,8 +23,7 @@ import numpy as np
 
 from controlplane.core.estimates.goodput import FixedBatchPerformance
 from controlplane.core.estimates.throughput import ThroughputModel
-from controlplane.simulator.applications.applications import Pace
-from controlplane.simulator.applications.batches import Batch, WorkerBatch
+from controlplane.simulator.applications.batches import Batch, Pace, WorkerBatch
 from controlplane.simulator.applications.steady import SteadyApplication
 from controlplane.simulator.applications.step_times import Floats, Placement
 from controlplane.simulator.workloads.reading import json_read, number_of, row_of

@@ -21,9 +21,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from controlplane.simulator.applications.applications import packed
 from controlplane.simulator.applications.batches import Batch
 from controlplane.simulator.applications.profiled import ProfiledApplication
+from controlplane.simulator.applications.step_times import packed
 from controlplane.simulator.published.workload_files import pollux_job
 from controlplane.simulator.workloads.workloads import Workload
 
