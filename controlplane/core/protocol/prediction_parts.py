@@ -164,7 +164,9 @@ def _array_join(
             if expected is None:
                 expected = found
                 total = shares[-1].part.end
-                _header_write(target, (total, *found[0]), found[1])
+                descr, shape = np.lib.format.dtype_to_descr(found[1]), (total, *found[0])
+                header = {"descr": descr, "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(target, header)
             if found != expected or num_rows != share.part.end - share.part.first:
                 raise ValueError(f"{name!r} in {share.part.name} is {num_rows} times {found}")
             row_bytes = math.prod(found[0]) * found[1].itemsize
@@ -182,15 +184,6 @@ def _header_read(entry: IO[bytes]) -> tuple[int, tuple[tuple[int, ...], np.dtype
     if is_fortran or not shape or min(shape) < 0 or dtype.hasobject:
         raise ValueError(f"an array of shape {shape} and type {dtype} holds no rows")
     return shape[0], (shape[1:], dtype)
-
-
-def _header_write(target: IO[bytes], shape: tuple[int, ...], dtype: np.dtype) -> None:
-    header = {
-        "descr": np.lib.format.dtype_to_descr(dtype),
-        "fortran_order": False,
-        "shape": shape,
-    }
-    np.lib.format.write_array_header_1_0(target, header)
 
 
 def _chunks(stream: IO[bytes], num_bytes: int) -> Iterator[bytes]:

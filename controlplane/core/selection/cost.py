@@ -24,16 +24,11 @@ class ExampleTimes:
         return self.step_s / self.loss_s - 1.0
 
 
-def analysed_share(spec: SelectionSpec) -> float:
-    """Return the share of the candidates whose loss is computed, over many epochs."""
-    if spec.method is SelectionMethod.STALE_SELECTIVE_BACKPROP:
-        return 1.0 / spec.stale_every
-    return 1.0 if spec.needs_losses else 0.0
-
-
 def relative_cost(spec: SelectionSpec, times: ExampleTimes, share: float) -> float:
     """Return the time of an epoch that trains on `share` of its candidates, over a plain one."""
-    return analysed_share(spec) * times.loss_s / times.step_s + share
+    is_stale = spec.method is SelectionMethod.STALE_SELECTIVE_BACKPROP
+    analysed = 1.0 / spec.stale_every if is_stale else float(spec.needs_losses)
+    return analysed * times.loss_s / times.step_s + share
 
 
 def predicted_speed_up(spec: SelectionSpec, times: ExampleTimes | None) -> float | None:

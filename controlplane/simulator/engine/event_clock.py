@@ -66,6 +66,7 @@ class EventRun(Run):
         self._snapshot: Snapshot | None = None
         self._wanted: Allocation | None = None
         self._waiting_seen: dict[int, Job] = {}
+        self._failures = terms.failures
         self._outages = Outages(self._nodes, terms.failures, seed)
         self._silent: dict[int, float] = {}  # node -> end of its lease
         self._lost: set[AcceleratorId] = set()
@@ -168,12 +169,13 @@ class EventRun(Run):
     def _nodes_step(self) -> bool:
         """Process events of nodes; return whether the number of available nodes changed."""
         is_changed = False
+        lease_s = self._failures.lease_s if self._failures is not None else 0.0
         for event in self._outages.due(self.now):
             rows = self._nodes[event.node]
             if event.turn is NodeEventKind.BACK:
                 self._lost.difference_update(rows)
             elif event.turn is NodeEventKind.SILENT:
-                self._silent[event.node] = self._outages.lease_ends_at(event)
+                self._silent[event.node] = event.at + lease_s
             else:
                 del self._silent[event.node]
                 self._lost.update(rows)

@@ -64,11 +64,6 @@ class Outages:
                 self._next_loss(event.node, event.at)
         return found
 
-    def lease_ends_at(self, silent: NodeEvent) -> float:
-        """Return the end of the lease of a node that has fallen silent."""
-        assert self._failures is not None, "nothing is lost where nothing fails"
-        return silent.at + self._failures.lease_s
-
     def _next_loss(self, node: int, since: float) -> None:
         assert self._failures is not None, "nothing is lost where nothing fails"
         random, failures = self._random[node], self._failures

@@ -131,10 +131,8 @@ def gavel_workload(path: Path, num_jobs: int, hours: float, seed: int = 0) -> Wo
     those with the requested number, on the fastest kind.
 
     Raises:
-        ValueError: a number is not positive, or the file is not a table of Gavel's.
+        ValueError: the file is not a table of Gavel's.
     """
-    if num_jobs < 1 or not hours > 0.0:
-        raise ValueError("--jobs: jobs and hours of a workload must be positive")
     types = list(job_types_read(path).values())
     random = np.random.default_rng(seed)
     moments = np.cumsum(random.exponential(hours * 3600.0 / num_jobs, num_jobs))

@@ -287,11 +287,9 @@ def _job_read(row: Any, source: str) -> HistoryJob:
 
 
 def _quota(row: Sequence[Any]) -> ProjectQuota:
-    """Read a quota; histories of earlier versions have none of kinds."""
     guaranteed, limit, user_limit, *by_kind = row
     guarantees, limits = (
-        {str(kind): int(count) for kind, count in dict(counts).items()}
-        for counts in by_kind or ((), ())
+        {str(kind): int(count) for kind, count in dict(counts).items()} for counts in by_kind
     )
     return ProjectQuota(
         int(guaranteed),

@@ -157,10 +157,7 @@ class Cluster:
     @property
     def kinds(self) -> dict[str, int]:
         """Count the accelerators of each kind, kinds in alphabetical order."""
-        counts: dict[str, int] = {}
-        for kind in sorted(accelerator.kind for accelerator in self.accelerators):
-            counts[kind] = counts.get(kind, 0) + 1
-        return counts
+        return dict(Counter(sorted(accelerator.kind for accelerator in self.accelerators)))
 
 
 @dataclass(frozen=True, slots=True)
