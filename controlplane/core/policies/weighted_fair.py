@@ -14,11 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from controlplane.core.policies.common.explanations import Holders, of_higher
 from controlplane.core.policies.common.fair_admission import (
-    AGEING_S,
     Pool,
     aged_weight,
     entry_order,
@@ -36,21 +34,15 @@ from controlplane.core.scheduling.pools import (
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
-__all__ = ["AGEING_S", "progressive_fill", "weighted_fair", "weighted_fair_power_of_two"]
 
-_FILLS: Mapping[str, Fill] = {"integer": progressive_fill, "power_of_two": power_of_two_fill}
-
-
-def weighted_fair(
-    snapshot: Snapshot, rounding: Literal["integer", "power_of_two"] = "integer"
-) -> Decision:
+def weighted_fair(snapshot: Snapshot, fill: Fill = progressive_fill) -> Decision:
     """Share each kind of accelerator among its jobs in proportion to their claims."""
     kinds = _pools_assign(snapshot, capacity_by_kind(snapshot))
-    shared = _shared(snapshot, kinds, _FILLS[rounding])
+    shared = _shared(snapshot, kinds, fill)
     elsewhere = _idle_kinds(snapshot, shared)
     if elsewhere:
         kinds |= elsewhere
-        shared = _shared(snapshot, kinds, _FILLS[rounding])
+        shared = _shared(snapshot, kinds, fill)
     shares: dict[JobId, Share] = {}
     reasons = {job.id: cannot_start(snapshot, job) for job in snapshot.jobs if job.id not in kinds}
     for pool, counts in shared:
@@ -61,7 +53,7 @@ def weighted_fair(
 
 def weighted_fair_power_of_two(snapshot: Snapshot) -> Decision:
     """Share each kind by weight, with the shares rounded to powers of two as in the paper."""
-    return weighted_fair(snapshot, rounding="power_of_two")
+    return weighted_fair(snapshot, power_of_two_fill)
 
 
 def _pools_assign(snapshot: Snapshot, capacity: Mapping[str, int]) -> dict[JobId, str]:

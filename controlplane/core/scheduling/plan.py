@@ -39,6 +39,10 @@ def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
     blocked_moves: list[BlockedMove] = []
     waiting: dict[JobId, tuple[AcceleratorId, ...]] = {}
     reasons = _sentences(snapshot, allocation)
+
+    def note(job_id: JobId, text: str) -> None:
+        reasons[job_id] = f"{reasons.get(job_id, '')} {text}".strip()
+
     for job in snapshot.jobs:
         if job.id in snapshot.resizing:
             continue
@@ -50,20 +54,25 @@ def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
         if not excluded.isdisjoint(wanted):
             rest = tuple(accelerator for accelerator in wanted if accelerator not in excluded)
             is_enough = len(rest) >= job.min_accelerators
-            reasons[job.id] = f"{reasons.get(job.id, '')} {_shunned_text(wanted, rest)}".strip()
+            note(
+                job.id,
+                f"{len(wanted) - len(rest)} of these are left out for a while, because its "
+                "trainers did not come up there.",
+            )
             wanted = rest if is_enough else _meanwhile(job, held, rest, standing)
         own = set(held)
         blocked = tuple(one for one in wanted if one in in_use and one not in own)
         targets[job.id] = wanted
         if blocked:
             waiting[job.id] = blocked
-            reasons[job.id] = f"{reasons.get(job.id, '')} {_waiting_text(wanted, blocked)}".strip()
+            num = len(blocked)
+            note(job.id, f"Other jobs still have to leave {num} of these {len(wanted)}.")
             targets[job.id] = _meanwhile(job, held, wanted, standing)
             if targets[job.id] == held and held:
                 blocked_moves.append(BlockedMove(job, held, wanted, blocked))
     for job_id, detour in detours(snapshot, blocked_moves, given).items():
         targets[job_id] = detour.accelerators
-        reasons[job_id] = f"{reasons.get(job_id, '')} {detour.reason}".strip()
+        note(job_id, detour.reason)
     resizes = [
         Resize(job_id, held, target, reasons.get(job_id, ""))
         for job_id, target in targets.items()
@@ -80,17 +89,6 @@ def _sentences(snapshot: Snapshot, allocation: Allocation) -> dict[JobId, str]:
         job_id: others_jobs_named(str(one), job_id, groups)
         for job_id, one in allocation.reasons.items()
     }
-
-
-def _waiting_text(wanted: tuple[AcceleratorId, ...], blocked: tuple[AcceleratorId, ...]) -> str:
-    return f"Other jobs still have to leave {len(blocked)} of these {len(wanted)}."
-
-
-def _shunned_text(wanted: tuple[AcceleratorId, ...], rest: tuple[AcceleratorId, ...]) -> str:
-    return (
-        f"{len(wanted) - len(rest)} of these are left out for a while, because its trainers "
-        "did not come up there."
-    )
 
 
 def _may_wait(

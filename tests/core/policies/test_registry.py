@@ -8,7 +8,8 @@ import pytest
 
 from controlplane.core.cycle import decide
 from controlplane.core.policies import POLICIES, PRIORITY_USES, PriorityUse, policy_summary
-from controlplane.core.policies.weighted_fair import AGEING_S, progressive_fill
+from controlplane.core.policies.common.fair_admission import AGEING_S
+from controlplane.core.policies.common.fair_fill import progressive_fill
 from controlplane.core.values.explanations import reason
 from controlplane.core.values.types import Share
 from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make

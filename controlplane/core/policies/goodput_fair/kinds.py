@@ -149,7 +149,8 @@ def kinds_choose(
     trade = _Trade(market, kinds, valuation.worth, left)
     best = trade
     for turn in range(NUM_ROUNDS):
-        moved = trade.moved(_step_of(kinds, turn))
+        # A quarter of all jobs move, then ever fewer.
+        moved = trade.moved(max(int((kinds >= 0).sum()) >> (turn + 2), 1))
         if moved is None:
             break
         trade = moved
@@ -201,11 +202,6 @@ def idle_kinds(
             found[row] = max(open_kinds, key=lambda kind: rates[kind])
             idle[found[row]] -= least
     return found
-
-
-def _step_of(kinds: Counts, turn: int) -> int:
-    """Return the number of jobs that move in a round: a quarter of all, then ever fewer."""
-    return max(int((kinds >= 0).sum()) >> (turn + 2), 1)
 
 
 def _chained(best: _Trade) -> _Trade:
