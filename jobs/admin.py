@@ -10,6 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin
+from django.contrib.auth.forms import AdminPasswordChangeForm
 from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
@@ -32,6 +33,7 @@ from jobs.models import (
     Replay,
     UserLimits,
 )
+from jobs.services.cluster.accounts import TokenRevocation
 from jobs.services.cluster.api_tokens import api_token_revoke
 from jobs.services.lifecycle.audit import audit_add, read_audit
 from jobs.services.lifecycle.events import user_actor
@@ -180,6 +182,16 @@ class ExternalIdentityInline(admin.TabularInline):
         return False
 
 
+class AccountPasswordForm(AdminPasswordChangeForm):
+    """A new password of a user, or none; both end the user's sessions and API tokens."""
+
+    def save(self, commit: bool = True) -> User:
+        user: User = super().save(commit)
+        if not user.has_usable_password():
+            TokenRevocation().password_changed("", user)  # Django calls it for new ones alone
+        return user
+
+
 class AccountAdmin(UserAdmin):
     """User accounts; what is done to them is in the audit log as well."""
 
@@ -188,6 +200,7 @@ class AccountAdmin(UserAdmin):
     )  # fmt: skip
     list_select_related = ("limits",)
     inlines = (UserLimitsInline, ExternalIdentityInline)
+    change_password_form = AccountPasswordForm
 
     @admin.display(description="limits chosen")
     def chosen(self, user: User) -> str:
