@@ -58,7 +58,7 @@ class FileCache:
                         raise ValueError(text)
                 os.utime(cached, follow_symlinks=False)
             with self._lock:
-                self._evict(keep=sha256)
+                self._evict()
         finally:
             self._fetching.pop(sha256, None)
 
@@ -74,14 +74,14 @@ class FileCache:
         with atomic_write(cached, mode=0o600) as partial, partial.open("wb") as file:
             fetch(file)
 
-    def _evict(self, keep: str) -> None:
+    def _evict(self) -> None:
         files = [path for path in self._folder.iterdir() if _SHA256.fullmatch(path.name)]
         facts = sorted((path.lstat().st_mtime, path.lstat().st_size, path) for path in files)
         total_bytes = sum(size_bytes for _, size_bytes, _ in facts)
         for _, size_bytes, path in facts:
             if total_bytes <= self._max_bytes:
                 return
-            if path.name != keep:
+            if path.name not in self._fetching:
                 with contextlib.suppress(OSError):  # job code has put a folder there
                     path.unlink()
                 total_bytes -= size_bytes

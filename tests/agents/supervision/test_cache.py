@@ -80,9 +80,15 @@ def test_cache_fetches_once_and_forgets_the_longest_unused(
 
 
 def test_cache_hands_out_a_file_larger_than_itself(
-    downloads: Callable[[int], Downloads], tmp_path: Path
+    downloads: Callable[[int], Downloads], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def another_taken(path: Path, **options: bool) -> None:
+        monkeypatch.undo()
+        loads.take(3)
+        os.utime(path, **options)
+
     loads = downloads(50)
+    monkeypatch.setattr(os, "utime", another_taken)
     assert loads.take(1).stat().st_size == 100
     loads.take(2)
     assert [entry.name for entry in (tmp_path / "cache").iterdir()] == [name_of(2)]
