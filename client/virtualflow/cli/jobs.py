@@ -96,6 +96,9 @@ _JOB_COLUMNS = (
 @as_json
 def ls(saved: str | None, limit: int, as_json: bool, **query: Any) -> None:
     """List jobs, newest first unless told."""
+    if saved == "" or any(value == "" or value == ("",) for value in query.values()):
+        # Of a variable that is not set; the site would list all jobs.
+        raise click.UsageError("An option is empty; give it a value, or leave it out.")
     with Client.from_login() as client:
         kept = filter_named(client, saved)["query"] if saved else ""
         found = client.jobs(query=kept, page_size=min(limit + 1, 200), **query)
