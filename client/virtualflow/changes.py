@@ -10,6 +10,7 @@ import httpx
 
 from virtualflow import answers
 from virtualflow.errors import VirtualFlowError
+from virtualflow.transport import AWAY_LIMIT_S
 from virtualflow.typed_site import TypedSite, item_read, unexpected_answer
 
 #: Longest silence of a stream; its site gives a sign of life every 15 s.
@@ -23,15 +24,18 @@ _ANYTHING = answers.Change(jobs=[], cluster=True)
 def changes_read(site: TypedSite) -> Iterator[answers.Change]:
     """Yield the changes that a site tells; a broken connection is opened again.
 
-    The first change of every connection says that anything may have changed.
+    The first change of every connection says that anything may have changed. Once the site has
+    answered, it may be away for some minutes.
 
     Raises:
         VirtualFlowError: the site refuses a stream, has none, or does not answer.
     """
+    away_s = 0.0
     while True:
-        address = _address(site)
+        address = _address(site, away_s)
         try:
             with site.stream(address, wait_s=_SILENCE_LIMIT_S) as response:
+                away_s = AWAY_LIMIT_S
                 yield _ANYTHING
                 yield from _changes(response)
         except VirtualFlowError as error:
@@ -40,9 +44,9 @@ def changes_read(site: TypedSite) -> Iterator[answers.Change]:
         site.sleep(_RECONNECT_S)
 
 
-def _address(site: TypedSite) -> str:
+def _address(site: TypedSite, away_s: float) -> str:
     """Return the address of the stream, which may be another port of the site's host."""
-    address = site.get("", answers.Index)["stream"]
+    address = site.get("", answers.Index, away_s=away_s)["stream"]
     if address is None:
         raise VirtualFlowError("This site serves no event streams.", code="no_stream")
     # The token must not be led elsewhere.

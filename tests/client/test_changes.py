@@ -45,6 +45,7 @@ def client_of(site: ScriptedSite) -> Client:
 
 def test_changes_are_those_of_the_site_and_a_broken_stream_is_opened_again() -> None:
     with site_of(Answer(200, EVENTS), Answer(200, EVENTS[:-30], is_cut=True), problem(403)) as site:
+        site.answers[2:2] = [problem(502)] * 10  # while it is upgraded
         changes = client_of(site).changes()
         seen = list(itertools.islice(changes, 5))
         first, second = {"jobs": [3, 7], "cluster": False}, {"jobs": [], "cluster": True}
