@@ -34,7 +34,7 @@ def changes_read(site: TypedSite) -> Iterator[answers.Change]:
     while True:
         address = _address(site, away_s)
         try:
-            with site.stream(address, wait_s=_SILENCE_LIMIT_S) as response:
+            with site.stream(address, wait_s=_SILENCE_LIMIT_S, away_s=away_s) as response:
                 away_s = AWAY_LIMIT_S
                 yield _ANYTHING
                 yield from _changes(response)

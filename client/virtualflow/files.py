@@ -1,6 +1,6 @@
 """Downloads: streamed to a file beside the wanted one, checked, then put in its place.
 
-A download that breaks off goes on where it stopped.
+A download that breaks off goes on where it stopped, also after some minutes without the site.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import httpx
 
 from virtualflow.errors import VirtualFlowError
 from virtualflow.submissions import StrPath
-from virtualflow.transport import Transport, bad_input
+from virtualflow.transport import AWAY_LIMIT_S, Transport, bad_input
 
 #: Most times that one download goes on.
 _PARTS_LIMIT = 100
@@ -66,7 +66,7 @@ def _parts_store(site: Transport, route: str, path: Path) -> str | None:
     for _ in range(_PARTS_LIMIT):
         rest = {"Range": f"bytes={size_bytes}-", "If-Range": tag} if tag else {}
         try:
-            with site.stream(route, headers=rest) as response:
+            with site.stream(route, headers=rest, away_s=AWAY_LIMIT_S if tag else 0.0) as response:
                 tag = response.headers.get("ETag", "")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 # A whole answer is another version by now, or of a proxy that knows no ranges.

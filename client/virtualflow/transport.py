@@ -177,11 +177,14 @@ class Transport:
         return self._answered(send, may_repeat, self._retries + int(away_s / _LAST_PAUSE_S))
 
     @contextmanager
-    def stream(self, path: str, *, wait_s: float = 0.0, **content: Any) -> Iterator[httpx.Response]:
+    def stream(
+        self, path: str, *, wait_s: float = 0.0, away_s: float = 0.0, **content: Any
+    ) -> Iterator[httpx.Response]:
         """Read an answer of any length piece by piece; once it has begun, nothing is repeated.
 
         Args:
             wait_s: how long the site may be silent.
+            away_s: as of `request`.
             content: as for httpx: `params`, `headers`.
 
         Raises:
@@ -189,9 +192,8 @@ class Transport:
         """
         timeout = httpx.Timeout(self._timeout_s, read=self._timeout_s + wait_s)
         request = self._http.build_request("GET", path, timeout=timeout, **content)
-        response = self._answered(
-            lambda: self._http.send(request, stream=True), True, self._retries
-        )
+        retries = self._retries + int(away_s / _LAST_PAUSE_S)
+        response = self._answered(lambda: self._http.send(request, stream=True), True, retries)
         try:
             yield response
         except httpx.RequestError as error:

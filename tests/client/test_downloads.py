@@ -26,16 +26,19 @@ def file_of(content: bytes, sent: bytes | None = None, **other: Any) -> Answer:
 
 def test_a_download_goes_on_where_it_broke_off(tmp_path: Path) -> None:
     content = bytes(range(256)) * 100
-    with scripted_site(
-        file_of(content, content[:9000], is_cut=True),
-        file_of(content, content[9000:9001], status=206, is_cut=True),
-        file_of(content, content[9001:], status=206),
-    ) as site:
+    with (
+        scripted_site(
+            file_of(content, content[:9000], is_cut=True),
+            *[problem(502)] * 10,  # while the site is upgraded
+            file_of(content, content[9000:9001], status=206, is_cut=True),
+            file_of(content, content[9001:], status=206),
+        ) as site
+    ):
         path = download(site, "model.keras", tmp_path)
     assert path.read_bytes() == content
     tag = f'"{hashlib.sha256(content).hexdigest()}"'
     asked = [(row.headers.get("Range"), row.headers.get("If-Range")) for row in site.asked]
-    assert asked == [(None, None), ("bytes=9000-", tag), ("bytes=9001-", tag)]
+    assert asked == [(None, None), *[("bytes=9000-", tag)] * 11, ("bytes=9001-", tag)]
     assert list(tmp_path.iterdir()) == [path]
 
 
