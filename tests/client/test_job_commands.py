@@ -121,8 +121,9 @@ def test_compare(site: Site, logged_in: Shell) -> None:
     assert (third["name"], third["seed"]) == ("third", 3)
     assert third["settings"] == {**two.settings, "units": 32}
     assert json.loads(logged_in("ls", "--idle", "--json").out) == []
-    for option in ("--owner=", "--tag=", "--filter="):
-        assert logged_in("ls", option).code == ExitCode.USAGE
+    for command in ("ls --owner=", "ls --tag=", "ls --filter=", "usage --project="):
+        assert logged_in(*command.split()).code == ExitCode.USAGE
+    assert logged_in("submit", "--template", "tabular", "--project=").code == ExitCode.USAGE
     assert logged_in("compare", one.pk, one.pk).code == ExitCode.USAGE
     assert logged_in("compare", *range(1, 52)).code == ExitCode.REFUSED  # by the site's limit
 

@@ -30,6 +30,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def empty_refuse(*values: object) -> None:
+    """Refuse empty options, as of a variable that is not set: they would count as not given.
+
+    Raises:
+        click.UsageError: a value is empty.
+    """
+    if any(value in ("", ("",)) for value in values):
+        raise click.UsageError("An option is empty: give it a value, or leave it out.")
+
+
 def job_number(text: str) -> int:
     """Read the number of a job, with or without `#`.
 

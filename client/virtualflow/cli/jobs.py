@@ -15,6 +15,7 @@ from virtualflow import answers
 from virtualflow.cli import completing, screen
 from virtualflow.cli.common import (
     as_json,
+    empty_refuse,
     error_show,
     job_argument,
     jobs_argument,
@@ -96,9 +97,7 @@ _JOB_COLUMNS = (
 @as_json
 def ls(saved: str | None, limit: int, as_json: bool, **query: Any) -> None:
     """List jobs, newest first unless told."""
-    if saved == "" or any(value == "" or value == ("",) for value in query.values()):
-        # Of a variable that is not set; the site would list all jobs.
-        raise click.UsageError("An option is empty; give it a value, or leave it out.")
+    empty_refuse(saved, *query.values())
     with Client.from_login() as client:
         kept = filter_named(client, saved)["query"] if saved else ""
         found = client.jobs(query=kept, page_size=min(limit + 1, 200), **query)

@@ -10,7 +10,7 @@ import click
 
 from virtualflow.answers import Project, UsageRow
 from virtualflow.cli import completing, screen
-from virtualflow.cli.common import as_json, local_time
+from virtualflow.cli.common import as_json, empty_refuse, local_time
 from virtualflow.cli.screen import Column, when
 from virtualflow.client import Client
 
@@ -115,6 +115,7 @@ def projects(name: str | None, as_json: bool) -> None:
 @as_json
 def usage(as_csv: bool, as_json: bool, **query: Any) -> None:
     """Show accelerator-hours, waste and cost by project, user or tag."""
+    empty_refuse(*query.values())
     with Client.from_login() as client:
         found = client.usage(**query)
     if as_json:

@@ -11,7 +11,7 @@ import click
 
 from virtualflow.answers import Job, Outlook
 from virtualflow.cli import completing, screen
-from virtualflow.cli.common import as_json, job_argument, timeout
+from virtualflow.cli.common import as_json, empty_refuse, job_argument, timeout
 from virtualflow.cli.jobs import TIERS
 from virtualflow.cli.watching import job_watch
 from virtualflow.client import Client
@@ -64,6 +64,7 @@ def submit(
     as_json: bool,
 ) -> None:
     """Submit a job: FILE is a spec (YAML or JSON), or the code itself (.py or .zip)."""
+    empty_refuse(template, name, project, tags)
     file, code = spec_and_code(file, code, template)
     given = {"template": template, "name": name, "tier": tier, "project": project}
     fields = changes_read(changes) | given_only(given)
