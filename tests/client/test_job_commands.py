@@ -138,7 +138,8 @@ def test_tags(site: Site, logged_in: Shell) -> None:
     assert len(json.loads(logged_in("ls", "--order", "-priority", "--json").out)) == 2
     assert logged_in("tag", job.pk, "--remove", "sweep").code == 0
     assert json.loads(logged_in("ls", "--tag", "sweep", "--json").out) == []
-    assert logged_in("tag", job.pk).code == ExitCode.USAGE
+    for options in ((), ("--add", "a", "--add", "b"), ("--add", "a", "--remove", "b")):
+        assert logged_in("tag", job.pk, *options).code == ExitCode.USAGE
     ended = logged_in("submit", "--template", "tabular", "--tag", "a", "--tag", "b", "--json")
     assert json.loads(ended.out)["tags"] == ["a", "b"]
     assert other.tags == []

@@ -282,19 +282,23 @@ def compare(jobs: tuple[int, ...], as_json: bool) -> None:
 
 @click.command()
 @jobs_argument
-@click.option("--add", help="Tag to give the jobs.")
-@click.option("--remove", help="Tag to take from the jobs.")
+@click.option("--add", multiple=True, help="Tag to give the jobs.")
+@click.option("--remove", multiple=True, help="Tag to take from the jobs.")
 @reason
 @as_json
 def tag(
-    jobs: tuple[int, ...], add: str | None, remove: str | None, reason: str, as_json: bool
+    jobs: tuple[int, ...],
+    add: tuple[str, ...],
+    remove: tuple[str, ...],
+    reason: str,
+    as_json: bool,
 ) -> None:
     """Tag jobs, or untag them."""
-    if (add is None) == (remove is None):
-        raise click.UsageError("Give --add TAG or --remove TAG.")
+    if len(add + remove) != 1:
+        raise click.UsageError("Give one --add TAG or --remove TAG.")
     with Client.from_login() as client:
-        action = "tag" if add is not None else "untag"
-        answer = client.act(action, jobs, tag=add or remove, reason=reason)
+        action = "tag" if add else "untag"
+        answer = client.act(action, jobs, tag=(add + remove)[0], reason=reason)
     refused = [row for row in answer["results"] if not row["done"]]
     if as_json:
         screen.print_json(answer)
