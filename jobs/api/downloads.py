@@ -18,9 +18,14 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.files import File
 from django.core.handlers.asgi import ASGIRequest
-from django.http import FileResponse, HttpRequest, StreamingHttpResponse
+from django.http import (
+    FileResponse,
+    HttpRequest,
+    HttpResponseNotModified,
+    StreamingHttpResponse,
+)
 from django.http.response import HttpResponseBase
-from django.utils.http import content_disposition_header
+from django.utils.http import content_disposition_header, parse_etags
 
 from jobs.exceptions import BusyError, NotFoundError, RangeError, problem_response
 from jobs.origins import client_network
@@ -90,13 +95,17 @@ def places() -> Places:
 def file_response(request: HttpRequest, file: File, *, name: str, sha256: str) -> HttpResponseBase:
     """Send a stored file, or the range of it that is asked for, as a download called `name`.
 
-    `X-Sha256` and the ETag are the digest of the whole file. Under ASGI, Django reads a plain file
-    completely before sending it; so there it is wrapped in an asynchronous iterator.
+    304 if the reader has it (`If-None-Match`). `X-Sha256` and the ETag are the digest of the whole
+    file. Under ASGI, Django reads a plain file completely before sending it; so there it is wrapped
+    in an asynchronous iterator.
 
     Raises:
         BusyError: too many downloads are under way.
     """
     tag = f'"{sha256}"'
+    known = parse_etags(request.headers.get("If-None-Match", ""))
+    if tag in (one.removeprefix("W/") for one in known):
+        return HttpResponseNotModified(headers={"ETag": tag})
     size_bytes = file.size
     wanted = _range_wanted(request, size_bytes, tag)
     if wanted is not None and not wanted:

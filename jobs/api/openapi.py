@@ -84,9 +84,10 @@ def download_schema() -> dict[str, Any]:
     asked = [
         OpenApiParameter("Range", str, OpenApiParameter.HEADER, description="As in `bytes=5-9`."),
         OpenApiParameter("If-Range", str, OpenApiParameter.HEADER),
+        OpenApiParameter("If-None-Match", str, OpenApiParameter.HEADER),
     ]
     content = {(code, "application/octet-stream"): OpenApiTypes.BINARY for code in (200, 206)}
-    return {"responses": content, "parameters": [*asked, *headers]}
+    return {"responses": {**content, 304: None}, "parameters": [*asked, *headers]}
 
 
 def requests_bounded(result: dict[str, Any], **_more: Any) -> dict[str, Any]:

@@ -128,6 +128,9 @@ NO_RANGES: tuple[dict[str, str], ...] = (
 def test_ranges(ada: User, server: str) -> None:
     whole, _ = answer_of(ada, server, {})
     assert whole.headers["Accept-Ranges"] == "bytes"
+    known = {"If-None-Match": f'"x", W/{whole.headers["ETag"]}'}
+    same, content = answer_of(ada, server, known)
+    assert (same.status_code, content, same.headers["ETag"]) == (304, b"", whole.headers["ETag"])
     for wanted, (first, stop) in RANGES.items():
         headers = {"Range": wanted, "If-Range": whole.headers["ETag"]}
         response, content = answer_of(ada, server, headers)
