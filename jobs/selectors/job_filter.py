@@ -43,6 +43,8 @@ _SETTING = r"^[^=\x00]*[^=\s\x00-\x1f\x85][^=\x00]*=[^\x00]*$"
 _METRIC = re.compile(
     r"(?P<name>[^<>=]{1,100}?)\s*(?:(?P<sign>>=|<=|>|<|=)\s*(?P<value>[-+0-9.eE]{1,30}))?"
 )
+#: Words of Python, which submissions take, too, in JSON.
+_WORDS = {"True": "true", "False": "false", "None": "null"}
 #: Floats below this are all whole numbers there are.
 _EXACT_LIMIT = 2**53
 _LOOKUPS = {">=": "gte", "<=": "lte", ">": "gt", "<": "lt", "=": "exact"}
@@ -110,7 +112,7 @@ def setting_read(text: str) -> set[str]:
 def _written(text: str) -> set[str]:
     """Return how `search_rows` may have written a value: 1e-3 as 0.001, 1 also as 1.0."""
     try:
-        value = json.loads(text)
+        value = json.loads(_WORDS.get(text, text))
         ways = {text, text if isinstance(value, str) else value_text(value)}
         "".join(ways).encode()  # a lone surrogate is in no setting, and no database takes it
     except (ValueError, RecursionError):

@@ -51,7 +51,7 @@ def test_tags_settings_and_metrics_filter(ada: User, client_of: Clients) -> None
         ({"setting": "net.act=relu"}, [small]),
         ({"setting": ["name=a=b", "on=true"]}, [large]),
         ({"setting": ["rate=0.00001", "off=0", "sizes=[1,2]"]}, [large]),
-        ({"setting": ["rate=1e-5", "units=128.0", "sizes=[1, 2]"]}, [large]),
+        ({"setting": ["rate=1e-5", "units=128.0", "on=True"]}, [large]),
         ({"setting": 'sizes=["\\ud800"]'}, []),
         ({"metric": "val_accuracy"}, [large, small]),
         ({"metric": "val_accuracy>0.8"}, [large]),
