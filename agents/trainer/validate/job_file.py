@@ -149,8 +149,9 @@ def _layout(parts: tuple[Any, ...]) -> str:
     return str(described).replace("'", "")
 
 
-def _shapes(parts: tuple[Any, ...]) -> str:
-    return str(keras.tree.map_structure(lambda leaf: str(leaf.shape[1:]), parts))
+def _shapes(parts: tuple[Any, ...]) -> list[Any]:
+    """List places and shapes of one example's arrays, in the same order for a dict in any order."""
+    return [(path, leaf.shape[1:]) for path, leaf in keras.tree.flatten_with_path(parts)]
 
 
 def _import_entry(code_dir: Path, entry_file: str) -> ModuleType:

@@ -19,12 +19,6 @@ from agents.trainer.validate.job_file import job_load
 from tests.agents.trainer.trial_jobs import HEAD, returning, spec_of, validated, warnings_of
 
 
-def test_validation_data_must_look_like_training_data(tmp_path: Path) -> None:
-    code = "def build(settings):\n    return compiled(net()), (X, Y), (X[:, :3], Y)\n"
-    report = validated(tmp_path, code)
-    assert (report.code, report.field) == ("data_structure", "data.validation")
-
-
 def test_data_that_changes_from_reading_to_reading_is_refused(tmp_path: Path) -> None:
     code = returning(
         "compiled(net())",

@@ -75,7 +75,8 @@ JOBS = {
             )
             weights = {"p": np.linspace(0, 3, 44), "q": np.linspace(2, 1, 44)}
             x, y = {"a": X, "b": X[::-1]}, {"p": Y, "q": X[:, :2]}
-            return model, (x, y, weights), None
+            in_another_order = {"b": X[:11], "a": X[11:22]}, {"q": X[:11, 2:], "p": Y[:11]}
+            return model, (x, y, weights), in_another_order
     """,
     "add_loss and an activity regulariser": """
         class Penalised(layers.Layer):
