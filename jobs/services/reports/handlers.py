@@ -43,7 +43,7 @@ from jobs.services.scheduling.batch_sizes import batch_size_note
 from jobs.services.scheduling.rebalancing import generation_remap
 from jobs.services.scheduling.resizes import CHECKPOINT, job_empty
 
-_MIXED = "kinds_mixed"
+_MIXED_EVENT_KIND = "kinds_mixed"
 
 
 def reproducibility_note(job: Job, generation: Generation, now: datetime.datetime) -> None:
@@ -52,10 +52,10 @@ def reproducibility_note(job: Job, generation: Generation, now: datetime.datetim
         return  # a fast reduction is never reproducible bit for bit
     members = members_read(generation, kinds_by_place([generation]))
     kinds = sorted({member.kind for member in members} | set(kinds_used(job)))
-    if len(kinds) < 2 or job.events.filter(kind=_MIXED).exists():
+    if len(kinds) < 2 or job.events.filter(kind=_MIXED_EVENT_KIND).exists():
         return
     event_add(
-        _MIXED,
+        _MIXED_EVENT_KIND,
         f"From step {generation.step} on it has trained on {' and '.join(kinds)}: another run "
         "gives the same within rounding, no longer bit for bit",
         now=now,
