@@ -127,7 +127,7 @@ AXES_COOLOFF_TIME = datetime.timedelta(
 )
 AXES_LOCKOUT_PARAMETERS = "jobs.services.cluster.accounts.lockout_parameters"
 AXES_CLIENT_IP_CALLABLE = "jobs.origins.client_network"
-AXES_LOCKOUT_CALLABLE = "jobs.api.lockout.lockout_response"
+AXES_LOCKOUT_CALLABLE = "jobs.api.authentication.lockout_response"
 # A locked login counts no further, or a stranger could keep somebody out for ever; and no success
 # forgets failures, or a user could clear the count of his address between two guesses.
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False

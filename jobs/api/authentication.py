@@ -1,15 +1,25 @@
-"""Authentication of programs by API token; session authentication is DRF's own."""
+"""Authentication of programs by API token, and the answer to logins that are locked for a time.
+
+Session authentication is DRF's own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from django.conf import settings
 from django.contrib.auth import HASH_SESSION_KEY
 from django.contrib.auth.models import User
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.utils import timezone
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
+from jobs.exceptions import TooManyFailuresError, problem_response
 from jobs.models import ApiToken
 from jobs.selectors.access import token_user
 from jobs.selectors.api_tokens import token_found, tokens_valid
@@ -59,3 +69,18 @@ def rights_renew(request: Request) -> None:
 def _hashes(user: User) -> tuple[str, ...]:
     """Return what sessions of a user carry since the password was set."""
     return (user.get_session_auth_hash(), *user.get_session_auth_fallback_hash())
+
+
+def lockout_response(
+    request: HttpRequest, _response: HttpResponse, _credentials: Mapping[str, Any]
+) -> HttpResponse:
+    """Return status 429 with the time to wait: a page, or a problem for the REST API."""
+    wait_s = int(settings.AXES_COOLOFF_TIME.total_seconds())
+    if request.path.startswith("/api/"):
+        text = f"Too many wrong passwords; try again in {wait_s} s."
+        response = problem_response(TooManyFailuresError(text))
+    else:
+        status = HTTPStatus.TOO_MANY_REQUESTS
+        response = render(request, "frontend/locked.html", {"wait_s": wait_s}, status=status)
+    response.headers["Retry-After"] = str(wait_s)
+    return response

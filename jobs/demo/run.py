@@ -13,9 +13,8 @@ from types import FrameType
 
 import httpx
 
-from jobs.demo.demo_jobs import Arrivals
+from jobs.demo.demo_jobs import Arrivals, jobs_pause, jobs_resume
 from jobs.demo.environment import kept_secret, socket_path
-from jobs.demo.pause_resume import jobs_pause, jobs_resume
 from jobs.demo.stack import processes
 from jobs.demo.stack.ports import reserved_ports
 from jobs.demo.stack.supervisor import SitePart, Supervisor

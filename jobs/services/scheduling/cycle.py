@@ -1,15 +1,26 @@
-"""One scheduling cycle: take a snapshot, decide, apply the plan, forecast starts, explain."""
+"""One scheduling cycle: take a snapshot, decide, apply the plan, forecast starts, explain.
+
+The snapshot behind a plan is outdated by the time the plan is applied. So every resize begins with
+a conditional update on the generation in the snapshot; zero updated rows mean that another writer
+was first, and the next cycle decides again.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+
+from django.db import IntegrityError, transaction
+from django.db.models import F
 
 from controlplane.core.expected_ends import resized_ends
 from controlplane.core.expected_starts import expected_starts, unknown_starts
-from jobs.models import ClusterSetting
+from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES
+from controlplane.core.values.types import Plan
+from jobs.models import ClusterSetting, Job
 from jobs.models.resizes import BATCH_ACTOR
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.next_cycle import decide_timed
@@ -17,9 +28,9 @@ from jobs.selectors.policy_state import policy_state_read
 from jobs.services.lifecycle.events import event_add
 from jobs.services.scheduling.batch_sizes import batch_changes_plan
 from jobs.services.scheduling.explanations import reasons_save, unreadable_note
-from jobs.services.scheduling.plans import plan_apply
 from jobs.services.scheduling.policy import cluster_setting, policy_state_write
 from jobs.services.scheduling.rebalancing import mappings_revise
+from jobs.services.scheduling.resizes import StaleError, resize_apply
 
 
 def cycle_run(
@@ -70,3 +81,48 @@ def cycle_watched(now: datetime.datetime) -> Iterator[None]:
         raise
     if setting.exclude(cycle_failed_at=None).update(cycle_failed_at=None, cycle_failure=""):
         event_add("cycle_succeeded", "Scheduling cycles succeed again", now=now)
+
+
+logger = logging.getLogger(__name__)
+
+
+def plan_apply(
+    plan: Plan, generations: Mapping[int, int], now: datetime.datetime, *, actor: str
+) -> set[int]:
+    """Apply the parts of a plan that are still valid, but no reasons; return the changed jobs.
+
+    Args:
+        generations: each job's generation at the time of the snapshot.
+        actor: author of the decision, as recorded in events ("policy:fifo").
+    """
+    changed: set[int] = set()
+    for resize in plan.resizes:
+        try:
+            with transaction.atomic():
+                resize_apply(resize, generations[resize.job_id], now, actor=actor)
+        except (StaleError, IntegrityError) as error:
+            fields = {"job": resize.job_id, "generation": generations[resize.job_id]}
+            logger.info("resize of job %s was overtaken: %s", resize.job_id, error, extra=fields)
+        else:
+            changed.add(resize.job_id)
+    return changed | _mixes_report(plan, now, actor)
+
+
+def _mixes_report(plan: Plan, now: datetime.datetime, actor: str) -> set[int]:
+    """Add an event for each job whose finding about mixing accelerator kinds has changed."""
+    changed = set()
+    for job_id, note in plan.mixes.items():
+        with transaction.atomic():
+            rows = Job.objects.filter(id=job_id, status__in=[*SCHEDULABLE_JOB_STATUSES])
+            key = note.key[:200]
+            if rows.exclude(mix_finding=key).update(mix_finding=key, version=F("version") + 1):
+                event_add(
+                    "mixing",
+                    note.sentence,
+                    now=now,
+                    job=Job.objects.get(id=job_id),
+                    actor=actor,
+                    data={"finding": key},
+                )
+                changed.add(job_id)
+    return changed

@@ -30,7 +30,7 @@ from jobs.models.jobs import NUM_COLOURS
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.next_cycle import decide_timed
 from jobs.selectors.sweeps import sweep_table
-from jobs.services.scheduling.plans import plan_apply
+from jobs.services.scheduling.cycle import plan_apply
 from jobs.services.submission.sweeps import sweep_pause
 from jobs.services.submission.validations import USER_RUNNING_PER_NODE, validations_start_waiting
 from tests.jobs.world import World

@@ -12,8 +12,7 @@ from django.core.wsgi import get_wsgi_application
 from django.utils import timezone
 
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.demo.demo_jobs import APART_S, ARRIVALS, Arrivals
-from jobs.demo.pause_resume import jobs_pause, jobs_resume
+from jobs.demo.demo_jobs import APART_S, ARRIVALS, Arrivals, jobs_pause, jobs_resume
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import IdempotencyKey, Job
 from jobs.services.cluster.bootstrap import ensure_admin, ensure_api_token

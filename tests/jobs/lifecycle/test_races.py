@@ -16,7 +16,7 @@ from jobs.models import Accelerator, Allocation, Generation, Job, Node
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.reports.batches import batch_take
-from jobs.services.scheduling.plans import plan_apply
+from jobs.services.scheduling.cycle import plan_apply
 from jobs.services.submission.job_actions import job_cancel, job_pause
 from tests.jobs.losses import training
 from tests.jobs.world import World
