@@ -98,10 +98,7 @@ def submit(request: HttpRequest) -> HttpResponse:
         form.add_error(None, error.detail)
         return _answer(request, form)
     nudges.jobs_changed([job.pk], orders=True)
-    messages.success(request, f"Job #{job.pk} is submitted.")
-    if _wants_json(request):
-        return JsonResponse({"location": f"/jobs/{job.pk}/"})
-    return redirect("job", job.pk)
+    return _submitted(request, f"Job #{job.pk} is submitted.", reverse("job", args=[job.pk]))
 
 
 def _stored(code_job: Job | None) -> Job | None:
@@ -121,10 +118,12 @@ def _sweep_submitted(
     )
     nudges.jobs_changed(sweep.jobs.values_list("pk", flat=True), orders=True)
     text = f"Sweep {sweep.pk} is submitted: {counted(len(wanted.settings), 'job')}."
+    return _submitted(request, text, reverse("sweep", args=[sweep.pk]))
+
+
+def _submitted(request: HttpRequest, text: str, page: str) -> HttpResponse:
     messages.success(request, text)
-    if _wants_json(request):
-        return JsonResponse({"location": reverse("sweep", args=[sweep.pk])})
-    return redirect("sweep", sweep.pk)
+    return JsonResponse({"location": page}) if _wants_json(request) else redirect(page)
 
 
 def _key(request: HttpRequest, wanted: Submission | SweepRequest) -> str:
