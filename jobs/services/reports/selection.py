@@ -1,8 +1,13 @@
-"""Reports of a job that selects its examples: which it chose most often, and that it stops."""
+"""Reports of a job that selects its examples: which it chose most often, and that it stops.
+
+Previews are PNG files (ISO/IEC 15948) made here, so that no bytes of a job are served.
+"""
 
 from __future__ import annotations
 
 import base64
+import struct
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +20,6 @@ from jobs.models import Allocation, ExamplePreview, Job, StepReport
 from jobs.selectors.selection import selection_end_text
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.report_context import ReportContext
-from jobs.services.reports.png import png_encode
 
 #: Previews of a job.
 PREVIEWS_KEPT = 5 * MOST_CHOSEN_LIMIT
@@ -95,3 +99,23 @@ def passes_take(job: Job, passed: Mapping[str, Any]) -> None:
         pass_s=F("pass_s") + seconds,
         seconds=F("seconds") + seconds,
     )
+
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+#: Colour types by number of channels: grey, and red, green and blue.
+_COLOUR_TYPES = {1: 0, 3: 2}
+
+
+def png_encode(height: int, width: int, channels: int, pixels: bytes) -> bytes:
+    """Encode rows of pixels with one or three channels of 8 bits."""
+    row = width * channels
+    assert len(pixels) == height * row, "one byte for each channel of each pixel"
+    header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
+    lines = b"".join(b"\0" + pixels[at : at + row] for at in range(0, len(pixels), row))
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines)), (b"IEND", b""))
+    return _SIGNATURE + b"".join(_chunk(kind, data) for kind, data in chunks)
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    checksum = zlib.crc32(kind + data)
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)

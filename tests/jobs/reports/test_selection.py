@@ -14,7 +14,7 @@ from jobs.selectors.cluster import _measured_speeds, remaining_examples, remaini
 from jobs.selectors.estimates.batch_sizes import epoch_examples
 from jobs.selectors.selection import examples_chosen, selection_counts
 from jobs.services.reports.batches import batch_take
-from jobs.services.reports.png import png_encode
+from jobs.services.reports.selection import png_encode
 from tests.jobs.losses import event, fresh, training
 from tests.jobs.world import World
 from tests.support.builders import job_make

@@ -15,7 +15,7 @@ from agents.trainer.selection.previews import PreviewReports, preview_of
 from controlplane.core.protocol.reported_values import report_read
 from controlplane.core.protocol.selection import LABEL_LENGTH
 from controlplane.core.protocol.wire import ReportKind, TrainerReport
-from jobs.services.reports.png import png_encode
+from jobs.services.reports.selection import png_encode
 
 GREY = np.array([[0, 15, 0, 0], [0, 5, 0, 0], [0, 3, 0, 0], [0, 0, 0, 0]], np.float32)
 
