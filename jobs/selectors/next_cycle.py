@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import time
 from collections.abc import Collection
 from dataclasses import replace
@@ -10,10 +11,10 @@ from dataclasses import replace
 from django.conf import settings
 
 from controlplane.core.cycle import decide
+from controlplane.core.policies import POLICY_STATES, policy_state_decode
 from controlplane.core.values.types import Plan, Snapshot
-from jobs.models import ClusterSetting
+from jobs.models import ClusterSetting, PolicyState
 from jobs.selectors.cluster import cluster_snapshot
-from jobs.selectors.policy_state import policy_state_read
 
 #: Seconds that a forecast may take, if its decisions take as long as the first one.
 FORECAST_S = 0.5
@@ -42,3 +43,19 @@ def decide_timed(snapshot: Snapshot, policy: str) -> tuple[Plan, int]:
     plan = decide(snapshot, policy)
     num_decisions = int(FORECAST_S / max(time.perf_counter() - began, 1e-6))
     return plan, 2 ** num_decisions.bit_length() // 2
+
+
+logger = logging.getLogger(__name__)
+
+
+def policy_state_read(policy: str) -> object | None:
+    """Return the state that a policy left in its last cycle; None if there is none."""
+    row = PolicyState.objects.filter(policy=policy).first()
+    if row is None or policy not in POLICY_STATES:
+        return None
+    try:
+        state = policy_state_decode(policy, row.state)
+    except ValueError as error:
+        logger.warning("the state of policy %s is not understood: %s", policy, error)
+        return None
+    return state

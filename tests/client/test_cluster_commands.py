@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.utils import timezone
-from virtualflow.cli.exit_codes import ExitCode
+from virtualflow.cli.common import ExitCode
 from virtualflow.credentials import TOKEN_VARIABLE
 
 from jobs.models import Node, Project, ProjectMembership, Replay, ReplayStatus

@@ -18,9 +18,8 @@ import pytest
 import trustme
 from virtualflow import answers
 from virtualflow.cli import __path__ as cli_path
-from virtualflow.cli.common import local_time
+from virtualflow.cli.common import ExitCode, local_time
 from virtualflow.cli.completing import STATUSES
-from virtualflow.cli.exit_codes import ExitCode
 from virtualflow.cli.main import cli
 from virtualflow.credentials import SERVER_VARIABLE, TOKEN_VARIABLE
 from virtualflow.transport import _tls_context

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from virtualflow.cli.exit_codes import ExitCode
+from virtualflow.cli.common import ExitCode
 
 from controlplane.core.expected_starts import ExpectedStart
 from controlplane.core.values.lifecycle import JobStatus

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from virtualflow.cli.exit_codes import ExitCode
+from virtualflow.cli.common import ExitCode
 from virtualflow.cli.main import main
 from virtualflow.credentials import SERVER_VARIABLE, TOKEN_VARIABLE, credentials_path
 

@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from rest_framework.test import APIClient
 from virtualflow import answers
-from virtualflow.cli.exit_codes import ExitCode
+from virtualflow.cli.common import ExitCode
 from virtualflow.credentials import SERVER_VARIABLE, TOKEN_VARIABLE
 from virtualflow.progress import job_progress
 

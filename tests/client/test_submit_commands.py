@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from virtualflow import Client
-from virtualflow.cli.exit_codes import ExitCode
+from virtualflow.cli.common import ExitCode
 
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, Sweep

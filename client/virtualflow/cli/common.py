@@ -7,15 +7,28 @@ import re
 import sys
 import traceback
 from datetime import datetime
+from enum import IntEnum
 from typing import Any
 
 import click
 
 from virtualflow.cli import completing, screen
-from virtualflow.cli.exit_codes import ExitCode
 from virtualflow.errors import VirtualFlowError
 
 _JOB = re.compile(r"#?([0-9]{1,18})")
+
+
+class ExitCode(IntEnum):
+    """Exit codes; docs/client.md lists them."""
+
+    FINE = 0
+    JOB_FAILED = 1
+    USAGE = 2
+    REFUSED = 3
+    UNREACHABLE = 4
+    TIMED_OUT = 5
+    INTERRUPTED = 130
+
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
 reason = click.option("--reason", default="", help="Why, for the job's or node's events.")

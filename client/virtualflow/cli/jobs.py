@@ -14,6 +14,7 @@ from rich.filesize import decimal
 from virtualflow import answers
 from virtualflow.cli import completing, screen
 from virtualflow.cli.common import (
+    ExitCode,
     as_json,
     empty_refuse,
     error_show,
@@ -23,7 +24,6 @@ from virtualflow.cli.common import (
     reason,
     timeout,
 )
-from virtualflow.cli.exit_codes import ExitCode
 from virtualflow.cli.filters import filter_named
 from virtualflow.cli.screen import Column, exact, when
 from virtualflow.cli.watching import job_watch

@@ -25,8 +25,7 @@ from virtualflow.cli import (
     users,
     windows,
 )
-from virtualflow.cli.common import CommandGroup
-from virtualflow.cli.exit_codes import ExitCode
+from virtualflow.cli.common import CommandGroup, ExitCode
 
 _NAME = "virtualflow"
 _COMPLETION_VARIABLE = "_VIRTUALFLOW_COMPLETE"

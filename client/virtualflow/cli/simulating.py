@@ -10,8 +10,7 @@ from rich.progress import Progress
 
 from virtualflow.answers import Replay, ReplayComparison
 from virtualflow.cli import completing, screen
-from virtualflow.cli.common import as_json, timeout
-from virtualflow.cli.exit_codes import ExitCode
+from virtualflow.cli.common import ExitCode, as_json, timeout
 from virtualflow.client import Client
 
 #: Figures of a replay, in the order and with the units of the What-if page.

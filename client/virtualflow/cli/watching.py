@@ -10,8 +10,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColum
 
 from virtualflow.answers import ENDED, Job
 from virtualflow.cli import screen
-from virtualflow.cli.common import counted
-from virtualflow.cli.exit_codes import ExitCode
+from virtualflow.cli.common import ExitCode, counted
 from virtualflow.client import Client
 from virtualflow.progress import job_progress
 

@@ -23,8 +23,7 @@ from controlplane.core.values.types import Plan
 from jobs.models import ClusterSetting, Job
 from jobs.models.resizes import BATCH_ACTOR
 from jobs.selectors.cluster import cluster_snapshot
-from jobs.selectors.next_cycle import decide_timed
-from jobs.selectors.policy_state import policy_state_read
+from jobs.selectors.next_cycle import decide_timed, policy_state_read
 from jobs.services.lifecycle.events import event_add
 from jobs.services.scheduling.batch_sizes import batch_changes_plan
 from jobs.services.scheduling.explanations import reasons_save, unreadable_note

@@ -11,8 +11,7 @@ from jobs.models import Allocation, Event, Job, Node, PolicyState
 from jobs.selectors import drains, dry_run, policy_preview
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.dry_run import submission_outlook
-from jobs.selectors.next_cycle import decide_timed
-from jobs.selectors.policy_state import policy_state_read
+from jobs.selectors.next_cycle import decide_timed, policy_state_read
 from jobs.selectors.queue import live_jobs, queue_place
 from tests.jobs.world import World
 from tests.support.builders import job_make, submission_values, user_make
