@@ -55,7 +55,7 @@ _SECTIONS = {
         "selection_guard",
         "selection_control_every",
     ),
-    "tuning": tuple(name for name in SubmissionSerializer().fields if name.startswith("tuning_")),
+    "tuning": tuple(n for n in map(str, SubmissionSerializer().fields) if n.startswith("tuning_")),
     "metric": ("stop_metric", "stop_target", "stop_higher_is_better"),
     "resources": (
         *("min_accelerators", "max_accelerators", "tier", "priority"),

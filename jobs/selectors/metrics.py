@@ -9,6 +9,7 @@ import datetime
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import redis
 from django.db.models import Count, Min, Sum
@@ -182,9 +183,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(f"virtualflow_{name}", text, value=value)
 
 
-def _gauges(
-    name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]
-) -> Metric:
+def _gauges(name: str, text: str, labels: Sequence[str], values: Mapping[Any, float]) -> Metric:
     family = GaugeMetricFamily(f"virtualflow_{name}", text, labels=labels)
     for of_labels, value in values.items():
         family.add_metric(of_labels, value)
@@ -195,7 +194,7 @@ def _counters(
     name: str,
     text: str,
     labels: Sequence[str],
-    counted: Mapping[tuple[str, ...], float],
+    counted: Mapping[Any, float],
     shown: Iterable[tuple[str, ...]],
 ) -> Metric:
     family = CounterMetricFamily(f"virtualflow_{name}", text, labels=labels)

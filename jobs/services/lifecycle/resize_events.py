@@ -55,7 +55,7 @@ def _kind(generation: Generation) -> str:
 
 def resize_figures(generation: Generation) -> dict[str, Any]:
     """Return the known figures of a resize, times as ISO 8601."""
-    former = Generation.objects.filter(job=generation.job_id, number=generation.previous)
+    former = Generation.objects.filter(job=generation.job_id, number=generation.previous or 0)
     before = 0 if generation.previous is None else former.get().num_members
     figures = {
         "generation": generation.number,
