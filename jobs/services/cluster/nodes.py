@@ -286,9 +286,8 @@ def node_trainers_lose(node: Node, now: datetime.datetime) -> set[int]:
         what = f"does not recover from the loss of {node.name}"
         with errors_contained(job_id, what), transaction.atomic():
             job = job_lock(job_id)
-            if job is not None:
-                gone = list(rows.filter(job_id=job_id).order_by("slot"))
-                rows_release(job, gone, now, lost_code="node_lost")
+            gone = list(rows.filter(job_id=job_id).order_by("slot"))
+            rows_release(job, gone, now, lost_code="node_lost")
     return jobs
 
 

@@ -61,8 +61,7 @@ def stalled_recover(now: datetime.datetime, job_ids: Collection[int] | None = No
     changed: set[int] = set()
     for job_id in sorted(set(rows.values_list("job_id", flat=True))):
         with errors_contained(job_id, _NOT_KEPT), transaction.atomic():
-            job = job_lock(job_id)
-            if job is not None and job_recover(job, now):
+            if job_recover(job_lock(job_id), now):
                 changed.add(job_id)
     return changed
 
@@ -79,7 +78,7 @@ def _give_up(generation: Generation, limit_s: float, now: datetime.datetime) -> 
     with transaction.atomic():
         job = job_lock(generation.job_id)
         current = Generation.objects.filter(id=generation.pk, phase=phase).first()
-        if job is None or current is None or job.status not in HOLDING_JOB_STATUSES:
+        if current is None or job.status not in HOLDING_JOB_STATUSES:
             return False
         text = f"generation {current.number} was still {phase} after {limit_s:.0f} s"
         if phase == GenerationPhase.PREPARING and current.previous is not None:
@@ -129,7 +128,5 @@ def _leavers_stop(now: datetime.datetime) -> set[int]:
             late.add((row.job_id, row.slot))
     for job_id, slot in sorted(late):
         with errors_contained(job_id, _NOT_KEPT), transaction.atomic():
-            job: Job | None = job_lock(job_id)
-            if job is not None:
-                trainers_stop(job, now, [slot])
+            trainers_stop(job_lock(job_id), now, [slot])
     return {job_id for job_id, _ in late}

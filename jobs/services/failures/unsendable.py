@@ -42,7 +42,7 @@ def _job_fail(job_id: int, unsendable: Unsendable, now: datetime.datetime) -> se
     code, text = unsendable.code, unsendable.message
     with transaction.atomic():
         job = job_lock(job_id)
-        if job is None or job.status in ENDED_JOB_STATUSES:
+        if job.status in ENDED_JOB_STATUSES:
             return set()
         error_field = unsendable.field
         job_end(job, JobStatus.FAILED, now, code=code, reason=text, error_field=error_field)

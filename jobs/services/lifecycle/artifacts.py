@@ -149,7 +149,7 @@ def _write(
 def _replace(artifact: Artifact) -> Artifact:
     with stored_with_row(artifact.file), transaction.atomic():
         job = job_lock(artifact.job_id)
-        if job is None or job.files_deleted_at is not None:
+        if job.files_deleted_at is not None:
             raise ConflictError("The files of this job were deleted meanwhile.", code="gone")
         old = Artifact.objects.filter(job_id=artifact.job_id, name=artifact.name).first()
         if old is not None and old.generation > artifact.generation:

@@ -37,8 +37,6 @@ def files_delete(job_id: int, now: datetime.datetime, *, actor: str, why: str = 
     """
     with transaction.atomic():
         job = job_lock(job_id)
-        if job is None:
-            raise ConflictError("The job is gone.", code="gone")
         if job.files_deleted_at is not None:
             return job
         trainers = Allocation.objects.filter(job=job, released_at=None)

@@ -36,15 +36,16 @@ from jobs.services.lifecycle.resize_events import resize_event_write
 _JOB = -1
 
 
-def job_lock(job_id: int) -> Job | None:
-    """Increment the job's version, which locks its row until commit; None if the job is absent.
+def job_lock(job_id: int) -> Job:
+    """Increment the version of a job, which locks its row until commit. No job is ever deleted.
 
     Every change of a job, its generations or its allocations begins with this update, so two
     reports that together complete a condition cannot both miss it.
     """
-    if not Job.objects.filter(id=job_id).update(version=F("version") + 1):
-        return None
-    return _job_query().first({_JOB: job_id})
+    Job.objects.filter(id=job_id).update(version=F("version") + 1)
+    job = _job_query().first({_JOB: job_id})
+    assert job is not None, f"there is no job {job_id}"
+    return job
 
 
 @cache

@@ -33,7 +33,7 @@ from controlplane.core.protocol.wire import (
 )
 from jobs import counters
 from jobs.exceptions import TooLargeError
-from jobs.models import Allocation, Job, Node
+from jobs.models import Allocation, Node
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.selectors.prepared import PreparedObjects
 from jobs.services.failures.exits import exited_take, losses_settle
@@ -177,9 +177,9 @@ def _job_reports_take(
     slots = {report.slot for report in reports}
     with transaction.atomic():
         # Without an open allocation on this node all reports of the job are stale.
-        job = job_lock(job_id) if _allocations(node, job_id, slots) else None
-        if job is None:
+        if not _allocations(node, job_id, slots):
             return
+        job = job_lock(job_id)
         allocations = _allocations(node, job_id, slots)
         silent_s = (now - node.last_seen_at).total_seconds()
         away_s = silent_s if silent_s > settings.LEASE_S else 0.0
@@ -347,8 +347,8 @@ def _adoptions_note(open_rows: Sequence[Allocation], batch: ReportBatch) -> None
 
 def _released_unseen(row: Allocation, now: datetime.datetime) -> bool:
     with transaction.atomic():
-        job: Job | None = job_lock(row.job_id)
-        if job is None or not allocation_release(row, now, exit_code=None):
+        job = job_lock(row.job_id)
+        if not allocation_release(row, now, exit_code=None):
             return False
         job_settle(job, now)
         return True

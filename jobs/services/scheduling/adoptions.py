@@ -142,7 +142,7 @@ def _settle(job: Job, now: datetime.datetime) -> bool:
 def _end(job_id: int) -> bool:
     with transaction.atomic():
         job = job_lock(job_id)
-        if job is None or not job.adoption:
+        if not job.adoption:
             return False
         job.update_columns(adoption={})
         for artifact in Artifact.objects.filter(job=job, name=ADOPTED_FILE):

@@ -90,7 +90,7 @@ def _advance(fork_id: int, parent_id: int | None, now: datetime.datetime) -> set
     with transaction.atomic():
         job_rows_lock(Job.objects.filter(id__in=[fork_id, parent_id]))
         fork = job_lock(fork_id)
-        if fork is None or fork.fork_deadline_at is None:
+        if fork.fork_deadline_at is None:
             return set()
         if fork.status != JobStatus.VALIDATING:  # cancelled meanwhile
             fork.update_columns(fork_deadline_at=None)

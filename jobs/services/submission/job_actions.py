@@ -281,8 +281,6 @@ def job_describe(
 
 def _locked(job_id: int, seen_revision: int | None = None) -> Job:
     job = job_lock(job_id)
-    if job is None:
-        raise ConflictError("The job is gone.", code="gone")
     if seen_revision is not None and job.revision != seen_revision:
         raise StaleVersionError("The job changed in the meantime; read it again.")
     return job

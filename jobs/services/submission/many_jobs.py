@@ -13,7 +13,6 @@ from django.db import transaction
 
 from controlplane.core.values.tiers import Tier
 from jobs.exceptions import (
-    ConflictError,
     ControlPlaneError,
     ForbiddenError,
     InvalidInputError,
@@ -112,8 +111,6 @@ def jobs_act(
         # Locked before they are compared: nobody else's change counts as this one.
         jobs = {job.pk: job for job in jobs_lock(changes.keys() - refused.keys())}
         former = {job.pk: (job.revision, job.priority, job.tier) for job in jobs.values()}
-        for job_id in changes.keys() - refused.keys() - jobs.keys():
-            refused[job_id] = ConflictError("The job is gone.", code="gone")
         refused |= _stale(jobs.values(), changes)
         acting = [job for job in jobs.values() if job.pk not in refused]
         refused |= _act(user, action, acting, changes, now, tag=tag, reason=reason)

@@ -81,7 +81,7 @@ def trial_job_make(
 def trial_job_end(job_id: int, now: datetime.datetime, reason: str) -> None:
     """End a trial that is not awaited any more; nothing happens if it has ended."""
     job = job_lock(job_id)
-    if job is not None and job.status not in ENDED_JOB_STATUSES:
+    if job.status not in ENDED_JOB_STATUSES:
         job_end(job, JobStatus.CANCELLED, now, code="trial_over", reason=reason)
         event_add("cancelled", reason, now=now, job=job, actor=SYSTEM)
 

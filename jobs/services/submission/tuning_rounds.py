@@ -94,7 +94,7 @@ def _begin(job: Job, now: datetime.datetime) -> set[int]:
     with transaction.atomic():
         locked = job_lock(job.pk)
         is_taken = TuningRound.objects.filter(job=job, ended_at=None).exists()
-        if locked is None or locked.status != JobStatus.RUNNING or is_taken:
+        if locked.status != JobStatus.RUNNING or is_taken:
             return set()
         TuningRound.objects.create(
             job=locked,
@@ -176,7 +176,7 @@ def _start(job: Job, found: TuningRound, now: datetime.datetime) -> set[int]:
         with transaction.atomic():
             locked = job_lock(job.pk)
             is_first = TuningRound.objects.filter(id=found.pk, ended_at=None, start_step=None)
-            if locked is None or not is_first.update(start_step=step, start_loss=start_loss):
+            if not is_first.update(start_step=step, start_loss=start_loss):
                 return set()
             found.start_step, found.start_loss = step, start_loss
             changed = _trials_make(locked, found, spec, saved, now)

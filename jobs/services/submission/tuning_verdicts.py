@@ -59,7 +59,7 @@ def round_end(job: Job, found: TuningRound, now: datetime.datetime) -> set[int]:
     with transaction.atomic():
         locked = job_lock(job.pk)
         is_first = TuningRound.objects.filter(id=found.pk, ended_at=None)
-        if locked is None or not is_first.update(ended_at=now, outcome="judged"):
+        if not is_first.update(ended_at=now, outcome="judged"):
             return set()
         points = {run.number: run.points for run in runs} | {own.number: own_points}
         for outcome in outcomes:
@@ -182,7 +182,7 @@ def round_give_up(
     with transaction.atomic():
         locked = job_lock(job.pk)
         is_first = TuningRound.objects.filter(id=found.pk, ended_at=None)
-        if locked is None or not is_first.update(ended_at=now, outcome=outcome):
+        if not is_first.update(ended_at=now, outcome=outcome):
             return set()
         trials = Trial.objects.filter(job=job, search=found.number)
         children = [pk for pk in trials.values_list("child", flat=True) if pk is not None]
