@@ -31,7 +31,6 @@ from jobs.models.notifications import (
 from jobs.models.projects import AcceleratorPrice, Project, ProjectMembership, ProjectRole
 from jobs.models.replays import LIVE_REPLAY_STATUSES, Replay, ReplayStatus
 from jobs.models.resizes import Allocation, Generation, StartFailure
-from jobs.models.search import JobMetric, SavedFilter, SearchTerm
+from jobs.models.search import JobMetric, SavedFilter, SearchTerm, UsageDay, UsageSum
 from jobs.models.trials import Trial, TuningRound
-from jobs.models.usage import UsageDay, UsageSum
 from jobs.models.validations import Validation
