@@ -198,13 +198,11 @@ class Listener:
             except redis.RedisError:
                 time.sleep(min(left_s, _FALLBACK_POLL_S))
                 return True
-            if message is not None and _concerns(message, job_id):
+            if message is not None and (
+                job_id is None or job_id in json.loads(message["data"])["jobs"]
+            ):
                 return True
         return False
-
-
-def _concerns(message: dict[str, Any], job_id: int | None) -> bool:
-    return job_id is None or job_id in json.loads(message["data"])["jobs"]
 
 
 @contextmanager

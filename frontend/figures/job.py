@@ -38,7 +38,7 @@ def loss_figure(
     The losses of trials, which may diverge, do not stretch the axis upwards.
     """
     trained = [point for point in points if point.loss is not None]
-    bins = _bins(trained)
+    bins = _parts(trained, _bin_size(trained, MAX_POINTS))
     data = []
     if trained:
         data.append(
@@ -167,11 +167,6 @@ def job_allocation_figure(
 
 def _speed(points: Sequence[StepPoint]) -> float:
     return sum(point.examples for point in points) / sum(point.seconds for point in points)
-
-
-def _bins(points: Sequence[StepPoint], most: int = MAX_POINTS) -> list[Sequence[StepPoint]]:
-    """Split points into at most `most` runs of equal length, in order."""
-    return _parts(points, _bin_size(points, most))
 
 
 def _bin_size(points: Sequence[StepPoint], most: int) -> int:
