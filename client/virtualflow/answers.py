@@ -313,14 +313,19 @@ class Node(TypedDict):
     accelerators: list[Accelerator]
 
 
-class DrainMove(TypedDict):
-    """A job that a drain would change; `start_s` is its expected start, if it waits then."""
+class Move(TypedDict):
+    """A job whose accelerators would change."""
 
     job: int
     name: str
-    on_node: int
     held: int
     wanted: int
+
+
+class DrainMove(Move):
+    """A job that a drain would change; `start_s` is its expected start, if it waits then."""
+
+    on_node: int
     nodes: dict[str, int]
     within_s: float | None
     start_s: list[float] | None
@@ -428,15 +433,6 @@ class SweepPreview(TypedDict):
     num_jobs: int
     max_running: int
     settings: list[dict[str, Any]]
-
-
-class Move(TypedDict):
-    """A job whose accelerators would change."""
-
-    job: int
-    name: str
-    held: int
-    wanted: int
 
 
 class Start(TypedDict):
