@@ -28,7 +28,7 @@ from jobs.models import (
     StepTimeProfile,
     Trial,
 )
-from jobs.selectors import policy_state
+from jobs.selectors import next_cycle
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.estimates.job import StepConfiguration, fits_forget, samples_read
 from jobs.selectors.estimates.resize_history import DEFAULT_RESIZE_S
@@ -383,7 +383,7 @@ def test_a_policy_finds_what_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cycle, "POLICIES", {"weighted_fair": counting, "fifo": counting})
     states = {"weighted_fair": SecondQueue, "fifo": SecondQueue}
-    for module in (policies, policy_state):
+    for module in (policies, next_cycle):
         monkeypatch.setattr(module, "POLICY_STATES", states)
     world, _ = TimedWorld(1, 1), timed_job()
     cluster_setting()
