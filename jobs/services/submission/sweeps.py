@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 from collections.abc import Callable, Mapping, Sequence
@@ -158,42 +159,36 @@ def sweep_cancel(sweep: Sweep, user: User, now: datetime.datetime, reason: str =
 
 def sweep_pause(sweep: Sweep, user: User, now: datetime.datetime, reason: str = "") -> list[int]:
     """Let no job of a sweep begin, and pause those that run; return these."""
-    if not sweep.is_paused:
-        sweep.is_paused = True
-        sweep.save(update_fields=["is_paused"])
-        _audit(sweep, AuditAction.SWEEP_CHANGED, user, reason, is_paused=True)
-    actor = user_actor(user)
-    return _each(
-        sweep,
-        _PAUSABLE,
-        lambda job_id: job_actions.job_pause(job_id, now, actor=actor, reason=reason),
-    )
+    return _paused_set(sweep, _PAUSABLE, job_actions.job_pause, user, now, reason, is_paused=True)
 
 
 def sweep_resume(sweep: Sweep, user: User, now: datetime.datetime, reason: str = "") -> list[int]:
     """Let the jobs of a sweep begin again, and resume those that are paused; return these."""
-    if sweep.is_paused:
-        sweep.is_paused = False
-        sweep.save(update_fields=["is_paused"])
-        _audit(sweep, AuditAction.SWEEP_CHANGED, user, reason, is_paused=False)
-    actor = user_actor(user)
-    return _each(
-        sweep,
-        (*_PAUSABLE, JobStatus.PAUSED),
-        lambda job_id: job_actions.job_resume(job_id, now, actor=actor, reason=reason),
-    )
+    statuses = (*_PAUSABLE, JobStatus.PAUSED)
+    return _paused_set(sweep, statuses, job_actions.job_resume, user, now, reason, is_paused=False)
 
 
-def _each(sweep: Sweep, statuses: Sequence[JobStatus], act: Callable[[int], Job]) -> list[int]:
+def _paused_set(
+    sweep: Sweep,
+    statuses: Sequence[JobStatus],
+    act: Callable[..., Job],
+    user: User,
+    now: datetime.datetime,
+    reason: str,
+    *,
+    is_paused: bool,
+) -> list[int]:
     """Act on the jobs of a sweep in these statuses; leave out any that has just left them."""
+    if sweep.is_paused != is_paused:
+        sweep.is_paused = is_paused
+        sweep.save(update_fields=["is_paused"])
+        _audit(sweep, AuditAction.SWEEP_CHANGED, user, reason, is_paused=is_paused)
     done = []
     rows = sweep.jobs.filter(status__in=[*statuses]).order_by("-id")
     for job_id in rows.values_list("pk", flat=True)[:JOBS_LIMIT]:
-        try:
-            act(job_id)
-        except ConflictError:
-            continue
-        done.append(job_id)
+        with contextlib.suppress(ConflictError):
+            act(job_id, now, actor=user_actor(user), reason=reason)
+            done.append(job_id)
     return done
 
 
