@@ -199,13 +199,15 @@ def _usage_page(
 ) -> HttpResponse:
     """Render the usage, with the prices typed in their form if these were not stored."""
     known = accelerator_prices()
+    shown = known if typed is None else typed
+    kinds = sorted({*accelerator_kinds(with_removed=True), *known, *shown})
     query = {name: str(text).strip() for name, text in request.GET.items() if str(text).strip()}
     context: dict[str, Any] = {
         "groupings": [one.value for one in UsageBy],
         "query": query,
         "projects": with_chosen(access.projects_visible_to(request.user), query.get("project")),
         "currency": settings.CURRENCY,
-        "prices": _price_rows(known if typed is None else typed),
+        "prices": [(kind, shown.get(kind)) for kind in kinds],
         "prices_version": prices_version(known),
         "csv_query": urlencode({**query, "csv": "1"}),
         "idle_percent": settings.IDLE_PERCENT,
@@ -247,12 +249,6 @@ def prices(request: HttpRequest) -> HttpResponse:
         return _usage_page(request, typed, status=400)
     messages.success(request, "The prices are saved.")
     return redirect("usage")
-
-
-def _price_rows(prices: Mapping[str, object]) -> list[tuple[str, object]]:
-    """Return every kind that has accelerators or a price, with its price or None."""
-    kinds = {*accelerator_kinds(with_removed=True), *accelerator_prices(), *prices}
-    return [(kind, prices.get(kind)) for kind in sorted(kinds)]
 
 
 def _projects_page(request: HttpRequest, new: Project, status: int = 200) -> HttpResponse:

@@ -295,7 +295,8 @@ def _page(request: HttpRequest, form: forms.JobForm, **more: Any) -> HttpRespons
     form.standing_limit(own_limits.priority_ceiling, own_limits.tiers)
     form.kind_choices(accelerator_kinds())
     form.project_choices([one.name for one in access.projects_open_to(request.user)])
-    parent = _forked(request, form)
+    forked_from = whole_read(str(form["forked_from"].value() or "")) or 0
+    parent = access.jobs_visible_to(request.user).filter(pk=forked_from).first()
     if parent is not None:
         form.checkpoint_choices(checkpoint_choices(parent))
     kept_code = _code_source(request, kind, name) if is_kept else None
@@ -327,12 +328,6 @@ def _title(form: forms.JobForm, forked: Job | None, kept_code: Job | None) -> st
     if form["task"].value() == Task.PREDICT:
         return f"Run predictions with the code of job #{kept_code.pk}"
     return f"Clone job #{kept_code.pk}"
-
-
-def _forked(request: HttpRequest, form: forms.JobForm) -> Job | None:
-    """Return the job from whose state the form's job would start, if the user may see it."""
-    number = whole_read(str(form["forked_from"].value() or "")) or 0
-    return access.jobs_visible_to(request.user).filter(pk=number).first()
 
 
 def _code_source(request: HttpRequest, kind: str, number: str) -> Job:

@@ -147,15 +147,10 @@ def _epochs_with_trials(job: Job, start: int) -> list[int]:
     ended = EpochReport.objects.filter(job=job, epoch__gte=start)
     epochs = list(ended.exclude(logs__has_key="selected_share").values_list("epoch", flat=True))
     newest = Trial.objects.filter(job=job).order_by("-number").first()
-    if newest is not None and not _has_ended(newest):
+    search = Trial.objects.filter(job=job, search=newest.search if newest else 0)
+    if newest is not None and not search.exclude(search_end="").exists():
         epochs.append(job.epoch)
     return epochs
-
-
-def _has_ended(trial: Trial) -> bool:
-    """Return whether the search of a trial is over."""
-    search = Trial.objects.filter(job=trial.job_id, search=trial.search)
-    return search.exclude(search_end="").exists()
 
 
 def selection_end_text(end: SelectionEnd) -> str:
