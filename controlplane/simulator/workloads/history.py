@@ -32,6 +32,9 @@ from controlplane.simulator.workloads.workloads import Cluster, Workload, Worklo
 
 FORMAT = "virtualflow-history-1"
 
+#: Numbers of batches that the platform chooses.
+_BATCHES = ("submitted", "low", "high", "multiple")
+
 #: Accelerators of an added node where no node of its kind is known.
 _DEFAULT_PER_NODE = 4
 
@@ -315,14 +318,9 @@ def _performance_to_dict(performance: RecordedPerformance) -> dict[str, Any]:
     }
     if isinstance(performance, FixedBatchPerformance):
         return values | {"size": performance.size}
-    return values | {
-        "submitted": performance.submitted,
-        "low": performance.low,
-        "high": performance.high,
-        "multiple": performance.multiple,
-        # JSON has no infinity.
-        "noise_scale": min(performance.noise_scale, 1e300),
-    }
+    batches = {name: getattr(performance, name) for name in _BATCHES}
+    # JSON has no infinity.
+    return values | batches | {"noise_scale": min(performance.noise_scale, 1e300)}
 
 
 def _performance_from_dict(values: Mapping[str, Any]) -> RecordedPerformance:
@@ -339,9 +337,6 @@ def _performance_from_dict(values: Mapping[str, Any]) -> RecordedPerformance:
         models,
         split,
         speeds=speeds,
-        submitted=int(values["submitted"]),
-        low=int(values["low"]),
-        high=int(values["high"]),
-        multiple=int(values["multiple"]),
+        **{name: int(values[name]) for name in _BATCHES},
         noise_scale=float(values["noise_scale"]),
     )
