@@ -101,10 +101,6 @@ class FairnessCost:
         slope: Floats = self.weights * np.minimum(late, 1e3) ** STEEPNESS
         return slope
 
-    def cost(self, ends_s: Floats) -> float:
-        """Return the total cost of the given completion times."""
-        return float(self.costs(ends_s).sum())
-
     def costs(self, ends_s: Floats) -> Floats:
         """Return the cost of each job's completion time."""
         late = np.clip(self.fairness(ends_s) / FAIR, 1.0, 1e3)

@@ -72,7 +72,7 @@ class Market:
                 fluid.forecast(worth[members]) for fluid, members in zip(fluids, rows, strict=True)
             ]
             valuation = _gather(worth, rows, found)
-            cost = standing.cost(valuation.ends_s)
+            cost = float(standing.costs(valuation.ends_s).sum())
             if best is None or cost < least * (1.0 - 1e-9):
                 best, least = valuation, cost
             worth = np.sqrt(worth * self._last_worth(standing, valuation.ends_s, found))
