@@ -304,50 +304,39 @@ def workload_load(
         application: {**kind_speeds.get(application, {}), **file.speeds.get(application, {})}
         for application in {*kind_speeds, *file.speeds}
     }
-    if name == SYNTHETIC:
-        most = max(file.cluster.kinds.values())
-        found = synthetic_workload(num_jobs, hours=num_jobs / 20.0, seed=seed, most=most)
-        for application in found.applications.values():
-            assert isinstance(application, ProfiledApplication)
-            application.speeds = speeds.get(application.name, {})
-        source = f"{SYNTHETIC}, {num_jobs} jobs"
-    else:
-        found = _file_load(Path(name), profiles, file, speeds, num_jobs, seed)
-        source = name
-    notes = [*found.notes, *speed_notes(found, file, speeds)]
-    if profiles is not None and (name == SYNTHETIC or workload_is(Path(name)) != "pollux"):
-        notes.append("--profiles is not used: the jobs of this workload bring speeds of their own.")
-    return replace(found, notes=tuple(notes), source=source)
-
-
-def _file_load(
-    path: Path,
-    profiles: Path | None,
-    file: ClusterFile,
-    speeds: Mapping[str, Mapping[str, float]],
-    num_jobs: int,
-    seed: int,
-) -> Workload:
-    if not path.is_file():
+    path, source = Path(name), name
+    if name != SYNTHETIC and not path.is_file():
         raise ValueError(
             f"--workload: there is no file {path}; name one, or {SYNTHETIC!r} for the workload "
             "that is made up by this program"
         )
-    match workload_is(path):
+    form = SYNTHETIC if name == SYNTHETIC else workload_is(path)
+    match form:
+        case "synthetic":
+            most = max(file.cluster.kinds.values())
+            found = synthetic_workload(num_jobs, hours=num_jobs / 20.0, seed=seed, most=most)
+            for application in found.applications.values():
+                assert isinstance(application, ProfiledApplication)
+                application.speeds = speeds.get(application.name, {})
+            source = f"{SYNTHETIC}, {num_jobs} jobs"
         case "pollux":
             if profiles is None:
                 raise ValueError(
                     f"--profiles: {path} names applications; say in which folder their profiles are"
                 )
-            return pollux_workload(path, profiles_read(profiles, speeds, file.profiles))
+            found = pollux_workload(path, profiles_read(profiles, speeds, file.profiles))
         case "philly":
-            return philly_workload(path, num_jobs, speeds.get(SCALED, {}))
+            found = philly_workload(path, num_jobs, speeds.get(SCALED, {}))
         case "gavel":
-            return gavel_workload(path, num_jobs, hours=num_jobs / JOBS_PER_HOUR, seed=seed)
+            found = gavel_workload(path, num_jobs, hours=num_jobs / JOBS_PER_HOUR, seed=seed)
         case "virtualflow":
-            return virtualflow_workload(path, speeds.get(SCALED, {}))
+            found = virtualflow_workload(path, speeds.get(SCALED, {}))
         case _:
-            return history_workload(history_read(path))
+            found = history_workload(history_read(path))
+    notes = [*found.notes, *speed_notes(found, file, speeds)]
+    if profiles is not None and form != "pollux":
+        notes.append("--profiles is not used: the jobs of this workload bring speeds of their own.")
+    return replace(found, notes=tuple(notes), source=source)
 
 
 def speed_notes(
