@@ -43,12 +43,8 @@ def resized_ends(
 
     Args:
         plan: the plan of `decide` for this snapshot and policy.
-
-    Raises:
-        ValueError: the plan has no allocation.
     """
-    if plan.allocation is None:
-        raise ValueError("the plan of decide() is needed, with its allocation")
+    assert plan.allocation is not None, "the plan of decide() is needed, with its allocation"
     first = obeyed(snapshot, plan.allocation.accelerators, plan.carried)
     num_each = min(most_decisions, MOST_DECISIONS) // _STARTS_PER_END // 2
     kept = _ends(first)

@@ -81,12 +81,8 @@ def expected_starts(
 
     Args:
         plan: the plan of `decide` for this snapshot and policy.
-
-    Raises:
-        ValueError: the plan has no allocation.
     """
-    if plan.allocation is None:
-        raise ValueError("the plan of decide() is needed, with its allocation")
+    assert plan.allocation is not None, "the plan of decide() is needed, with its allocation"
     waiting = _waiting(snapshot, plan.allocation)
     if not waiting:
         return {}
