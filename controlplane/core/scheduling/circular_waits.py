@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from controlplane.core.values.explanations import counted
 from controlplane.core.values.types import AcceleratorId, Job, JobId, Snapshot
@@ -63,7 +62,23 @@ def detours(
         for one in snapshot.accelerators
         if one.id not in taken and one.node_id not in snapshot.cordoned
     )
-    stopover = partial(_stopover, snapshot, kinds, idle)
+
+    def stopover(move: BlockedMove) -> tuple[AcceleratorId, ...]:
+        """Return idle accelerators of one kind on which the job can run meanwhile, the most.
+
+        Those that it is to get anyway come first. Empty: there are less than its minimum.
+        """
+        job = move.job
+        excluded = snapshot.excluded.get(job.id, frozenset())
+        own = [one for one in move.wanted if one not in move.blocked]
+        by_kind: dict[str, list[AcceleratorId]] = {}
+        for one in (*own, *idle):
+            if job.accepts(kinds[one]) and one not in excluded:
+                by_kind.setdefault(kinds[one], []).append(one)
+        most = max(by_kind.values(), key=len, default=[])[: max(len(move.wanted), len(move.held))]
+        most = most[: job.max_accelerators]
+        return tuple(most) if len(most) >= job.min_accelerators else ()
+
     found: dict[JobId, Detour] = {}
     for cycle in _cycles(waits):
         options = (
@@ -131,25 +146,3 @@ def _options(
     if freed and is_enough:
         yield option(1, rest, f"Gives up {freed} of {len(move.held)} accelerators first")
     yield option(2, (), "Stops until its new accelerators are free")
-
-
-def _stopover(
-    snapshot: Snapshot,
-    kinds: Mapping[AcceleratorId, str],
-    idle: Iterable[AcceleratorId],
-    move: BlockedMove,
-) -> tuple[AcceleratorId, ...]:
-    """Return idle accelerators of one kind on which the job can run meanwhile, the most there are.
-
-    Those that it is to get anyway come first. Empty: there are less than its minimum.
-    """
-    job = move.job
-    excluded = snapshot.excluded.get(job.id, frozenset())
-    own = [one for one in move.wanted if one not in move.blocked]
-    by_kind: dict[str, list[AcceleratorId]] = {}
-    for one in (*own, *idle):
-        if job.accepts(kinds[one]) and one not in excluded:
-            by_kind.setdefault(kinds[one], []).append(one)
-    most = max(by_kind.values(), key=len, default=[])[: max(len(move.wanted), len(move.held))]
-    most = most[: job.max_accelerators]
-    return tuple(most) if len(most) >= job.min_accelerators else ()

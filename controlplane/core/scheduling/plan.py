@@ -48,7 +48,8 @@ def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
             continue
         held = snapshot.manned(job.id)
         wanted = allocation.accelerators.get(job.id, ())
-        if not wanted and _may_wait(job, held, given, schedulable):
+        is_short = 0 < len(held) < job.min_accelerators and schedulable.issuperset(held)
+        if not wanted and is_short and given.isdisjoint(held):
             continue
         excluded = snapshot.excluded.get(job.id, frozenset()).difference(held)
         if not excluded.isdisjoint(wanted):
@@ -89,17 +90,6 @@ def _sentences(snapshot: Snapshot, allocation: Allocation) -> dict[JobId, str]:
         job_id: others_jobs_named(str(one), job_id, groups)
         for job_id, one in allocation.reasons.items()
     }
-
-
-def _may_wait(
-    job: Job,
-    held: tuple[AcceleratorId, ...],
-    given: set[AcceleratorId],
-    schedulable: set[AcceleratorId],
-) -> bool:
-    """Return whether a job below its minimum may keep its accelerators if it is given none."""
-    is_short = 0 < len(held) < job.min_accelerators
-    return is_short and schedulable.issuperset(held) and given.isdisjoint(held)
 
 
 def _meanwhile(
