@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from controlplane.core.scheduling.free_capacity import FreeCapacity, NodeId
 from controlplane.core.values.performance import Performance
@@ -35,30 +34,25 @@ HORIZON_S = 600.0
 LEAST_GAIN = 0.02
 
 
-@dataclass(slots=True)
-class Moves:
-    """Moved jobs: their accelerators, and their reasons (whole texts)."""
-
-    placed: dict[JobId, list[Accelerator]] = field(default_factory=dict)
-    reasons: dict[JobId, str] = field(default_factory=dict)
-
-
 def repack(
     snapshot: Snapshot,
     decision: Decision,
     placed: Mapping[JobId, Sequence[Accelerator]],
     free: Mapping[str, FreeCapacity],
-) -> Moves:
+) -> tuple[dict[JobId, list[Accelerator]], dict[JobId, str]]:
     """Move jobs that fit on fewer nodes, those with the most excess nodes first.
+
+    Returns their accelerators, and their reasons (whole texts).
 
     A move pays when the goodput gained over the rest of the job (or `HORIZON_S`, if that is
     shorter) exceeds the job's work during the seconds that a resize costs. Jobs stay that are
     starting, wait for releases, mix kinds, have places of their own, or are of unknown performance.
     """
-    moves = Moves()
+    moved: dict[JobId, list[Accelerator]] = {}
+    reasons: dict[JobId, str] = {}
     busy = snapshot.releasing | {held for row in snapshot.held.values() for held in row}
     for job in _candidates(snapshot, decision, placed, busy)[:MOST_LOOKS]:
-        if len(moves.placed) == MOST_MOVES:
+        if len(moved) == MOST_MOVES:
             break
         assert job.performance is not None, "only jobs of known performance are candidates"
         now = placed[job.id]
@@ -77,12 +71,12 @@ def repack(
             continue
         kept_ids = {one.id for one in kept}
         rooms.give_back(one for one in now if one.id not in held and one.id not in kept_ids)
-        moves.placed[job.id] = [*kept, *added]
-        moves.reasons[job.id] = (
+        moved[job.id] = [*kept, *added]
+        reasons[job.id] = (
             f"{decision.reasons.get(job.id, '')} Moves from {len(here)} nodes to {nodes}: "
             f"{gain:.0%} faster there, for {job.resize_s:.1f} s of training."
         ).strip()
-    return moves
+    return moved, reasons
 
 
 def _candidates(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from controlplane.core.scheduling.consolidation import Moves, repack
+from controlplane.core.scheduling.consolidation import repack
 from controlplane.core.scheduling.free_capacity import FreeCapacity, NodeId, take_packed
 from controlplane.core.values.types import (
     Accelerator,
@@ -54,13 +54,11 @@ def place(snapshot: Snapshot, decision: Decision, *, is_repacked: bool = True) -
         job_id: [*(one for one in row if one.id in kept[job_id]), *added[job_id]]
         for job_id, row in held.items()
     }
-    moves = repack(snapshot, decision, placed, free) if is_repacked else Moves()
-    chosen = {
-        job_id: tuple(one.id for one in row) for job_id, row in (placed | moves.placed).items()
-    }
+    moved, reasons = repack(snapshot, decision, placed, free) if is_repacked else ({}, {})
+    chosen = {job_id: tuple(one.id for one in row) for job_id, row in (placed | moved).items()}
     return Allocation(
         {job_id: row for job_id, row in chosen.items() if row},
-        {**decision.reasons, **moves.reasons},
+        {**decision.reasons, **reasons},
     )
 
 
