@@ -365,7 +365,8 @@ def speed_notes(
         ]
     if len(file.cluster.kinds) > 1:
         for kind in file.cluster.kinds:
-            lacking = sorted(one.name for one in relative if not _is_known(one, kind))
+            known = ((one.name, {*one.speeds, *_kinds_measured(one)}) for one in relative)
+            lacking = sorted(name for name, kinds in known if kind not in kinds)
             if lacking:
                 named = ", ".join(lacking[:6]) + (", ..." if len(lacking) > 6 else "")
                 notes.append(
@@ -373,10 +374,6 @@ def speed_notes(
                     "measured."
                 )
     return notes
-
-
-def _is_known(application: ProfiledApplication | ScaledApplication, kind: str) -> bool:
-    return kind in application.speeds or kind in _kinds_measured(application)
 
 
 def _kinds_measured(application: ProfiledApplication | ScaledApplication) -> set[str]:

@@ -135,20 +135,13 @@ def _idle_kinds(
     return idle_kinds(snapshot, idle, waiting)
 
 
-def _left_out(pool: Pool, counts: Mapping[JobId, int]) -> list[Job]:
-    """List jobs that get nothing; a job that is stopped now begins to wait."""
-    stopped = [job for job in pool.running if job.id not in counts]
-    return [
-        *(replace(job, pending_since=pool.now) for job in stopped),
-        *(job for job in pool.queued if job.id not in counts),
-    ]
-
-
 def _explain(pool: Pool, counts: Mapping[JobId, int]) -> dict[JobId, Reason]:
     """Return the reason for each job's share, with numbers."""
     members = (*pool.running, *pool.queued)
     inside = [job for job in members if job.id in counts]
-    outside = _left_out(pool, counts)
+    # A job that is stopped now begins to wait.
+    outside = [replace(job, pending_since=pool.now) for job in pool.running if job.id not in counts]
+    outside += [job for job in pool.queued if job.id not in counts]
     total_weight = sum(job.share_weight for job in urgency_order(inside))
     given = [(job.weight, counts[job.id]) for job in inside]
     holders = Holders(pool.kind, pool.capacity, given)

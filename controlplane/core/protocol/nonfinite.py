@@ -67,7 +67,8 @@ class Nonfinite:
             text += f" and stayed so for {self.num_skipped} steps, all skipped by the loss scale"
         if self.last_finite is None:
             return f"{text}; it was never finite"
-        return f"{text}; its last finite value was {self._last_text}"
+        last = f"{self.last_finite:.6g} at step {self.last_finite_step}"
+        return f"{text}; its last finite value was {last}"
 
     @property
     def failure_text(self) -> str:
@@ -91,10 +92,6 @@ class Nonfinite:
     @property
     def _subject(self) -> str:
         return "The loss" if self.metric is None else f"The metric {self.metric}"
-
-    @property
-    def _last_text(self) -> str:
-        return f"{self.last_finite:.6g} at step {self.last_finite_step}"
 
 
 def nonfinite_read(value: Mapping[str, Any]) -> Nonfinite:

@@ -150,7 +150,7 @@ def report_make(
         num_decisions=len(records.decision_s),
         decision_p50_ms=float(np.percentile(decision_ms, 50)),
         decision_p99_ms=float(np.percentile(decision_ms, 99)),
-        tiers=_tiers(outcomes),
+        tiers=_groups({one.value: [row for row in outcomes if row.tier == one] for one in TIERS}),
         projects=_projects(outcomes),
         num_trials=len(trials),
         trial_accelerator_s=sum(trial.attained_s for trial in trials),
@@ -181,10 +181,6 @@ def _outcome(job: SimulatedJob, cluster: Cluster, crowd: float) -> JobOutcome:
         tier=job.spec.tier.value,
         project=job.spec.project,
     )
-
-
-def _tiers(outcomes: Sequence[JobOutcome]) -> dict[str, GroupOutcome]:
-    return _groups({one.value: [row for row in outcomes if row.tier == one] for one in TIERS})
 
 
 def _projects(outcomes: Sequence[JobOutcome]) -> dict[str, GroupOutcome]:
