@@ -63,19 +63,15 @@ class Registration:
             ConflictError: another living agent is registered for this node.
             ControlPlaneAwayError, NotAuthorisedError, NodeRemovedError, RequestRefusedError.
         """
-        reply = self.stored()
-        if reply is None:
-            reply = self._enrol()
-        self._client.authorise(reply.agent_token)
+        reply = self.stored() or self._enrol()
         try:
-            answered = self._client.hello(self._hello())
+            answered = self._hello(reply)
         except NotAuthorisedError:
             if not self._settings.enrolment_token:
                 raise
             log.warning("the stored agent token is not known any more; enrolling anew")
             reply = self._enrol()
-            self._client.authorise(reply.agent_token)
-            answered = self._client.hello(self._hello())
+            answered = self._hello(reply)
         if answered != reply:
             # Stored before it is used: its first use ends the old token.
             try:
@@ -119,8 +115,9 @@ class Registration:
         except OSError as error:
             log.warning("the used enrolment token is still there, delete it: %s", error)
 
-    def _hello(self) -> HelloRequest:
-        return HelloRequest(**self._present())
+    def _hello(self, reply: EnrolReply) -> EnrolReply:
+        self._client.authorise(reply.agent_token)
+        return self._client.hello(HelloRequest(**self._present()))
 
     def _present(self) -> dict[str, Any]:
         """Return what enrolment and hello tell alike."""
