@@ -77,24 +77,16 @@ class MessageWriter:
     def add_gradients(
         self, gradients: Sequence[Tensor | None], shapes: Sequence[Sequence[int]], factor: Tensor
     ) -> None:
-        """Append the gradients that are not None, and their squared length times `factor`."""
+        """Append the gradients that are not None, their squared length times `factor`, and a one.
+
+        The reduction sums the ones to the number of messages.
+        """
+        assert not self.pieces, "gradients come first"
         for index, (gradient, shape) in enumerate(zip(gradients, shapes, strict=True)):
             if gradient is not None:
                 self.add(FieldKind.GRADIENT, index, gradient, shape)
-        self._add_square(factor)
-
-    def _add_square(self, factor: Tensor) -> None:
-        """Append the squared length of all gradients added so far, times `factor`, and a one.
-
-        The reduction sums the ones to the number of messages. Small gradients are concatenated
-        first: one operation for all of them.
-        """
-        gradients = range(len(self.pieces))
-        assert all(self.pieces[k].kind is FieldKind.GRADIENT for k in gradients)
-        large = [self._parts[k] for k in gradients if self.pieces[k].size >= LARGE_PIECE]
-        small = [self._parts[k] for k in gradients if self.pieces[k].size < LARGE_PIECE]
-        joined = [tf.concat(small, axis=0)] if len(small) > 1 else small
-        square = squared_length([*large, *joined], self.dtype)
+        # Small ones are joined first: one operation for all of them.
+        square = squared_length(self._segments(range(len(self.pieces))), self.dtype)
         value = tf.stack([square * tf.cast(factor, self.dtype), tf.ones([], self.dtype)])
         self._append(FieldKind.SQUARE, 0, (2,), value)
 
@@ -104,11 +96,14 @@ class MessageWriter:
         Large pieces are segments of their own, which saves a copy; small ones share the last.
         """
         order = sorted(range(len(self.pieces)), key=lambda k: self.pieces[k].size < LARGE_PIECE)
-        large = [self._parts[k] for k in order if self.pieces[k].size >= LARGE_PIECE]
-        small = [self._parts[k] for k in order if self.pieces[k].size < LARGE_PIECE]
-        segments = [*large, tf.concat(small, axis=0)] if small else large
         pieces.extend(self.pieces[k] for k in order)
-        return segments
+        return self._segments(order)
+
+    def _segments(self, places: Sequence[int]) -> list[Tensor]:
+        """Return these parts, all small ones joined to one at the end."""
+        large = [self._parts[k] for k in places if self.pieces[k].size >= LARGE_PIECE]
+        small = [self._parts[k] for k in places if self.pieces[k].size < LARGE_PIECE]
+        return [*large, tf.concat(small, axis=0)] if small else large
 
 
 def message_width(pieces: Iterable[LayoutField]) -> int:
