@@ -23,7 +23,7 @@ from agents.trainer.model.state import WORD_BYTES, ModelState
 from agents.trainer.model.stateful_ops import refuse_process_operations
 from agents.trainer.step.functions import example_specs
 from agents.trainer.step.prefetch import LocalPiece
-from agents.trainer.step.virtual_node import sweep_signature
+from agents.trainer.step.virtual_node import rows_joined, sweep_signature
 from controlplane.core.protocol.prediction_parts import ARRAYS_LIMIT, OUTPUT_NAME
 
 Tensor = Any
@@ -157,27 +157,17 @@ class PredictFunctions:
         *examples: Tensor,
     ) -> list[Tensor]:
         """Run the virtual nodes one after another; returns each output's rows, concatenated."""
-        count = tf.shape(program)[0]
-        shapes = [(None, *output.shape) for output in self.layout.outputs]
-        given = [
-            tf.TensorArray(tensor.dtype, size=count, element_shape=shape, infer_shape=False)
-            for tensor, shape in zip(self._one.structured_outputs, shapes, strict=True)
-        ]
 
-        def run(index: Tensor, given: list[tf.TensorArray]) -> tuple[Any, ...]:
+        def run(index: Tensor) -> list[Tensor]:
             start, length = program[index, 0], program[index, 1]
             local = [array[start : start + length] for array in examples]
-            outputs = self._one(local, seeds[index])
-            written = [
-                array.write(index, value) for array, value in zip(given, outputs, strict=True)
-            ]
-            return index + 1, written
+            outputs: list[Tensor] = self._one(local, seeds[index])
+            return outputs
 
-        # One at a time: overlapping them would keep the activations of several.
-        _, given = tf.while_loop(
-            lambda index, _: index < count, run, (0, given), parallel_iterations=1
-        )
-        return [array.concat() for array in given]
+        specs = [
+            tf.TensorSpec((None, *output.shape), output.dtype) for output in self.layout.outputs
+        ]
+        return rows_joined(run, tf.shape(program)[0], specs)
 
 
 def _output_name(path: Sequence[Any]) -> str:

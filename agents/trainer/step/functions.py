@@ -31,7 +31,7 @@ from agents.trainer.step.gradient_layout import (
     squared_length,
 )
 from agents.trainer.step.merging import NotMergeableError, PassTracer
-from agents.trainer.step.virtual_node import VirtualNode, gradients_of, sweep_signature
+from agents.trainer.step.virtual_node import VirtualNode, gradients_of, rows_joined, sweep_signature
 
 Tensor = Any
 Body = Callable[..., list[Tensor]]
@@ -185,19 +185,15 @@ class StepFunctions:
             program: Tensor, _weights: Tensor, _num_rows: Tensor, seeds: Tensor, *examples: Tensor
         ) -> Tensor:
             fixed = [tf.convert_to_tensor(v.value) for v in self.fixed]
-            count = tf.shape(program)[0]
-            empty = tf.TensorArray(tf.float32, count, infer_shape=False, element_shape=[None])
 
-            def body(index: Tensor, found: tf.TensorArray) -> tuple[Tensor, tf.TensorArray]:
+            def losses(index: Tensor) -> list[Tensor]:
                 local = self._slice(examples, program[index, 0], program[index, 1])
-                losses = one_virtual_node(fixed, local, seeds[index])
-                return index + 1, found.write(index, losses)
+                return [one_virtual_node(fixed, local, seeds[index])]
 
-            # One iteration at a time: overlapping them would keep the activations of several.
-            _, found = tf.while_loop(
-                lambda index, _: index < count, body, (0, empty), parallel_iterations=1
+            (found,) = rows_joined(
+                losses, tf.shape(program)[0], [tf.TensorSpec([None], tf.float32)]
             )
-            return found.concat()
+            return found
 
         return self._traced(sweep, sweep_signature(self.state, self.example_specs))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -65,18 +66,7 @@ class PassTracer:
         """
         state = self._node.state
 
-        def stacked(
-            trainable: list[Tensor],
-            fixed: list[Tensor],
-            examples: list[Tensor],
-            weights: Tensor,
-            is_first: Tensor,
-            seeds: Tensor,
-        ) -> list[Tensor]:
-            return self._pass(
-                pieces, training, trainable, fixed, examples, weights, is_first, seeds
-            )
-
+        stacked = partial(self._pass, pieces, training)
         try:
             one_pass = tf.function(stacked, autograph=False).get_concrete_function(
                 [tf.TensorSpec(v.shape, v.value.dtype) for v in state.trainable],

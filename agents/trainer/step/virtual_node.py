@@ -250,6 +250,31 @@ def sweep_signature(state: ModelState, example_specs: Sequence[tf.TensorSpec]) -
     ]
 
 
+def rows_joined(
+    run: Callable[[Tensor], Sequence[Tensor]], count: Tensor, specs: Sequence[tf.TensorSpec]
+) -> list[Tensor]:
+    """Run virtual nodes 0 to `count` - 1 one after another; return each output's rows, joined.
+
+    Args:
+        run: returns the outputs of a virtual node; called once, while tracing.
+        specs: of the outputs, for any number of examples.
+    """
+    empty = [
+        tf.TensorArray(spec.dtype, size=count, element_shape=spec.shape, infer_shape=False)
+        for spec in specs
+    ]
+
+    def body(index: Tensor, arrays: list[tf.TensorArray]) -> tuple[Any, ...]:
+        outputs = zip(arrays, run(index), strict=True)
+        return index + 1, [array.write(index, rows) for array, rows in outputs]
+
+    # One iteration at a time: overlapping them would keep the activations of several.
+    _, arrays = tf.while_loop(
+        lambda index, _: index < count, body, (0, empty), parallel_iterations=1
+    )
+    return [array.concat() for array in arrays]
+
+
 def is_constant(value: Tensor) -> bool:
     """Return whether a tensor depends on no input of the function that is traced."""
     pending, seen = [value], set()
