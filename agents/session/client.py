@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -210,30 +211,30 @@ class ControlPlaneClient:
         _, answer = self._exchange("POST", path, headers=headers, content=text.encode())
         return _parsed(answer)
 
-    def _exchange(self, method: str, path: str, **options: Any) -> tuple[int, bytes]:
+    @contextmanager
+    def _answer(self, method: str, path: str, **options: Any) -> Iterator[httpx.Response]:
+        """Yield the answer to a request, unless it is an error."""
         headers = {**self._headers, **options.pop("headers", {})}
         try:
             with self._http.stream(method, path, headers=headers, **options) as response:
-                body = _bounded_body(response)
+                _raise_for_status(response)
+                yield response
         except httpx.HTTPError as error:
             raise ControlPlaneAwayError(f"{type(error).__name__}: {error}") from error
-        _raise_for_status(response, body)
-        return response.status_code, body
+
+    def _exchange(self, method: str, path: str, **options: Any) -> tuple[int, bytes]:
+        with self._answer(method, path, **options) as response:
+            return response.status_code, _bounded_body(response)
 
     def _download(self, path: str, sha256: str, target: BinaryIO, max_bytes: int) -> None:
         digest, size_bytes = hashlib.sha256(), 0
-        try:
-            with self._http.stream("GET", path, headers=self._headers) as response:
-                if response.status_code != httpx.codes.OK:
-                    _raise_for_status(response, _bounded_body(response))
-                for chunk in response.iter_bytes(CHUNK_BYTES):
-                    size_bytes += len(chunk)
-                    if size_bytes > max_bytes:
-                        raise DigestMismatchError(f"{path} is larger than {max_bytes} bytes")
-                    digest.update(chunk)
-                    target.write(chunk)
-        except httpx.HTTPError as error:
-            raise ControlPlaneAwayError(f"{type(error).__name__}: {error}") from error
+        with self._answer("GET", path) as response:
+            for chunk in response.iter_bytes(CHUNK_BYTES):
+                size_bytes += len(chunk)
+                if size_bytes > max_bytes:
+                    raise DigestMismatchError(f"{path} is larger than {max_bytes} bytes")
+                digest.update(chunk)
+                target.write(chunk)
         if digest.hexdigest() != sha256:
             raise DigestMismatchError(
                 f"{path} has SHA-256 {digest.hexdigest()}, announced was {sha256}"
@@ -274,10 +275,11 @@ def _understood(expected: type[Message], value: Any) -> Message:
         raise ControlPlaneAwayError(f"the answer is not understood: {error}") from error
 
 
-def _raise_for_status(response: httpx.Response, body: bytes) -> None:
+def _raise_for_status(response: httpx.Response) -> None:
     status = response.status_code
     if status < 300 or status == httpx.codes.NOT_MODIFIED:
         return
+    body = _bounded_body(response)
     text = body[: _MESSAGE_CHARACTERS * 4].decode(errors="replace")[:_MESSAGE_CHARACTERS]
     message = f"{response.request.method} {response.request.url.path} answered {status}: {text}"
     is_sites = response.headers.get("Content-Type", "").startswith(_PROBLEM_TYPE)
