@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 
 import numpy as np
 
@@ -25,12 +26,7 @@ class LossSums:
 
     def with_pass(self, other: LossSums) -> LossSums:
         """Add the sums of another pass."""
-        return LossSums(
-            self.chosen + other.chosen,
-            self.num_chosen + other.num_chosen,
-            self.skipped + other.skipped,
-            self.num_skipped + other.num_skipped,
-        )
+        return LossSums(*map(add, astuple(self), astuple(other)))
 
     def logs(self) -> dict[str, float]:
         """Return the mean losses under their names in an epoch's logs, where there are any."""
