@@ -31,10 +31,6 @@ class TrainerGroup:
     phase: int = 0
     sole_worker: int | None = None
 
-    def rank(self, slot: int) -> int:
-        """Return the rank of the participant in `slot`."""
-        return self.slots.index(slot)
-
 
 def training_group(membership: Membership) -> TrainerGroup:
     """Make the group that reduces gradients in a generation."""

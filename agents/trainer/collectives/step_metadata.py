@@ -67,7 +67,7 @@ def notes_write(
     if mode is ReductionMode.EXACT:
         return [float(holds_next), float(slot), busy_s, *from_leader]
     row = [0.0] * group.size
-    row[group.rank(slot)] = busy_s
+    row[group.slots.index(slot)] = busy_s
     return [float(holds_next), *row, *from_leader]
 
 
