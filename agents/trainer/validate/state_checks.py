@@ -60,7 +60,7 @@ def state_depends(runner: PartRunner, first: tuple[Any, ...], second: tuple[Any,
     """Return whether the state after a batch differs between two batches."""
     if not runner.changed:
         return False
-    states = zip(_state_after(runner, first), _state_after(runner, second), strict=True)
+    states = zip(runner(first).state, runner(second).state, strict=True)
     return not all(np.array_equal(one, other, equal_nan=True) for one, other in states)
 
 
@@ -69,10 +69,10 @@ def slice_state(
 ) -> list[str]:
     """Warn of float state after a batch that is not the mean of that after its parts."""
     names = []
-    drawn = _state_after(runner, whole, seed=1) if runner.is_random else None
+    drawn = runner(whole, seed=1).state if runner.is_random else None
     shares = [length(part) / length(whole) for part in parts]
-    apart = zip(*(_state_after(runner, part) for part in parts), strict=True)
-    states = zip(runner.changed, _state_after(runner, whole), apart, strict=True)
+    apart = zip(*(runner(part).state for part in parts), strict=True)
+    states = zip(runner.changed, runner(whole).state, apart, strict=True)
     for row, (variable, value, values) in enumerate(states):
         least = _least_difference(runner.model, as_array(variable.value), value)
         if not _is_float(variable) or (drawn and _distance(value, drawn[row]) > least):
@@ -94,7 +94,7 @@ def _common_state_check(
     """Raise if weights or whole-number state change by what depends on the examples of a slice."""
     if not runner.changed:
         return
-    states = (_state_after(runner, examples) for examples in (first, second))
+    states = (runner(examples).state for examples in (first, second))
     for variable, one, other in zip(runner.changed, *states, strict=True):
         if any(variable is weight for weight in runner.trainable):
             least = _least_difference(runner.model, as_array(variable.value), one)
@@ -137,10 +137,8 @@ def _averages_check(runner: PartRunner, examples: tuple[Any, ...]) -> None:
     if not any(compared):
         return
     few = rows(examples, 0, min(REPEATED_EXAMPLES, max(2, length(examples) // 4)))
-    once, reversed_, twice, four = (
-        _state_after(runner, _joined(few, times)) for times in (1, -1, 2, 4)
-    )
-    drawn = _state_after(runner, few, seed=1) if runner.is_random else once
+    once, reversed_, twice, four = (runner(_joined(few, times)).state for times in (1, -1, 2, 4))
+    drawn = runner(few, seed=1).state if runner.is_random else once
     states = zip(runner.changed, compared, once, drawn, reversed_, twice, four, strict=True)
     for variable, is_compared, value, other, turned, doubled, fourfold in states:
         least = _least_difference(runner.model, as_array(variable.value), value)
@@ -171,12 +169,12 @@ def _extremes_check(runner: PartRunner, first: tuple[Any, ...], second: tuple[An
     if not any(_is_float(variable) and not variable.trainable for variable in variables):
         return
     before = [as_array(variable.value) for variable in variables]
-    a, b = _state_after(runner, first), _state_after(runner, second)
+    a, b = runner(first).state, runner(second).state
     try:
         _assign(variables, a)
-        aa, ab = _state_after(runner, first), _state_after(runner, second)
+        aa, ab = runner(first).state, runner(second).state
         _assign(variables, b)
-        ba = _state_after(runner, first)
+        ba = runner(first).state
     finally:
         _assign(variables, before)
     for row, variable in enumerate(variables):
@@ -195,7 +193,7 @@ def _starts_check(runner: PartRunner, examples: tuple[Any, ...]) -> None:
     Virtual nodes return changes: none leads away from inf or nan, and small numbers are lost beside
     a large one.
     """
-    for variable, new in zip(runner.changed, _state_after(runner, examples), strict=True):
+    for variable, new in zip(runner.changed, runner(examples).state, strict=True):
         if not _is_float(variable):
             continue
         dtype = np.result_type(new.dtype, np.float32)
@@ -214,11 +212,6 @@ def _starts_check(runner: PartRunner, examples: tuple[Any, ...]) -> None:
 def _assign(variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
-
-
-def _state_after(runner: PartRunner, examples: tuple[Any, ...], seed: int = 0) -> list[np.ndarray]:
-    """Return the changed state after a batch."""
-    return runner(examples, seed=seed).state
 
 
 def _joined(examples: tuple[Any, ...], times: int) -> tuple[Any, ...]:
