@@ -98,7 +98,9 @@ class Outbox:
         heads = [next(iter(self._ready(trainer, 1)), None) for trainer in trainers]
         if any(head is not None for head in heads):
             return waited_s >= self.report_every_s or any(
-                self._has_urgent(trainer) for trainer in trainers
+                queued.report.kind not in LINGERING
+                for trainer in trainers
+                for queued in self._ready(trainer, MAX_ITEMS)
             )
         return waited_s >= self.report_every_s and any(map(_next_chunk, trainers))
 
@@ -238,10 +240,6 @@ class Outbox:
             if not self._uploads.is_over(queued.report):
                 return
             yield queued
-
-    def _has_urgent(self, trainer: TrainerHandle) -> bool:
-        ready = self._ready(trainer, MAX_ITEMS)
-        return any(queued.report.kind not in LINGERING for queued in ready)
 
     def _with_remarks(self, report: TrainerReport) -> TrainerReport:
         remarks = self._uploads.remarks(report)

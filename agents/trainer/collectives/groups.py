@@ -76,13 +76,9 @@ def membership_without(membership: Membership, lost: Collection[int]) -> Members
     return replace(membership, members=left, leader_slot=leader)
 
 
-def rank_order(slots: Iterable[int]) -> tuple[int, ...]:
-    """Sort slots as TensorFlow ranks their tasks: by device name, as text."""
-    return tuple(sorted(slots, key=lambda slot: f"{slot}/"))
-
-
 def _group(slots: Iterable[int], key: int) -> TrainerGroup:
-    ordered = rank_order(slots)
+    # TensorFlow ranks tasks by device name, as text.
+    ordered = tuple(sorted(slots, key=lambda slot: f"{slot}/"))
     return TrainerGroup(size=len(ordered), key=key, slots=ordered)
 
 

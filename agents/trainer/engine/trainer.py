@@ -170,13 +170,11 @@ class Trainer:
         if self.session is not None and self.session.is_interim:
             return True
         self._coming = orders = self.watcher.next_after(self.membership.generation)
-        if orders is None or orders.membership.recover or self._awaits_state(orders):
+        if orders is None or orders.membership.recover:
             return False
+        if self._adoption_of(orders.membership) is not None and orders.adopted_path is None:
+            return False  # the state is not here yet
         return self.membership_change.is_prepared(self.membership, orders.membership, self.progress)
-
-    def _awaits_state(self, orders: TrainerOrders) -> bool:
-        """Return whether orders adopt a state that is not here yet."""
-        return self._adoption_of(orders.membership) is not None and orders.adopted_path is None
 
     def _adoption_of(self, membership: Membership) -> Adoption | None:
         """Return the adoption that a membership asks for, unless it has been made."""

@@ -186,16 +186,12 @@ def state_digest(specs: Sequence[VariableSpec], values: Sequence[Tensor]) -> str
         specs: of the present state's variables.
         values: of a state, whole or not.
     """
-    digest = hashlib.sha256(_layout(whole_specs(specs, len(values))))
+    num_states, left = divmod(len(values), len(specs))
+    assert not left, "a whole state has complete branches"
+    digest = hashlib.sha256(_layout(list(specs) * num_states))
     for value in values:
         digest.update(_bytes_of(value).data)
     return digest.hexdigest()
-
-
-def whole_specs(specs: Sequence[VariableSpec], num_values: int) -> list[VariableSpec]:
-    """Return the specs of a whole state with so many values."""
-    assert num_values % len(specs) == 0, "a whole state has complete branches"
-    return list(specs) * (num_values // len(specs))
 
 
 def checkpoint_write(

@@ -67,7 +67,11 @@ class OutputLayout:
         start = 0
         for output, array in zip(self.outputs, arrays, strict=True):
             if array.shape != (num_rows, *output.shape):
-                raise _not_by_example(output.name, array.shape, num_rows)
+                raise _refusal(
+                    f"output {output.name!r} has shape {list(array.shape)} for {num_rows} "
+                    "examples; its first axis must be the examples, and the rest must not depend "
+                    "on how many there are"
+                )
             flat = np.ascontiguousarray(array).reshape(num_rows, math.prod(output.shape))
             payload[:, start : start + output.num_bytes] = flat.view(np.uint8)
             start += output.num_bytes
@@ -210,13 +214,6 @@ def _output(name: str, tensor: Tensor) -> Output:
             "shape; set it in the model (a Reshape layer, or padding to a fixed length)"
         )
     return Output(name, tuple(shape[1:]), np.dtype(tensor.dtype.as_numpy_dtype))
-
-
-def _not_by_example(name: str, shape: tuple[int, ...], num_rows: int) -> JobCodeError:
-    return _refusal(
-        f"output {name!r} has shape {list(shape)} for {num_rows} examples; its first axis must be "
-        "the examples, and the rest must not depend on how many there are"
-    )
 
 
 def _refusal(message: str) -> JobCodeError:

@@ -110,6 +110,7 @@ class Planner:
             ],
             axis=1,
         )
+        across = reduction.across
         positions = [np.arange(*bounds[leaf], dtype=np.int64) for leaf in mine.items]
         return BatchPlan(
             num_examples=num_examples,
@@ -119,13 +120,9 @@ class Planner:
             weights=(lengths / num_examples).astype(np.float32),
             num_rows=mine.num_rows,
             rows_per_worker=reduction.rows_per_worker,
-            across=_as_program(reduction.across),
+            across=np.array([across.items, across.merges], np.int32).reshape(2, -1).T.copy(),
             examples_per_worker=self.examples_per_worker,
         )
-
-
-def _as_program(schedule: Schedule) -> np.ndarray:
-    return np.array([schedule.items, schedule.merges], np.int32).reshape(2, -1).T.copy()
 
 
 #: Separate streams of random numbers for training and validation steps, and for selection passes.

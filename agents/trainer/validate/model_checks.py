@@ -165,7 +165,7 @@ def variables_check(model: keras.Model) -> None:
     Raises:
         JobCodeError: a variable holds what cannot be added up as real numbers.
     """
-    for variable in model_variables(model):
+    for variable in (*model.variables, *model.optimizer.variables, *metric_variables(model)):
         if "string" in str(variable.dtype):
             raise _refusal(
                 "string_variable", f"the variable {variable.path} holds text; keep numbers only"
@@ -176,11 +176,6 @@ def variables_check(model: keras.Model) -> None:
                 f"the variable {variable.path} holds complex numbers, and gradients are added as "
                 "real ones; keep its real and its imaginary part as two weights",
             )
-
-
-def model_variables(model: keras.Model) -> list[Any]:
-    """List all variables of model, optimizer and metrics."""
-    return [*model.variables, *model.optimizer.variables, *metric_variables(model)]
 
 
 def metric_names(model: keras.Model) -> list[str]:
