@@ -515,3 +515,25 @@ def test_guarantees_of_a_kind_above_the_cluster_are_shared_in_proportion() -> No
     snapshot = replace(snapshot_make(EIGHT, *jobs, now=500.0), projects=projects)
     decision = POLICIES["weighted_fair"](snapshot)
     assert (given_to(snapshot, decision, VISION), given_to(snapshot, decision, SPEECH)) == (6, 2)
+
+
+@pytest.mark.parametrize("name", ["fifo", "weighted_fair", "goodput_fair"])
+def test_a_guarantee_is_not_split_over_kinds_of_which_enough_is_held(name: str) -> None:
+    """Job 1 has its four a; for job 2 the project is given three b, not the fifth a and two b."""
+    jobs = (
+        replace(job_make(1, least=4, most=4), project=VISION),
+        replace(job_make(2, least=3, most=3, at=9.0), project=VISION),
+        job_make(3, most=1, kinds="a", weight=9.0),
+        job_make(4, least=4, most=7, kinds="b", weight=9.0),
+    )
+    snapshot = replace(
+        snapshot_make(
+            accelerators_make("a " * 5, "b " * 7),
+            *jobs,
+            held={1: (1, 2, 3, 4), 3: (5,), 4: (6, 7, 8, 9, 10, 11, 12)},
+            now=500.0,
+        ),
+        projects={VISION: ProjectQuota(guaranteed=7)},
+    )
+    found = rested(snapshot, name).held
+    assert (len(found.get(1, ())), len(found.get(2, ()))) == (4, 3)

@@ -163,7 +163,7 @@ class Pools:
         kinds = [kind for kind in self._by_kind if accepts_any(group.jobs, kind)]
         kinds.sort(
             key=lambda kind: (
-                chosen.get(kind, 0) >= decided.get(kind, 0),
+                max(chosen.get(kind, 0), own[kind]) >= decided.get(kind, 0),
                 -min(sum(map(len, self._by_kind[kind])), budget),
                 -chosen.get(kind, 0),
                 0 if self._waits[group.key] else -own[kind],
