@@ -24,12 +24,13 @@ class Node(models.Model):
     in quarantine for `quarantine_reason`: trainers kept dying there. `quarantined_at` is the start
     of the last quarantine, `num_quarantines` the number of them in a row. `maintenance_from` and
     `maintenance_until` are the times of the first of its maintenance windows that has not ended,
-    and of those that follow it at once, whatever an admin makes of the node by hand: it takes no
-    new work from `maintenance_closes_at` on, and jobs leave at the start. `next_agent_token_digest`
-    belongs to a token that was sent to the agent and replaces the present one with its first use.
-    `proposed_shape` is that of a newer hello, with other accelerators or another address
-    (services.cluster.node_shapes), until an admin accepts it. `isolation` is how its newest hello
-    says that jobs run there: "uid", each as a user of its own, or "none".
+    and of those that follow it so soon that it takes no work between, whatever an admin makes of
+    the node by hand: it takes no new work from `maintenance_closes_at` on, and jobs leave at the
+    start. `next_agent_token_digest` belongs to a token that was sent to the agent and replaces the
+    present one with its first use. `proposed_shape` is that of a newer hello, with other
+    accelerators or another address (services.cluster.node_shapes), until an admin accepts it.
+    `isolation` is how its newest hello says that jobs run there: "uid", each as a user of its own,
+    or "none".
     """
 
     name = models.CharField(max_length=63, unique=True)

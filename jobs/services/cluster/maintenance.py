@@ -15,7 +15,7 @@ from typing import Any
 from django.db import transaction
 
 from jobs.exceptions import InvalidInputError
-from jobs.models import AuditAction, MaintenanceWindow, Node
+from jobs.models import AuditAction, MaintenanceWindow, Node, maintenance_lead
 from jobs.selectors.drains import DrainMove, drain_record, jobs_on
 from jobs.services.cluster.cordons import moves_expected
 from jobs.services.lifecycle.audit import audit_add
@@ -213,10 +213,10 @@ def _window_end(window: MaintenanceWindow, now: datetime.datetime, *, is_cancell
 
 
 def _node_update(node: Node) -> None:
-    """Write the times of a node's first windows that follow each other; the node is locked."""
+    """Write the times of a node's first windows, between which it takes no work; it is locked."""
     starts_at = ends_at = None
     for window in node.windows.filter(ended_at=None).order_by("starts_at"):
-        if ends_at is not None and window.starts_at > ends_at:
+        if ends_at is not None and window.starts_at - maintenance_lead() > ends_at:
             break
         starts_at, ends_at = starts_at or window.starts_at, window.ends_at
     Node.objects.filter(pk=node.pk).update(maintenance_from=starts_at, maintenance_until=ends_at)
