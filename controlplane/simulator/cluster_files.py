@@ -79,7 +79,11 @@ def cluster_read(path: Path) -> ClusterFile:
             if len(about) != 1:
                 raise ValueError("give either 'profiles' or 'speeds' of the kind")
             if "profiles" in about:
-                profiles[kind] = _folder(path.parent / text_of(about, "profiles"))
+                folder = profiles[kind] = path.parent / text_of(about, "profiles")
+                if not folder.is_dir():
+                    raise ValueError(
+                        f"'profiles': there is no folder {folder}; name one that exists"
+                    )
             else:
                 for application, factor in speeds_of(about["speeds"]).items():
                     speeds.setdefault(application, {})[kind] = factor
@@ -114,9 +118,3 @@ def _group_read(row: Any, where: str) -> NodeGroup:
             if number < 1:
                 raise ValueError(f"{name!r} must be at least 1, not {number}")
         return NodeGroup(kind, count, size)
-
-
-def _folder(path: Path) -> Path:
-    if not path.is_dir():
-        raise ValueError(f"'profiles': there is no folder {path}; name one that exists")
-    return path

@@ -109,7 +109,9 @@ def _completed(
     reasons: dict[JobId, Reason | str] = dict(decision.reasons)
     if not taken:
         return reasons
-    higher = _higher(snapshot, left.jobs[0].tier, shares)
+    above = TIERS[: left.jobs[0].tier.rank]
+    higher = [job for job in snapshot.jobs if job.tier in above and job.id in shares]
+    higher.sort(key=lambda job: (job.tier.rank, job.id))
     known: dict[frozenset[str], dict[str, Any]] = {}
     for job in left.jobs:
         if job.accepted_kinds not in known:
@@ -141,13 +143,6 @@ def _completed(
             needed = job.min_accelerators
             reasons[job.id] = reason("tier_waits", stopped=stopped, accelerators=needed, **fields)
     return reasons
-
-
-def _higher(snapshot: Snapshot, tier: Tier, shares: Mapping[JobId, Share]) -> list[Job]:
-    """Return the jobs of tiers above one that are given accelerators, the highest first."""
-    above = TIERS[: tier.rank]
-    jobs = (job for job in snapshot.jobs if job.tier in above and job.id in shares)
-    return sorted(jobs, key=lambda job: (job.tier.rank, job.id))
 
 
 def _holders(job: Job, higher: Sequence[Job], shares: Mapping[JobId, Share]) -> Reason:
