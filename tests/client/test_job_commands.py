@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,8 @@ def test_compare(site: Site, logged_in: Shell) -> None:
     third = json.loads(logged_in("clone", two.pk, *changes).out)
     assert (third["name"], third["seed"]) == ("third", 3)
     assert third["settings"] == {**two.settings, "units": 32}
+    submitted = logged_in("ls").out.splitlines()[1].split("\t")[10]
+    assert datetime.fromisoformat(submitted).tzinfo, "in a pipe also of today"
     assert json.loads(logged_in("ls", "--idle", "--json").out) == []
     for command in ("ls --owner=", "ls --tag=", "ls --filter=", "usage --project="):
         assert logged_in(*command.split()).code == ExitCode.USAGE

@@ -206,13 +206,15 @@ def note(text: str) -> None:
 
 
 def when(text: str | None) -> str:
-    """Return a time of the site in the local time zone; of today without the date."""
+    """Return a time of the site in the local time zone; on a terminal of today without the date."""
     if not text:
         return EMPTY
     try:
         at = datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
         return plain(text)
+    if not console().is_terminal:
+        return at.isoformat(" ", "seconds")
     is_today = at.date() == datetime.now().astimezone().date()
     return at.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M")
 
