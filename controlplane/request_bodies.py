@@ -53,7 +53,7 @@ LIMITS_BYTES = (
     (_FILE_PATH, settings.ARTIFACT_LIMIT_BYTES),
     (re.compile(r"/api/v1/agent/enrol/"), ANONYMOUS_LIMIT_BYTES),
     (re.compile(_AGENT_PATHS), settings.AGENT_BATCH_LIMIT_BYTES),
-    (re.compile(r"/(api/v1/jobs|api/v1/validations|jobs/new)/"), _SUBMISSION_LIMIT_BYTES),
+    (re.compile(r"/(api/v1/(jobs|sweeps|validations)|jobs/new)/"), _SUBMISSION_LIMIT_BYTES),
 )
 #: A body has so many seconds, and one more for each LEAST_BYTES_PER_S of its length (ASGI).
 BODY_S, LEAST_BYTES_PER_S = 15.0, 64 * 1024

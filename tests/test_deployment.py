@@ -196,6 +196,12 @@ def test_open_pages_and_nodes_behind_one_address_keep_no_request_out() -> None:
 
 def test_the_proxy_takes_no_large_body_of_anybody() -> None:
     text = (ROOT / "proxy/nginx.conf").read_text()
+    (large,) = re.findall(r"location ~ (\S+) \{\s+client_max_body_size 66m;", text)
+    submissions = (
+        "/jobs/new/",
+        *(f"/api/v1/{name}/" for name in ("jobs", "sweeps", "validations")),
+    )
+    assert all(re.fullmatch(large, path) for path in submissions)
     (digits,) = re.findall(r'map \$content_length \$is_large \{\s+default "";\s+'
                            r'"~\^\[0-9\]\{(\d+),\}\$" large;', text)  # fmt: skip
     assert ANONYMOUS_LIMIT_BYTES < 10 ** (int(digits) - 1) < 2 * ANONYMOUS_LIMIT_BYTES

@@ -53,6 +53,7 @@ LIMITS = {
     ("/jobs/new/", "person"): SUBMISSION,
     ("/api/v1/jobs/", "program"): SUBMISSION,
     ("/api/v1/validations/", "program"): SUBMISSION,
+    ("/api/v1/sweeps/", "program"): SUBMISSION,
     (f"{AGENT}reports/", "agent"): BATCH,
     (f"{AGENT}jobs/1/files/a/b/", "agent"): BATCH,
     (FILES, "agent of the job"): FILE,
