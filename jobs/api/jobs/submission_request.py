@@ -198,6 +198,9 @@ def _values(data: Any) -> dict[str, Any]:
             text = "This is JSON, sent as a form: send it as application/json (`curl --json`)."
             raise InvalidInputError(text)
         values: dict[str, Any] = {name: data[name] for name in data if name not in _IGNORED}
+        twice = [name for name in values if name not in _LISTS and len(data.getlist(name)) > 1]
+        if twice:
+            raise InvalidInputError.of(**{twice[0][:60]: "Give this once."})
         lists = {name: data.getlist(name) for name in _LISTS}
         return values | {name: words for name, words in lists.items() if len(words) > 1}
     if not isinstance(data, Mapping):

@@ -99,6 +99,8 @@ def test_a_form_with_a_zip_file(ada_client: APIClient) -> None:
     form_type = "application/x-www-form-urlencoded"  # as `curl -d` sends anything
     response = ada_client.post(URL, '{"template": "tabular"}', content_type=form_type)
     assert (response.status_code, "sent as a form" in response.json()["detail"]) == (400, True)
+    response = ada_client.post(URL, "template=tabular&seed=1&seed=2", content_type=form_type)
+    assert {*response.json()["errors"]} == {"seed"}
 
 
 def test_a_yaml_body(ada_client: APIClient) -> None:
