@@ -6,8 +6,7 @@ files are written. A lost member fails the barrier for all others (`peer_lost`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -34,48 +33,41 @@ INSTANCE_RECEIPT = 95
 CLOSED_LIMIT_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class MemberProgress:
-    """Progress of the trainer in `slot` (`Progress.distance`); None if it has no state."""
-
-    slot: int
-    distance: tuple[int, ...] | None
+#: Progress of the trainer in each slot (`Progress.distance`); None if it has no state.
+Standings = Mapping[int, tuple[int, ...] | None]
 
 
 def gather_progress(
     runtime: CollectiveRuntime, group: TrainerGroup, held: Progress | None
-) -> list[MemberProgress]:
+) -> Standings:
     """Gather the progress of all members of `group`; `held` is this trainer's own, if any.
 
     Raises:
         TrainerError: `peer_lost`.
     """
-    mine = MemberProgress(runtime.slot, None if held is None else held.distance)
     if group.size == 1:
-        return [mine]
-    has_state = mine.distance is not None
-    row = np.array([mine.slot, has_state, *(mine.distance or Progress().distance)], np.int32)
+        return {runtime.slot: None if held is None else held.distance}
+    distance = (held or Progress()).distance
+    row = np.array([runtime.slot, held is not None, *distance], np.int32)
     with runtime.collective():
         gathered = all_gather(
             tf.constant(row), tf.constant([group.size, group.key]), INSTANCE_CENSUS, runtime.hint
         ).numpy()
     rows = gathered.reshape(group.size, row.size).tolist()
-    return [MemberProgress(slot, tuple(distance) if has else None) for slot, has, *distance in rows]
+    return {slot: tuple(distance) if has else None for slot, has, *distance in rows}
 
 
-def state_source(standings: Sequence[MemberProgress]) -> int | None:
+def state_source(standings: Standings) -> int | None:
     """Return the slot that sends the state: the most advanced, then the lowest; None: no state."""
-    having = [standing for standing in standings if standing.distance is not None]
-    if not having:
+    furthest = max((each for each in standings.values() if each is not None), default=None)
+    if furthest is None:
         return None
-    furthest = max(standing.distance for standing in having if standing.distance is not None)
-    return min(standing.slot for standing in having if standing.distance == furthest)
+    return min(slot for slot, distance in standings.items() if distance == furthest)
 
 
-def state_receivers(standings: Sequence[MemberProgress], source: int) -> list[int]:
+def state_receivers(standings: Standings, source: int) -> list[int]:
     """List the slots, ascending, whose progress differs from the progress of `source`."""
-    by_slot = {standing.slot: standing.distance for standing in standings}
-    return sorted(slot for slot, distance in by_slot.items() if distance != by_slot[source])
+    return sorted(slot for slot, each in standings.items() if each != standings[source])
 
 
 def await_state_received(runtime: CollectiveRuntime, membership: Membership) -> None:

@@ -24,7 +24,7 @@ from agents.trainer.contract.run_dir import ALIVE_LIMIT_S, OrderWatcher, orders_
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.peers.reachability import slots_unreachable
-from agents.trainer.resize.barriers import MemberProgress, state_receivers, state_source
+from agents.trainer.resize.barriers import state_receivers, state_source
 from controlplane.core.protocol.wire import (
     AcceleratorInfo,
     SlotAddress,
@@ -64,16 +64,16 @@ def test_every_point_of_a_job_is_further_than_the_one_before() -> None:
 
 def test_the_furthest_of_the_lowest_slot_gives_to_all_who_are_not_as_far() -> None:
     behind, ahead = (3, 0, 4, 0), (3, 1, 0, 0)
-    standings = [
-        MemberProgress(10, ahead),
-        MemberProgress(2, behind),
-        MemberProgress(4, ahead),
-        MemberProgress(1, None),
-    ]
+    standings = {
+        10: ahead,
+        2: behind,
+        4: ahead,
+        1: None,
+    }
     assert state_source(standings) == 4
     assert state_receivers(standings, 4) == [1, 2]
-    assert state_source([MemberProgress(0, None), MemberProgress(1, None)]) is None
-    assert state_receivers([MemberProgress(3, ahead), MemberProgress(5, ahead)], 3) == []
+    assert state_source({0: None, 1: None}) is None
+    assert state_receivers({3: ahead, 5: ahead}, 3) == []
 
 
 def test_closed_ports_are_named_and_a_silent_one_costs_no_more_than_the_limit(
