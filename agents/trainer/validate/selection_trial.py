@@ -47,11 +47,3 @@ def candidates_choose(
             "loss keep the examples on the first axis, without a reshape to (-1,)"
         )
     return selection.choose(selection.spec.start, indices, losses).num
-
-
-def chosen_dequeue(functions: StepFunctions, num_examples: int) -> None:
-    """Take examples from the queue, as a training step does."""
-    selection = functions.state.selection
-    assert selection is not None
-    selection.queued(num_examples)
-    selection.dequeue(num_examples)

@@ -33,7 +33,6 @@ from agents.trainer.validate.job_file import LoadedJob
 from agents.trainer.validate.merging_trial import merging_try
 from agents.trainer.validate.selection_trial import (
     candidates_choose,
-    chosen_dequeue,
     example_losses_needed,
 )
 from controlplane.core.estimates.memory import line_fit
@@ -216,7 +215,8 @@ def _selection_facts(
     Both are medians with all that belongs to them: reading the examples, and choosing among them.
     Candidates are read while other batches run, chosen examples only once they are known.
     """
-    if functions.losses is None:
+    selection = functions.state.selection
+    if functions.losses is None or selection is None:
         return {}
     affordable = int(SIZE_LIMIT_S / (2 * COMPARED_REPEATS * max(trial.seconds, 1e-9)))
     num_slices = max(2, min(len(sizes), COMPARED_SLICES, affordable))
@@ -235,7 +235,8 @@ def _selection_facts(
         pass_s.append(max(passed_at - read_at, read_at - started_at) / num_examples)
         arguments = _arguments(job, order, trial.examples, num_seeds, num_slices)
         _step(functions, arguments)
-        chosen_dequeue(functions, num_chosen)
+        selection.queued(num_chosen)
+        selection.dequeue(num_chosen)
         step_s.append((time.perf_counter() - passed_at) / int(arguments[-1].shape[0]))
     times = {"loss_s": statistics.median(pass_s[1:]), "step_s": statistics.median(step_s[1:])}
     return {"selection": times}
