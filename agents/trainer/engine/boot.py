@@ -15,13 +15,13 @@ from agents.trainer.contract.failures import EXIT_FAILED, PEER_LOST, TrainerErro
 from agents.trainer.contract.ports import HeldPort
 from agents.trainer.contract.run_dir import OrderWatcher, ReportWriter
 from agents.trainer.engine.profiling import profile_measure
-from agents.trainer.engine.tasks import TaskRunner, task_runner_of
+from agents.trainer.engine.tasks import Predicting, TaskRunner, Training
 from agents.trainer.engine.workload import BuiltJob, workload_build
 from agents.trainer.peers.liveness import PeerWatch
 from agents.trainer.peers.socket_filter import PeerFilter, hosts_allowed, peer_filter_prepare
 from agents.trainer.predict.part_files import PartWriter
 from agents.trainer.step.batch_plan import Planner
-from controlplane.core.protocol.wire import TrainerOrders
+from controlplane.core.protocol.wire import Task, TrainerOrders
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,11 @@ def _warm_task(
     """Trace and run each function once, so that no step waits for it; restores the state."""
     membership = orders.membership
     group = training_group(membership)
-    task = task_runner_of(work, orders.spec, runtime, group, parts, orders.accelerator.memory_bytes)
+    task: TaskRunner
+    if orders.spec.task is Task.PREDICT:
+        task = Predicting(work, runtime, group, parts)
+    else:
+        task = Training(work, orders.spec, runtime, group, orders.accelerator.memory_bytes)
     planner = Planner(orders.spec, membership, group.slots, orders.slot)
     if membership.source_slot is not None or membership.leader_slot == orders.slot:
         try:

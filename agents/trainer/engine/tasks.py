@@ -21,7 +21,7 @@ from agents.trainer.predict.stepper import PredictOutcome, PredictStepper
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.stepper import StepOutcome, Stepper, step_failures
 from controlplane.core.protocol.selection import PASS_BATCHES
-from controlplane.core.protocol.wire import OnNonfinite, Task, TrainingSpec
+from controlplane.core.protocol.wire import OnNonfinite, TrainingSpec
 
 
 class TaskRunner:
@@ -70,6 +70,7 @@ class Training(TaskRunner):
         group: TrainerGroup,
         memory_bytes: int,
     ) -> None:
+        """Trace the job; `memory_bytes` of the accelerator, 0: not known."""
         self._functions = work.trace()
         self.work = work.in_passes(self._functions, memory_bytes)
         is_stopped = spec.on_nonfinite is OnNonfinite.STOP
@@ -130,17 +131,3 @@ class Predicting(TaskRunner):
     def results_save(self, folder: Path, progress: Progress) -> dict[str, Any]:
         num_examples = self.work.data.course.num_train
         return summary_save(folder, self.work.state, self._functions.layout, num_examples, progress)
-
-
-def task_runner_of(
-    work: BuiltJob,
-    spec: TrainingSpec,
-    runtime: CollectiveRuntime,
-    group: TrainerGroup,
-    parts: PartWriter,
-    memory_bytes: int,
-) -> TaskRunner:
-    """Make the runner of a job's task; `memory_bytes` of the accelerator, 0: not known."""
-    if spec.task is Task.PREDICT:
-        return Predicting(work, runtime, group, parts)
-    return Training(work, spec, runtime, group, memory_bytes)
