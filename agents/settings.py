@@ -190,7 +190,8 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--insecure", "allow http:// beyond this machine (variable: 1 or 0)", "0", **switch)
     add("--enrolment-token", "one-time token, first start only")
     add("--host", "address that other nodes reach trainers under")
-    add("--ports", "ports for trainers", "21000-21999", type=_port_range)
+    ports = "21000-21999"
+    add("--ports", "ports for trainers", ports, type=lambda text: _bounds(text, ports))
     add("--gpus", '"all", "none", or indices and UUIDs')
     add("--emulate", "number of emulated accelerators", "0", type=_whole, dest="emulated")
     add("--kind", "kind of the emulated accelerators", "cpu")
@@ -209,7 +210,8 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     )
     add("--job-networks", text, type=_job_networks)
     add("--max-validations", "at the same time", "1", type=_whole)
-    add("--cache-mib", "bound of the download cache", "4096", type=_mebibytes, dest="cache_bytes")
+    size: dict[str, Any] = {"type": lambda text: _whole(text) * MEBIBYTE, "dest": "cache_bytes"}
+    add("--cache-mib", "bound of the download cache", "4096", **size)
     names = environment.get(f"{ENVIRONMENT_PREFIX}KEEP_ENVIRONMENT", "").replace(",", " ").split()
     parser.add_argument(
         "--keep-environment",
@@ -245,14 +247,12 @@ def _folder(text: str) -> Path | None:
 
 
 def _job_uids(text: str) -> range:
-    first, dash, last = (part.strip() for part in text.partition("-"))
-    if not dash or not first.isdecimal() or not last.isdecimal():
-        raise ArgumentTypeError(f"must look like 200000-200999, got {text!r}")
-    if not MIN_JOB_UID <= int(first) < int(last) <= MAX_JOB_UID:
+    first, last = _bounds(text, "200000-200999")
+    if not MIN_JOB_UID <= first < last <= MAX_JOB_UID:
         raise ArgumentTypeError(
             f"must be two or more ids within {MIN_JOB_UID}-{MAX_JOB_UID}, got {text!r}"
         )
-    return range(int(first), int(last) + 1)
+    return range(first, last + 1)
 
 
 def _job_networks(text: str) -> tuple[Network, ...] | None:
@@ -273,17 +273,15 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _port_range(text: str) -> tuple[int, int]:
-    first, dash, last = text.partition("-")
-    if not dash or not first.strip().isdecimal() or not last.strip().isdecimal():
-        raise ArgumentTypeError(f"must look like 21000-21999, got {text!r}")
+def _bounds(text: str, example: str) -> tuple[int, int]:
+    first, dash, last = (part.strip() for part in text.partition("-"))
+    if not dash or not first.isdecimal() or not last.isdecimal():
+        raise ArgumentTypeError(f"must look like {example}, got {text!r}")
     return int(first), int(last)
 
 
 def _switch(text: str) -> bool:
-    if text not in ("0", "1"):
-        raise ArgumentTypeError(f"must be 0 or 1, got {text!r}")
-    return text == "1"
+    return _one_of("0", "1")(text) == "1"
 
 
 def _one_of(*words: str) -> Callable[[str], str]:
@@ -299,10 +297,6 @@ def _whole(text: str) -> int:
     if not text.strip().isdecimal():
         raise ArgumentTypeError(f"must be a whole number, got {text!r}")
     return int(text)
-
-
-def _mebibytes(text: str) -> int:
-    return _whole(text) * MEBIBYTE
 
 
 def _seconds(text: str) -> float:
