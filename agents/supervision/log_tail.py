@@ -62,7 +62,9 @@ class LogTail:
         # What may be the beginning of a character waits for the rest of it.
         decoder = codecs.getincrementaldecoder("utf-8")("one_mark_a_byte")
         text = decoder.decode(part, final=is_writer_gone)
-        return self._chunk(offset, text) if text else None
+        job_id, slot = self._directory.key
+        whole = text.replace("\0", "?")
+        return LogChunk(job_id=job_id, slot=slot, offset=offset, text=whole) if text else None
 
     def accept(self, chunk: LogChunk) -> None:
         """Continue after `chunk`, which the control plane has acknowledged."""
@@ -93,10 +95,6 @@ class LogTail:
             return offset
         _, newline, rest = self._read(start, CHUNK_BYTES).partition(b"\n")
         return start + (CHUNK_BYTES - len(rest) if newline else 0)
-
-    def _chunk(self, offset: int, text: str) -> LogChunk:
-        job_id, slot = self._directory.key
-        return LogChunk(job_id=job_id, slot=slot, offset=offset, text=text.replace("\0", "?"))
 
     def _size_bytes(self) -> int:
         return plain_file_size(self._directory.log)
