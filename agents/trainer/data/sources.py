@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import keras
 import numpy as np
@@ -23,7 +23,6 @@ from agents.trainer.data.pydataset import BatchSource
 from agents.trainer.data.tf_dataset import dataset_read
 
 
-@runtime_checkable
 class ExampleSource(Protocol):
     """Numbered examples in fixed places."""
 
