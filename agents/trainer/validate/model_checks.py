@@ -6,7 +6,6 @@ models that pass these checks; refused features would silently change the result
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -229,8 +228,7 @@ def _refuse_replaced_methods(
     model: keras.Model, names: tuple[str, ...], instead: str = LOSSES_INSTEAD
 ) -> None:
     for name in names:
-        method: Callable[..., Any] = getattr(model, name)
-        if getattr(method, "__func__", method) is not _keras_method(type(model), name):
+        if has_own(model, name):
             raise _refusal(
                 f"custom_{name}",
                 f"{type(model).__name__} has its own {name}(). What it does cannot be split safely "
@@ -276,14 +274,6 @@ def _trainability_check(model: keras.Model) -> list[str]:
             "here; Keras's next fit() trains it as before unless compile() is called in between"
         ]
     return []
-
-
-def _keras_method(kind: type, name: str) -> Any:
-    """Return Keras's own method from a model class's ancestors."""
-    for ancestor in kind.__mro__:
-        if ancestor.__module__.split(".")[0] == "keras" and name in vars(ancestor):
-            return vars(ancestor)[name]
-    raise AssertionError(f"keras.Model has no {name}")
 
 
 def _refuse_vectors(model: keras.Model) -> None:
