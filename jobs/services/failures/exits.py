@@ -60,7 +60,8 @@ def _crash_loop_end(context: ReportContext) -> bool:
     if not attempts or attempts[-1].crashes <= settings.CRASH_LIMIT:
         return False
     text = _crash_sentence(job, crashes[-1], attempts[-1])
-    tail = _log_tail(job, crashes[-1].slot)
+    chunks = LogChunk.objects.filter(job=job, slot=crashes[-1].slot).order_by("-offset")[:8]
+    tail = parts_shown("".join(chunk.text for chunk in reversed(chunks)))[-_TAIL_CHARACTERS:]
     job_end(
         job, JobStatus.FAILED, context.now, code="crash_loop", reason=text, error_traceback=tail
     )
@@ -93,12 +94,6 @@ def _crash_sentence(job: Job, last: Allocation, attempts: JobAttempts) -> str:
 
 def _listed(items: Sequence[object]) -> str:
     return ", ".join(str(item) for item in items[:8]) + (" ..." if len(items) > 8 else "")
-
-
-def _log_tail(job: Job, slot: int) -> str:
-    chunks = LogChunk.objects.filter(job=job, slot=slot).order_by("-offset")[:8]
-    text = parts_shown("".join(chunk.text for chunk in reversed(chunks)))
-    return text[-_TAIL_CHARACTERS:]
 
 
 def rows_release(

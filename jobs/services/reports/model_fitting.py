@@ -190,7 +190,11 @@ def _progress_learn(job: Job, row: JobEstimates, report: StepReport) -> None:
     Losses of trials, which begin again and again from one state, are no part of the loss's course.
     """
     if report.last_step <= row.step:
-        _go_back(row, report.first_step - 1)
+        # The job has resumed from an earlier step: samples after it are dropped.
+        step = report.first_step - 1
+        row.useful_examples *= step / row.step if row.step else 0.0
+        row.step = step
+        row.losses = [point for point in row.losses if point[0] <= row.useful_examples]
     totals = StepReport.objects.filter(
         job=job, last_step__gt=row.step, last_step__lte=report.last_step
     ).aggregate(loss=mean_of("loss", ~in_trials(job)), examples=Sum("examples"))
@@ -201,13 +205,6 @@ def _progress_learn(job: Job, row: JobEstimates, report: StepReport) -> None:
     row.step = report.last_step
     if job.task == Task.TRAIN and totals["loss"] is not None:
         _loss_learn(row, totals["loss"])
-
-
-def _go_back(row: JobEstimates, step: int) -> None:
-    """Drop samples after the step from which a job has resumed."""
-    row.useful_examples *= step / row.step if row.step else 0.0
-    row.step = step
-    row.losses = [point for point in row.losses if point[0] <= row.useful_examples]
 
 
 def _loss_learn(row: JobEstimates, loss: float) -> None:

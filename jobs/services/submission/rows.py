@@ -59,10 +59,17 @@ def jobs_from(user: User, submissions: Sequence[Submission], now: datetime.datet
     code_sha256 = hashlib.sha256(first.code).hexdigest()
     jobs = []
     for submission, colour in zip(submissions, free_colours(len(submissions)), strict=True):
-        job = _row(user, submission, now)
-        job.project = project
-        job.colour = colour
-        job.code_sha256 = code_sha256
+        job = Job(
+            **submission.columns(),
+            owner=user,
+            project=project,
+            colour=colour,
+            code_bytes=len(submission.code),
+            code_sha256=code_sha256,
+            status=JobStatus.VALIDATING.value,
+            **WAITS_FOR_NODE,
+            submitted_at=now,
+        )
         if source is not None:
             job.source_job_id, job.source_sha256 = source.job_id, source.sha256
         if start is not None:
@@ -70,17 +77,6 @@ def jobs_from(user: User, submissions: Sequence[Submission], now: datetime.datet
                 setattr(job, name, value)
         jobs.append(job)
     return jobs
-
-
-def _row(user: User, submission: Submission, now: datetime.datetime) -> Job:
-    return Job(
-        **submission.columns(),
-        owner=user,
-        code_bytes=len(submission.code),
-        status=JobStatus.VALIDATING.value,
-        **WAITS_FOR_NODE,
-        submitted_at=now,
-    )
 
 
 def submission_admit(user: User, submission: Submission) -> Artifact | None:

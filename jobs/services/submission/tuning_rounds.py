@@ -191,7 +191,9 @@ def _trials_make(
 ) -> set[int]:
     numbers = Trial.objects.filter(job=job).order_by("-number").values_list("number", flat=True)
     first, num_before = (numbers.first() or 0) + 1, job.trial_jobs.count()
-    again = _overtaken_values(job, found.number - 1)
+    # What won the last round, if the job has overtaken it, is worth another trial, of more steps.
+    overtaken = Trial.objects.filter(job=job, search=found.number - 1, end=TrialEnd.OVERTAKEN)
+    again = list(overtaken.order_by("-speed").values_list("values", flat=True)[:1])
     _trial_add(job, found, first, {}, None, now)
     children: list[Job] = []
     with new_files_undone(children):
@@ -209,15 +211,6 @@ def _trials_make(
     data = {"round": found.number, "trials": ids, "step": found.start_step}
     event_add("round_begun", text, now=now, job=job, actor=TUNING_ACTOR, data=data)
     return {job.pk, *ids}
-
-
-def _overtaken_values(job: Job, number: int) -> list[dict[str, float]]:
-    """Return the values of the fastest trial of a round, if the job has overtaken it.
-
-    They are worth another trial, from a later state and with more steps.
-    """
-    rows = Trial.objects.filter(job=job, search=number, end=TrialEnd.OVERTAKEN)
-    return list(rows.order_by("-speed").values_list("values", flat=True)[:1])
 
 
 def _trial_add(
