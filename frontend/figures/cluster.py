@@ -45,7 +45,9 @@ def cluster_allocation_figure(
     are asked for of the jobs that are named.
     """
     changes = changes.chosen(changes.ats <= end_at)
-    newest = _newest(changes, start_at)
+    by_time = np.lexsort((changes.job_ids, changes.ats))
+    last = by_time[changes.ats[by_time] >= start_at][-MAX_TABLE_ROWS:]
+    newest = AllocationChanges(changes.job_ids[last], changes.ats[last], changes.counts[last])
     steps = Staircases.of(changes, start_at, end_at)
     largest = {
         job_id: steps.samples(steps.job_ids == job_id) for job_id in steps.by_size(MAX_BANDS)
@@ -189,13 +191,6 @@ def _band_labels(bands: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> li
                 }
             )
     return found
-
-
-def _newest(changes: AllocationChanges, start_at: float) -> AllocationChanges:
-    """Return the changes of the table, by time."""
-    order = np.lexsort((changes.job_ids, changes.ats))
-    order = order[changes.ats[order] >= start_at][-MAX_TABLE_ROWS:]
-    return AllocationChanges(changes.job_ids[order], changes.ats[order], changes.counts[order])
 
 
 def cluster_throughput_figure(

@@ -82,21 +82,14 @@ def _give_up(generation: Generation, limit_s: float, now: datetime.datetime) -> 
             return False
         text = f"generation {current.number} was still {phase} after {limit_s:.0f} s"
         if phase == GenerationPhase.PREPARING and current.previous is not None:
-            _joiners_fail(job, current, now)
+            joiners = job.allocations.filter(granted_generation=current.number)
+            for row in joiners.filter(ready_at=None, released_at=None):
+                start_failure_note(row, now)
             preparing_abort(job, current, now)
             event_add("resize_given_up", f"A resize was given up: {text}", now=now, job=job)
         elif not _laggards_lose(job, current) or not job_recover(job, now):
             job_start_again(job, now, code="timeout", reason=text, actor=SYSTEM, is_counted=True)
     return True
-
-
-def _joiners_fail(job: Job, generation: Generation, now: datetime.datetime) -> None:
-    """Count joiners that were not ready in time as start failures of their accelerators."""
-    late = job.allocations.filter(
-        granted_generation=generation.number, ready_at=None, released_at=None
-    )
-    for row in late:
-        start_failure_note(row, now)
 
 
 def _laggards_lose(job: Job, generation: Generation) -> bool:

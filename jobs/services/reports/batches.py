@@ -321,7 +321,12 @@ def _trainers_compare(
         stale=tuple(state for state in batch.trainers if _key(state) not in wanted),
         report_every_s=_pace.every_s(job_id for job_id, _ in wanted),
     )
-    _adoptions_note(open_rows, batch)
+    # Which trainers have the state that their job is to go on with.
+    held = {_key(state): min(max(state.adoption, 0), _NUMBER_LIMIT) for state in batch.trainers}
+    for row in open_rows:
+        number = held.get((row.job_id, row.slot), 0)
+        if number != row.adoption_held:
+            Allocation.objects.filter(id=row.pk).update(adoption_held=number)
     unowned = [
         row
         for row in open_rows
@@ -334,15 +339,6 @@ def _trainers_compare(
         if _released_unseen(row, now):
             outcome.changed_jobs.add(row.job_id)
             outcome.is_order_change = True
-
-
-def _adoptions_note(open_rows: Sequence[Allocation], batch: ReportBatch) -> None:
-    """Record which trainers have the state that their job is to go on with."""
-    held = {_key(state): min(max(state.adoption, 0), _NUMBER_LIMIT) for state in batch.trainers}
-    for row in open_rows:
-        number = held.get((row.job_id, row.slot), 0)
-        if number != row.adoption_held:
-            Allocation.objects.filter(id=row.pk).update(adoption_held=number)
 
 
 def _released_unseen(row: Allocation, now: datetime.datetime) -> bool:
