@@ -66,7 +66,10 @@ def copy_context(
     request: HttpRequest, job: Job, *, code_job: Job | None, more: Mapping[str, Any] = {}
 ) -> dict[str, Any]:
     """Return the texts that submit a job, and the file with its code that they need."""
-    values = _values(job, {**job_clone_values(job, person(request)), **more})
+    values = {**job_clone_values(job, person(request)), **more}
+    # What is empty would be empty again.
+    values = {name: value for name, value in values.items() if value not in ("", None, [])}
+    values |= {} if _is_of_template(job) else {"code_name": job.code_name}
     text = yaml_write(values)
     site = request.build_absolute_uri("/").rstrip("/")
     code = None if _is_of_template(job) else _code_file(job, code_job)
@@ -93,12 +96,6 @@ def _is_of_template(job: Job) -> bool:
     if template is None:
         return False
     return hashlib.sha256(template.code.encode()).hexdigest() == job.code_sha256
-
-
-def _values(job: Job, values: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what is empty, and would be empty again."""
-    kept = {name: value for name, value in values.items() if value not in ("", None, [])}
-    return kept if _is_of_template(job) else kept | {"code_name": job.code_name}
 
 
 def _curl(site: str, text: str, code: CodeFile | None) -> str:

@@ -118,7 +118,13 @@ def orders_by_node(
         ).select_related("job", "accelerator")
     )
     generations = _generations({row.job_id for row in rows})
-    checkpoints = _checkpoints(generations)
+    restoring = [
+        job_id
+        for job_id, phases in generations.items()
+        if any(generation.membership.restore for generation in phases.values())
+    ]
+    saved = Artifact.objects.filter(job_id__in=restoring, name="checkpoint.npz")
+    checkpoints = dict(saved.values_list("job_id", "sha256"))
     trainers: dict[int, list[tuple[Job, WantedTrainer]]] = defaultdict(list)
     for row in rows:
         generation = _generation_for(row, generations.get(row.job_id, {}))
@@ -191,16 +197,6 @@ def _generations(job_ids: set[int]) -> dict[int, dict[str, Generation]]:
     for generation in rows:
         by_job.setdefault(generation.job_id, {})[generation.phase] = generation
     return by_job
-
-
-def _checkpoints(generations: dict[int, dict[str, Generation]]) -> dict[int, str]:
-    restoring = [
-        job_id
-        for job_id, phases in generations.items()
-        if any(generation.membership.restore for generation in phases.values())
-    ]
-    rows = Artifact.objects.filter(job_id__in=restoring, name="checkpoint.npz")
-    return dict(rows.values_list("job_id", "sha256"))
 
 
 def _generation_for(row: Allocation, phases: dict[str, Generation]) -> Generation | None:

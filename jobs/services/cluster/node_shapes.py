@@ -122,7 +122,13 @@ def shape_check(node: Node, request: HelloRequest, now: datetime.datetime) -> No
         if node.proposed_shape is not None:
             Node.objects.filter(id=node.pk).update(proposed_shape=None)
         return
-    shape = _shape(request)
+    shape: dict[str, Any] = {
+        "host": request.host,
+        "first_port": request.first_port,
+        "last_port": request.last_port,
+        "accelerators": [encode(_bounded(info)) for info in request.accelerators],
+    }
+    shape["digest"] = values_digest(shape)
     changed = Node.objects.filter(id=node.pk).exclude(proposed_shape__digest=shape["digest"])
     recent = Event.objects.filter(
         node=node, kind="node_changed", at__gt=now - datetime.timedelta(hours=1)
@@ -204,16 +210,6 @@ def _bounded(info: AcceleratorInfo) -> AcceleratorInfo:
         threads=min(max(info.threads, 0), _THREADS_LIMIT),
         uuid=info.uuid[:_UUID_CHARACTERS],
     )
-
-
-def _shape(request: HelloRequest) -> dict[str, Any]:
-    shape = {
-        "host": request.host,
-        "first_port": request.first_port,
-        "last_port": request.last_port,
-        "accelerators": [encode(_bounded(info)) for info in request.accelerators],
-    }
-    return {**shape, "digest": values_digest(shape)}
 
 
 def _shape_text(shape: dict[str, Any]) -> str:
