@@ -114,7 +114,11 @@ def job_charts(job: Job, now: datetime, options: ChartOptions | None = None) -> 
         for report in series.epoch_reports_of(job)
     ]
     batches = [BatchChange(s.first_step, s.batch_size) for s in series.batch_spans_of(job)]
-    marks = _resize_marks(job)
+    marks = [
+        ResizeMark(one.switched_at.timestamp(), one.step, num_before, one.num_members)
+        for one, num_before in series.resizes_of(job)
+        if one.switched_at is not None
+    ]
     start_at = job.submitted_at.timestamp()
     end_at = (job.ended_at or now).timestamp()
     searches = [
@@ -221,15 +225,6 @@ def allocation_changes(allocations: series.AllocationColumns, person: Person) ->
     # Changes of a job at the same moment merge into the last one.
     is_last = np.append((job_ids[1:] != job_ids[:-1]) | (ats[1:] != ats[:-1]), True)[: len(ats)]
     return AllocationChanges(job_ids, ats, counts).chosen(is_last)
-
-
-def _resize_marks(job: Job) -> list[ResizeMark]:
-    marks = []
-    for generation, num_before in series.resizes_of(job):
-        assert generation.switched_at is not None
-        at = generation.switched_at.timestamp()
-        marks.append(ResizeMark(at, generation.step, num_before, generation.num_members))
-    return marks
 
 
 def _numbers(logs: Mapping[str, object]) -> dict[str, float]:

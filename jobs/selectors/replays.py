@@ -127,23 +127,19 @@ def comparison_of(replay: Replay, given: Mapping[str, str]) -> ComparedReplays:
     replays = list(replays_compared(replay).select_related("requested_by").order_by("id"))
     if replay not in replays:
         raise NotFoundError("There is no such replay.")
-    prices = _prices(replays, given)
+    present = accelerator_prices()
+    prices: Prices = {
+        one.pk: {
+            kind: price
+            for kind in one.accelerators
+            if (price := _price(given, f"{one.pk}:{kind}", present.get(kind))) is not None
+        }
+        for one in replays
+    }
     results = [row.result if row.status == ReplayStatus.DONE else {} for row in replays]
     first = next((result for result in results if result), None)
     rows = [] if first is None else _rows(first, results, _costs(replays, first, prices))
     return ComparedReplays(replays, prices, first, rows)
-
-
-def _prices(replays: Sequence[Replay], given: Mapping[str, str]) -> Prices:
-    present = accelerator_prices()
-    return {
-        replay.pk: {
-            kind: price
-            for kind in replay.accelerators
-            if (price := _price(given, f"{replay.pk}:{kind}", present.get(kind))) is not None
-        }
-        for replay in replays
-    }
 
 
 def _price(given: Mapping[str, str], name: str, default: float | None) -> float | None:

@@ -33,7 +33,8 @@ def job_watch(client: Client, job_id: int, timeout_s: float | None, *, as_json: 
     context = click.get_current_context()
     try:
         if as_json:
-            job = _json_lines(client, job_id, timeout_s)
+            for job in client.watch(job_id, timeout_s=timeout_s):
+                screen.print_json_line(job)
         elif screen.console().is_terminal:
             job = _bar(client, job_id, timeout_s)
         else:
@@ -46,12 +47,6 @@ def job_watch(client: Client, job_id: int, timeout_s: float | None, *, as_json: 
     if not as_json:
         _result(job)
     context.exit(ExitCode.FINE if job["status"] == "finished" else ExitCode.JOB_FAILED)
-
-
-def _json_lines(client: Client, job_id: int, timeout_s: float | None) -> Job:
-    for job in client.watch(job_id, timeout_s=timeout_s):
-        screen.print_json_line(job)
-    return job
 
 
 def _lines(client: Client, job_id: int, timeout_s: float | None) -> Job:

@@ -163,7 +163,10 @@ def _grow_or_shrink(
     _allocations_write(job, standing, membership, kept, resize.wanted, now)
     Job.objects.filter(id=job.pk).update(next_slot=next_slot)
     if job.status == JobStatus.PENDING:
-        _sweep_check(job)
+        # A pause of its sweep waits for the lock, and then finds the job starting.
+        sweeps = Sweep.objects.select_for_update(no_key=True)
+        if job.sweep_id is not None and sweeps.get(pk=job.sweep_id).is_paused:
+            raise StaleError("its sweep was paused just now")
         status_change(
             job,
             JobStatus.STARTING,
@@ -179,18 +182,6 @@ def _grow_or_shrink(
         )
     if choice is not None:
         _batch_event(job, choice, membership.generation, actor, now)
-
-
-def _sweep_check(job: Job) -> None:
-    """Start no job of a sweep that was paused since the snapshot.
-
-    A pause waits for the lock, and then finds the job starting.
-    """
-    sweep_id = job.sweep_id
-    if sweep_id is not None:
-        sweep = Sweep.objects.select_for_update(no_key=True).get(pk=sweep_id)
-        if sweep.is_paused:
-            raise StaleError("its sweep was paused just now")
 
 
 def _membership_adopt(job: Job, membership: Membership, standing: _OpenRows) -> Membership:
