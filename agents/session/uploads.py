@@ -36,7 +36,9 @@ from controlplane.core.protocol.wire import ReportKind, TrainerReport
 log = logging.getLogger("agents")
 
 CHECKPOINT = "checkpoint.npz"
-UPLOADABLE = frozenset({CHECKPOINT, "model.keras", "history.csv", "metrics.json"})
+UPLOADABLE = frozenset(
+    {CHECKPOINT, "model.keras", "model.weights.h5", "history.csv", "metrics.json"}
+)
 #: Periodic checkpoints of a running trainer, which keeps the two newest and deletes the others.
 _PASSING_CHECKPOINT = re.compile(r"checkpoint-\d{1,18}\.npz")
 #: Number of waiting reports that are searched for the next one with files.

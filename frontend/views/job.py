@@ -48,7 +48,7 @@ from jobs.selectors.tuning import tuned_of, values_text
 from jobs.selectors.usage import accelerator_seconds
 from jobs.services.lifecycle.audit import read_audit
 from jobs.services.scheduling.policy import cluster_setting
-from jobs.services.submission.rows import MODEL_FILE
+from jobs.services.submission.rows import MODEL_FILE, WEIGHTS_FILE
 
 FileView = Callable[..., HttpResponseBase]
 
@@ -150,7 +150,8 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "artifacts": artifacts,
             "code": code,
             "has_code": found.files_deleted_at is None,
-            "model": found.ended_at and next((a for a in artifacts if a.name == MODEL_FILE), None),
+            "model": found.ended_at
+            and next((a for a in artifacts if a.name in (MODEL_FILE, WEIGHTS_FILE)), None),
             **_lineage(request, found),
             "files_expire_at": files_expire_at(found),
             "log_slots": logs.log_slots(found),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,11 @@ from controlplane.core.protocol.codec import encode
 
 Tensor = Any
 
+logger = logging.getLogger(__name__)
+
 MODEL_FILE = "model.keras"
+#: In its place, where Keras cannot save the model.
+WEIGHTS_FILE = "model.weights.h5"
 HISTORY_FILE = "history.csv"
 METRICS_FILE = "metrics.json"
 CHECKPOINT_FILE = "checkpoint.npz"
@@ -63,9 +68,8 @@ def results_save(
     digest = state_digest(state.specs, state.capture())
     folder.mkdir(parents=True, exist_ok=True)
     metrics = progress.history[-1].logs if progress.history else {}
-    with atomic_write(folder / MODEL_FILE) as partial:
-        model_save(model, partial)
-    files = [MODEL_FILE, *results_write(folder, progress, digest, progress.ended_by)]
+    name = _model_write(model, folder)
+    files = [name, *results_write(folder, progress, digest, progress.ended_by)]
     return {
         "metrics": json_numbers(metrics),
         "not_finite": not_finite(metrics),
@@ -73,6 +77,23 @@ def results_save(
         "digest": digest,
         "files": files,
     }
+
+
+def _model_write(model: keras.Model, folder: Path) -> str:
+    """Save the model, or its weights where Keras cannot save it; returns the file's name."""
+    name = MODEL_FILE
+    try:
+        with atomic_write(folder / name) as partial:
+            model_save(model, partial)
+    except OSError:  # such as of a full disk
+        raise
+    except Exception as error:
+        name = WEIGHTS_FILE
+        reason = str(error).strip().partition("\n")[0]
+        logger.warning("%s is saved, as the whole model cannot be: %s", name, reason)
+        with atomic_write(folder / name) as partial:
+            model.save_weights(partial)
+    return name
 
 
 def failure_save(folder: Path, state: ModelState, progress: Progress) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from agents.trainer.data.nests import STACK_HINT
 from agents.trainer.data.sources import ExampleSource
 from agents.trainer.model.fork import DAMAGED, MISFIT, fork_read
 from agents.trainer.model.keras_private import SUM_REDUCTION, compiled_losses, model_build
-from agents.trainer.model.outputs import model_save
+from agents.trainer.model.outputs import MODEL_FILE, WEIGHTS_FILE, model_save
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.model.state import ModelState
@@ -390,25 +390,28 @@ def _save_try(model: keras.Model) -> list[str]:
     """Save the model as at the job's end; returns warnings.
 
     Raises:
-        JobCodeError: Keras cannot save the model.
+        JobCodeError: Keras can save neither the model nor its weights.
     """
     if ModelState(model).num_bytes > SAVED_LIMIT_BYTES:
         return ["the model is large, so saving it was not tried"]
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "model.keras"
+        path = Path(folder) / MODEL_FILE
         try:
             model_save(model, path)
         except Exception as error:
             text = f"{type(error).__name__}: {str(error).strip()}"
             reason = " ".join(text.partition("\n\n")[0].split())  # advice comes below
-            raise JobCodeError(
-                "not_saveable",
-                "code.build",
-                "the model cannot be saved as a .keras file; layers, models, losses and metrics of "
-                "your own need get_config() with the arguments of __init__, and compile() objects "
-                f"or functions, not classes or functools.partial ({reason})",
-                text,
-            ) from error
+            try:
+                model.save_weights(Path(folder) / WEIGHTS_FILE)
+            except Exception as second:
+                text = f"neither the model nor its weights can be saved ({reason})"
+                raise JobCodeError("not_saveable", "code.build", text, str(second)) from error
+            return [
+                f"Keras cannot save the model as {MODEL_FILE}, so the job will leave its weights, "
+                f"{WEIGHTS_FILE}; for the whole model, layers, models, losses and metrics of your "
+                "own need get_config() with the arguments of __init__, and compile() objects or "
+                f"functions, not classes or functools.partial ({reason})"
+            ]
         try:
             keras.saving.load_model(path, compile=False)
         except Exception as error:

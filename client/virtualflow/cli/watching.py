@@ -128,5 +128,5 @@ def _result(job: Job) -> None:
     if job["error_traceback"]:
         screen.note(job["error_traceback"])
     names = [file["name"] for file in job["files"]]
-    if "model.keras" in names:
-        screen.note(f"The model: virtualflow download {job['id']} model.keras")
+    for name in {"model.keras", "model.weights.h5"}.intersection(names):
+        screen.note(f"The model: virtualflow download {job['id']} {name}")

@@ -259,7 +259,7 @@ class JobFiles(APIView):
 
 
 class JobFile(APIView):
-    """A result file of a job: checkpoint.npz, model.keras, history.csv, metrics.json."""
+    """A result file of a job, such as model.keras."""
 
     content_negotiation_class = OneFormat
 

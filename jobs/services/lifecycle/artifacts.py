@@ -23,7 +23,7 @@ from jobs.services.lifecycle.transitions import job_lock
 
 CHECKPOINT = "checkpoint.npz"
 #: Files that agents upload.
-ARTIFACT_NAMES = (CHECKPOINT, "model.keras", "history.csv", "metrics.json")
+ARTIFACT_NAMES = (CHECKPOINT, "model.keras", "model.weights.h5", "history.csv", "metrics.json")
 #: Written by the control plane, from log chunks sent while the job ran.
 LOG_NAME = "log.txt"
 _REST_LEFT_OUT = b"\n[The rest of this log is left out.]\n"

@@ -29,6 +29,8 @@ from jobs.services.lifecycle.retention import storage_check
 from jobs.submission import SUBMISSION_COLUMNS, Submission, prediction_values
 
 MODEL_FILE = "model.keras"
+#: In its place, where Keras cannot save the model.
+WEIGHTS_FILE = "model.weights.h5"
 #: Projects that a refusal names.
 _NAMED_PROJECTS = 10
 _STOP = ("stop_kind", "stop_limit", "stop_metric", "stop_target", "stop_higher_is_better")
@@ -142,6 +144,11 @@ def source_find(user: User, source_job: int | None) -> Artifact | None:
     if job is None:
         raise InvalidInputError.of(source_job=f"You have no job {source_job}.")
     model = job.artifacts.filter(name=MODEL_FILE).first()
+    if model is None and job.artifacts.filter(name=WEIGHTS_FILE).exists():
+        raise InvalidInputError.of(
+            source_job=f"Job {source_job} has left the weights of its model alone, as Keras cannot "
+            f"save it; put {WEIGHTS_FILE} into the zip, load it in build, and name no source job."
+        )
     if job.status != JobStatus.FINISHED or model is None:
         raise InvalidInputError.of(
             source_job=f"Job {source_job} is {job.status} and has left no model; choose one that "

@@ -113,10 +113,20 @@ def test_a_source_has_to_be_ones_own_and_finished_with_a_model(
     others = trained(user_make("bob"))
     unfinished = trained(ada, JobStatus.RUNNING)
     without = job_make(ada, status=JobStatus.FINISHED)
-    for job in (others, unfinished, without):
+    weights = trained(ada)
+    weights.artifacts.update(name="model.weights.h5")
+    told = {
+        others: "You have no job",
+        unfinished: "is running and has left no model",
+        without: "is finished and has left no model",
+        weights: "has left the weights of its model alone",
+    }
+    for job, text in told.items():
         response = ada_client.post(URL + dry_run, values(source_job=job.pk))
         assert response.status_code == 400, job
-        assert set(response.json()["errors"]) == {"source_job"}
+        ((name, (error,)),) = response.json()["errors"].items()
+        assert name == "source_job"
+        assert text in error
 
 
 def test_a_clone_predicts_with_the_same_model(ada: User, ada_client: APIClient) -> None:

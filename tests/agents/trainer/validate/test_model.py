@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import keras
 import numpy as np
@@ -11,6 +13,9 @@ import pytest
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import model_build, model_loss, trainability_changed
+from agents.trainer.model.outputs import results_save
+from agents.trainer.model.progress import Progress
+from agents.trainer.model.state import ModelState
 from agents.trainer.validate import run
 from agents.trainer.validate.model_checks import built_model_check, model_check
 from agents.trainer.validate.trial_steps import StepFacts
@@ -560,8 +565,10 @@ def test_an_error_in_a_layer_shows_the_users_line(tmp_path: Path) -> None:
     assert "site-packages" not in report.traceback
 
 
-def test_a_model_without_a_configuration_is_refused_in_one_sentence() -> None:
-    """Keras's own text goes on with twenty lines of advice."""
+def test_a_model_without_a_configuration_leaves_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keras's own text goes on with twenty lines of advice, of which the warning has none."""
 
     class Distiller(keras.Model):  # type: ignore[misc]  # no types in Keras
         def __init__(self, student: keras.Model) -> None:
@@ -574,14 +581,28 @@ def test_a_model_without_a_configuration_is_refused_in_one_sentence() -> None:
     model = Distiller(keras.Sequential([keras.layers.Dense(1)]))
     model.compile("sgd", "mse")
     model(np.zeros((1, 2)))
-    with pytest.raises(JobCodeError, match=r"^code\.build: the model cannot be saved") as refusal:
+    (warning,) = run._save_try(model)
+    assert warning.startswith("Keras cannot save the model as model.keras, so the job will leave")
+    assert warning.endswith("Please implement `get_config()`.)")
+    saved = results_save(tmp_path, model, ModelState(model), Progress())
+    assert saved["files"] == ["model.weights.h5", "history.csv", "metrics.json"]
+    assert {path.name for path in tmp_path.iterdir()} == set(saved["files"]), "nothing partial"
+    weights = model.get_weights()
+    model.set_weights([value + 1 for value in weights])
+    model.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(model.get_weights()[0], weights[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(keras.Model, "save", Mock(side_effect=OSError("No space left on device")))
+        with pytest.raises(OSError, match="No space left"):  # which is waited for
+            results_save(tmp_path, model, ModelState(model), Progress())
+    monkeypatch.setattr(keras.Model, "save_weights", Mock(side_effect=ValueError("none")))
+    with pytest.raises(JobCodeError, match=r"^code\.build: neither the model nor its weights"):
         run._save_try(model)
-    assert refusal.value.message.endswith("Please implement `get_config()`.)")
-    assert "class CustomLayer" in refusal.value.traceback
+    monkeypatch.undo()
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", keras.losses.MeanSquaredError)  # the class
-    with pytest.raises(JobCodeError, match=r"objects or functions, not classes .*'self'"):
-        run._save_try(model)
+    (warning,) = run._save_try(model)
+    assert re.search(r"objects or functions, not classes .*'self'", warning)
 
 
 def test_an_optimizer_may_build_another_one_for_variables_of_its_own() -> None:
