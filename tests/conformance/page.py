@@ -54,6 +54,7 @@ All stand in `agents/trainer/model/keras_private.py`:
 | `Optimizer._learning_rate` | scale the rate with the batch size |
 | `Optimizer._iterations` | compare losses as after many updates, gathered gradients or not |
 | `keras.src` `global_seed_generator` | its state is part of a job's state |
+| `tf.data.Dataset._functions`, `_inputs` | warn of random numbers in the functions of a data set |
 """
 
 

@@ -510,6 +510,13 @@ def attributes_set(settings: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
             object.__setattr__(owner, name, value)
 
 
+def dataset_graphs(dataset: Any) -> list[Any]:
+    """Return the graphs of the functions of a `tf.data.Dataset` and of what it is made of."""
+    graphs = [function.function.graph for function in dataset._functions()]  # noqa: SLF001
+    inputs = dataset._inputs()  # noqa: SLF001
+    return graphs + [graph for one in inputs for graph in dataset_graphs(one)]
+
+
 class TracedNumber:
     """A scalar tensor as the value of an optimizer's attribute.
 

@@ -9,7 +9,7 @@ from typing import Any
 from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
 
 from agents.trainer.contract.user_errors import JobCodeError
-from agents.trainer.model.keras_private import TrainingScope
+from agents.trainer.model.keras_private import TrainingScope, dataset_graphs
 
 #: Random operations that keep their state in the process, outside the job's state.
 HIDDEN_STATE_OPERATIONS = frozenset(
@@ -115,9 +115,8 @@ def random_operations(dataset: Any) -> set[str]:
 
     With a seed of the process they draw the same ones in each pass.
     """
-    graphs = [function.function.graph for function in dataset._functions()]  # noqa: SLF001
-    found = {node.op for graph in graphs for node in graph_nodes(graph)} & HIDDEN_STATE_OPERATIONS
-    return found.union(*map(random_operations, dataset._inputs()))  # noqa: SLF001
+    nodes = (node.op for graph in dataset_graphs(dataset) for node in graph_nodes(graph))
+    return HIDDEN_STATE_OPERATIONS.intersection(nodes)
 
 
 def refuse_untracked_variables(variables: Iterable[Any]) -> None:
