@@ -146,7 +146,7 @@ class UnavailableError(ControlPlaneError):
 
     def __init__(self) -> None:
         super().__init__(
-            "The database is busy or away; try again. A change may have been made: look first."
+            "The database is busy or away; try again. After a change, look first if it is made."
         )
 
 
