@@ -115,6 +115,8 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
     own_limits = limits.limits_for(request.user)
     resizes = _resize_rows(generations_of(found))
     artifacts = list(found.artifacts.all()[:100])
+    models = [one for one in artifacts if found.ended_at and one.name in (MODEL_FILE, WEIGHTS_FILE)]
+    model = models[0] if models else None
     code = None
     typed: dict[str, Any] = {}
     if not is_live_refresh(request):  # code is long, and does not change
@@ -150,8 +152,8 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "artifacts": artifacts,
             "code": code,
             "has_code": found.files_deleted_at is None,
-            "model": found.ended_at
-            and next((a for a in artifacts if a.name in (MODEL_FILE, WEIGHTS_FILE)), None),
+            "model": model,
+            "has_weights_only": model is not None and model.name == WEIGHTS_FILE,
             **_lineage(request, found),
             "files_expire_at": files_expire_at(found),
             "log_slots": logs.log_slots(found),

@@ -54,6 +54,10 @@ def test_a_finished_job_is_two_clicks_from_a_prediction(world: World, ada: Clien
     assert "one pass over its data" in page
     again = ada.get(f"/jobs/new/?from={job.pk}").context["form"].initial
     assert (again["task"], again["source_job"]) == ("predict", source.pk)
+    source.artifacts.filter(name="model.keras").update(name="model.weights.h5")
+    page = ada.get(f"/jobs/{source.pk}/").content.decode()
+    assert "Download weights <small>model.weights.h5" in page
+    assert "task=predict" not in page
 
 
 @pytest.mark.parametrize("do", ["submit", "check"])
