@@ -42,6 +42,22 @@ def test_a_page_shows_its_changes_alone_and_keeps_its_place(ada: Visitor, site: 
     assert page.evaluate("window.isSamePage")
     assert page.evaluate("scrollY") == scrolled
     assert page.evaluate("window.shifts") - shifts < 0.05
+    # Links keep the focus: of a chart that is drawn anew, and of a row that changes its place.
+    ada.open("/")
+    _hears_the_stream(page)
+    chart = page.locator("[data-figure=allocation]")
+    chart.get_by_role("link").first.focus()
+    chart.evaluate("chart => delete chart.dataset.drawn")
+    site.run(_EVENT.format(job_id=JOB["running"], message="Drawn anew"))
+    expect(chart).to_have_attribute("data-drawn", "1")
+    expect(chart.get_by_role("link").first).to_be_focused()
+    rows = page.locator("#reasons li")
+    name = rows.first.get_attribute("data-key")
+    rows.locator("..").evaluate("list => list.prepend(list.lastElementChild)")
+    rows.nth(1).get_by_role("link").focus()
+    site.run(_EVENT.format(job_id=JOB["running"], message="Sorted anew"))
+    expect(rows.first).to_have_attribute("data-key", str(name))
+    expect(rows.first.get_by_role("link")).to_be_focused()
 
 
 def _hears_the_stream(page: Page) -> None:

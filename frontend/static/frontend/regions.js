@@ -85,7 +85,9 @@ export async function refreshRegions() {
   for (const region of regions) {
     if (region.hasAttribute("data-held")) continue; // somebody rearranges it
     const fresh = page.getElementById(region.id);
+    const focused = document.activeElement;
     if (fresh) morph(region, fresh);
+    if (focused.isConnected && focused !== document.activeElement) focused.focus({ preventScroll: true }); // it was moved
     localise(region);
   }
 }
