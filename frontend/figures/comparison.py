@@ -65,7 +65,10 @@ def comparison_figure(
         longest_s = max((one.seconds[-1] for one in series if one.seconds), default=0.0)
         unit_s, unit = next((s, unit) for from_s, s, unit in _UNITS if longest_s >= from_s)
         title = f"{title} in {unit}"
-    traces, rows, largest = [], [], 0.0
+    axis_y = {"title": {"text": plotly_text(name)}, "type": "log" if is_log else "linear"}
+    if len({value for one in series for value in one.values}) == 1:
+        axis_y["rangemode"] = "tozero"  # else from 1 below to 1 above, where a small rate looks 0
+    traces, rows, largest, is_cut = [], [], 0.0, False
     for place, one in enumerate(series):
         style = styles[one.job_id]
         xs = [round(x / unit_s, 6) for x in _positions(one, axis)]
@@ -74,6 +77,7 @@ def comparison_figure(
         at = round((len(xs) - 1) * (0.3 + 0.65 * (place + 1) / len(series)))
         traces.append(_trace(one, xs, style, title, at))
         every = max(1, -(-len(xs) * len(series) // MAX_TABLE_ROWS))
+        is_cut |= every > 1
         shown = [*range(0, len(xs) - 1, every), len(xs) - 1]
         text = f"#{one.job_id}"
         rows += [[text, f"{xs[i]:g}", f"{one.values[i]:.6g}"] for i in shown]
@@ -82,7 +86,7 @@ def comparison_figure(
         "smoothing": smoothing,
         "layout": {
             "xaxis": {"title": {"text": title}, "range": [0, (largest or 1) * 1.03]},
-            "yaxis": {"title": {"text": plotly_text(name)}, "type": "log" if is_log else "linear"},
+            "yaxis": axis_y,
         },
         "legend": [
             legend_entry(
@@ -91,7 +95,7 @@ def comparison_figure(
             for style in (styles[one.job_id] for one in series)
         ],
         "table": table(["Job", title.capitalize(), name], rows[:MAX_TABLE_ROWS])
-        | {"note": "A part of the points; the REST API has all of the chart."},
+        | {"note": "Some of the points; the REST API returns all of them." if is_cut else ""},
     }
 
 

@@ -51,7 +51,9 @@ def test_a_metric_is_drawn_against_each_axis(axis: str, xs: list[float], title: 
 
 def test_patterns_tell_lines_apart_without_colours() -> None:
     many = [Series(job_id, [1], [1], [1.0], [0.1], [1.0]) for job_id in range(12)]
-    traces = comparison_figure("loss", many, STYLES)["data"]
+    figure = comparison_figure("loss", many, STYLES)
+    assert figure["layout"]["yaxis"]["rangemode"] == "tozero"  # all values are the same
+    traces = figure["data"]
     looks = {(trace["line"]["dash"], trace["marker"]["symbol"]) for trace in traces}
     assert len(looks) == 12
     assert len({trace["line"]["color"] for trace in traces}) == 12
@@ -61,8 +63,11 @@ def test_a_table_holds_part_of_every_line() -> None:
     steps = [*range(1, 301)]
     floats = [float(step) for step in steps]
     many = [Series(job_id, steps, floats, floats, floats, floats) for job_id in range(12)]
-    rows = comparison_figure("loss", many, STYLES)["table"]["rows"]
+    table = comparison_figure("loss", many, STYLES)["table"]
+    rows = table["rows"]
     assert len(rows) <= MAX_TABLE_ROWS
+    assert table["note"] == "Some of the points; the REST API returns all of them."
+    assert comparison_figure("loss", [SERIES], STYLES)["table"]["note"] == ""
     assert {row[0] for row in rows} == {f"#{job_id}" for job_id in range(12)}
 
 

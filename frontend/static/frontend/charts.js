@@ -156,7 +156,7 @@ async function draw(box, figure) {
 
 function fillLegend(list, entries) {
   if (!list) return;
-  list.replaceChildren(...entries.map((entry) => {
+  const items = entries.map((entry) => {
     const item = document.createElement("li");
     const swatch = document.createElement("span");
     swatch.className = "swatch";
@@ -168,7 +168,9 @@ function fillLegend(list, entries) {
     if (entry.job_id) text.href = `/jobs/${entry.job_id}/`;
     item.append(swatch, text);
     return item;
-  }));
+  });
+  // One of its links may have the focus.
+  if (items.map((item) => item.outerHTML).join("") !== list.innerHTML) list.replaceChildren(...items);
 }
 
 function cell(tag, text) {
@@ -189,7 +191,8 @@ function fillTable(box, table) {
   box.querySelector("thead").replaceChildren(head);
   box.querySelector("tbody").replaceChildren(...body);
   const note = box.querySelector(".table-note");
-  note.textContent = table.rows.length ? (table.num_left_out ? `${table.num_left_out} older rows are left out.` : "") : "No figures yet.";
+  const left = table.num_left_out ? ` The first ${table.num_left_out} rows are left out.` : "";
+  note.textContent = table.rows.length ? `${table.note ?? ""}${left}`.trim() : "No figures yet.";
 }
 
 export async function drawAll() {
