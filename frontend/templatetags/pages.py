@@ -145,7 +145,7 @@ def node_pill(node: Node) -> SafeString:
     verb, at = ("until", end) if is_begun else ("from", start)
     if status is not NodeStatus.MAINTENANCE:
         verb = f"maintenance {verb}"
-    return format_html('{} <span class="note">{} {}</span>', pill, verb, when(at))
+    return format_html('{} <span class="note note-near">{} {}</span>', pill, verb, when(at))
 
 
 @register.simple_tag

@@ -46,10 +46,10 @@ def test_a_node_in_maintenance_says_until_when(world: World, admin: Client, ada:
     node = world.nodes[0].pk
     admin.post(URL, fields(node, minutes=4.0))
     page = ada.get(f"/nodes/{node}/").content.decode()
-    assert '>maintenance</span> <span class="note">from <time' in page  # it takes no new work
+    assert '>maintenance</span> <span class="note note-near">from <time' in page
     Node.objects.filter(pk=node).update(maintenance_from=timezone.now() - timedelta(hours=1))
     page = ada.get(f"/nodes/{node}/").content.decode()
-    assert '>maintenance</span> <span class="note">until <time' in page
+    assert '>maintenance</span> <span class="note note-near">until <time' in page
 
 
 def test_errors_stand_with_their_fields(world: World, admin: Client, ada: Client) -> None:
