@@ -42,7 +42,7 @@ def channels(request: HttpRequest) -> HttpResponse:
         errors_add(form, error)
         return _page(request, form)
     if channel.kind != ChannelKind.WEBHOOK:
-        text = f"The channel “{channel.name}” is made. Send a test to see that it works."
+        text = f"The channel “{channel.name}” is added. Send a test to see that it works."
         messages.success(request, text)
         return redirect("channels")
     form = ChannelForm(is_admin=is_admin(request.user))

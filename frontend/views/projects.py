@@ -58,15 +58,15 @@ from jobs.services.cluster.projects import (
 
 #: Fields of a project's form: name, label, help.
 _QUOTAS = (
-    ("guaranteed", "Guaranteed", "Accelerators that its jobs get at once."),
-    ("limit", "Limit", "Most that its jobs hold together; empty: no limit."),
-    ("user_limit", "Limit per user", "Most that the jobs of one person hold; empty: no limit."),
-    ("live_jobs_limit", "Jobs not ended", "Most of the project; empty: no limit."),
-    ("user_live_jobs_limit", "Jobs not ended per user", "Most of one person; empty: no limit."),
+    ("guaranteed", "Guaranteed", "Accelerators that its jobs get whenever they can use them."),
+    ("limit", "Limit", "The most its jobs may hold together; empty: no limit."),
+    ("user_limit", "Limit per user", "The most one person may hold; empty: no limit."),
+    ("live_jobs_limit", "Jobs not ended", "At most, in the project; empty: no limit."),
+    ("user_live_jobs_limit", "Jobs not ended per user", "At most, for each; empty: no limit."),
 )
 _ROLES = (
     (ProjectRole.VIEWER, "sees all jobs of the project"),
-    (ProjectRole.MEMBER, "also submits jobs, and manages own ones"),
+    (ProjectRole.MEMBER, "also submits jobs, and manages their own"),
     (ProjectRole.OPERATOR, "also manages all its jobs"),
     (ProjectRole.ADMIN, "also manages members"),
 )

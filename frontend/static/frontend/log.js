@@ -8,8 +8,8 @@ const UNREAD = "The log cannot be read now.";
 const LEVELS = ["debug", "info", "warning", "error"];
 const STOPS = {
   matches: "There may be more.",
-  bytes: "The search stopped at its bound of bytes.",
-  time: "The search stopped at its bound of time.",
+  bytes: "The search stopped at its size limit.",
+  time: "The search stopped at its time limit.",
 };
 
 function element(name, className, text = "") {

@@ -190,7 +190,7 @@ async function follow(form, address) {
       return;
     }
   }
-  showCheck({ tone: "bad", title: "It is not known how it went", text: "The server did not answer. Nothing was submitted; try again." });
+  showCheck({ tone: "bad", title: "The result is unknown", text: "The server did not answer. Nothing was submitted; try again." });
 }
 
 // Browsers refuse to send a file that was saved again after it was chosen.
