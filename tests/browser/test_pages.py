@@ -145,6 +145,12 @@ def test_forced_colours_leave_marks_and_the_present_page_apart(
         ".swatch, .vn", "all => all.map(mark => getComputedStyle(mark).backgroundColor)"
     )
     assert len({*marks}) > 1
+    visitor.open("/queue/")
+    held, free = (
+        visitor.page.locator(name).first.evaluate("box => getComputedStyle(box).backgroundColor")
+        for name in (".held-on", ".held-off")
+    )
+    assert held != free
     visitor.page.context.close()
 
 
