@@ -23,7 +23,8 @@ def test_pages_work_without_scripts(browser: Browser, site: Site) -> None:
     expect(page.get_by_role("heading", level=1)).to_contain_text("weekend run")
     expect(page.locator("#spec time").first).to_contain_text("UTC")
     expect(page.locator("#zone-note")).to_have_text("Times are in UTC.")
-    expect(page.locator("#palette-open")).to_be_hidden()
+    for needs_scripts in ("#palette-open", "#log-times", "#log-search", "#log-level"):
+        expect(page.locator(needs_scripts)).to_be_hidden()
     page.get_by_role("button", name="Resume").click()
     expect(page.locator("#job-head [role=status]")).to_have_text("pending")
     page.goto("/jobs/new/")
