@@ -136,7 +136,9 @@ async function draw(box, figure) {
     plot.replaceChildren(empty);
   } else {
     const isTime = figure.layout.xaxis?.type === "date";
-    const data = withSmoothing(resolve(figure.data), figure.smoothing).map((trace) => (isTime ? atLocalTimes(trace) : trace));
+    const isCrowded = plot.clientWidth < 44 * figure.data.length; // numbers along the lines would overlap
+    const traces = resolve(figure.data).map((trace) => (isCrowded && trace.mode ? { ...trace, mode: trace.mode.replace("+text", "") } : trace));
+    const data = withSmoothing(traces, figure.smoothing).map((trace) => (isTime ? atLocalTimes(trace) : trace));
     if (figure.layout.height) plot.style.height = `${figure.layout.height}px`;
     plot.querySelector(".chart-empty")?.remove();
     await window.Plotly.react(plot, data, layout(resolve(figure.layout), isTime), CONFIG);
