@@ -107,6 +107,11 @@ def test_everything_is_reached_by_keyboard(admin: Visitor) -> None:
     page.keyboard.press("Escape")
     expect(page.get_by_role("link", name="Account and API tokens")).to_be_hidden()
     expect(summary).to_be_focused()
+    # It does not cover what has the focus after it.
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Log out").focus()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Log out")).to_be_hidden()
 
 
 def test_a_theme_is_chosen_by_keyboard_and_charts_follow(browser: Browser, site: Site) -> None:

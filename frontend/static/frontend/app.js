@@ -47,11 +47,13 @@ function openTarget() {
 }
 
 function startMenus() {
-  document.addEventListener("click", (event) => {
+  const closeOthers = ({ target }) => {
     for (const menu of document.querySelectorAll("details.menu[open]")) {
-      if (!menu.contains(event.target)) menu.open = false;
+      if (!menu.contains(target)) menu.open = false;
     }
-  });
+  };
+  document.addEventListener("click", closeOthers);
+  document.addEventListener("focusin", closeOthers); // by keys
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     for (const menu of document.querySelectorAll("details.menu[open]")) {
