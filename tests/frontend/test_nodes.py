@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from frontend.figures.parts import MAX_POINTS
 from frontend.figures.readings import ReadingLine, readings_figure
 from frontend.figures.timeline import CLUSTER_ROW, Bar, TimelineMark, timeline_figure
-from jobs.models import Accelerator, Allocation, Event, ReadingBin
+from jobs.models import Accelerator, Allocation, Event, Job, ReadingBin
 from jobs.services.reports.readings import readings_take
 from tests.frontend.world import SCRIPT_NAME, World
 
@@ -101,8 +101,11 @@ def test_a_cordon_and_a_drain_are_previewed(world: World, admin: Client, ada: Cl
     page = admin.get(f"/nodes/{node.pk}/?change=cordon").content.decode()
     assert "Nothing is moved" in page
     assert f"#{job.pk} <bdi>{job.name}</bdi>" in page
+    Job.objects.filter(pk=world.jobs["urgent"].pk).update(step=0)
     page = admin.get(f"/nodes/{node.pk}/?change=drain").content.decode()
     assert "Drain node-a?" in page
+    assert "with its state" in page
+    assert "from its start" in page
     assert "on node-b" in page
     answer = admin.post(f"/nodes/{node.pk}/cordon/", {"change": "drain", "next": "node"})
     assert answer.headers["Location"] == f"/nodes/{node.pk}/"
