@@ -6,6 +6,7 @@ the difference. In training the model and `compute_loss` may do what they do now
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
-from agents.trainer.model.keras_private import model_layers, step_counters
+from agents.trainer.model.keras_private import has_own, model_layers, step_counters
 from agents.trainer.model.state import as_array
 from agents.trainer.validate.model_checks import loss_reductions
 from agents.trainer.validate.part_runner import (
@@ -29,6 +30,8 @@ from agents.trainer.validate.part_runner import (
 from agents.trainer.validate.state_checks import slice_state, state_depends
 
 Batch = tuple[tuple[Any, ...], np.ndarray | None]
+#: A batch, its slices, and the copies of each example that the batch's loss gets.
+Trial = tuple[Batch, Sequence[Batch], int]
 #: Examples of a batch that is compared with its pairs. Small parts differ more than large ones.
 PAIRED_EXAMPLES = 16
 #: Examples of a batch that is compared once more with batch normalisation frozen, which has to be
@@ -37,6 +40,8 @@ FROZEN_EXAMPLES = 4
 #: Least and largest factor on the outputs of these examples. A model that was never trained gives
 #: much the same for all, so that even a Dice of the whole batch is nearly the mean of its parts'.
 OUTPUT_FACTORS = (0.25, 1.0)
+#: Most copies of each example where each of them may run through networks.
+RUN_COPIES = 8
 #: Draws over which losses with random numbers are averaged.
 DRAWS = 12
 #: Difference of such averages, in standard errors, that is not chance: one in a million for
@@ -57,18 +62,22 @@ SLICE_LOSS = (
 MIXING_LAYERS = (keras.layers.MixUp, keras.layers.CutMix)
 
 
-def loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any]) -> list[str]:
+def loss_check(
+    runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any], global_batch_size: int = 0
+) -> list[str]:
     """Compare losses of batches with the engine's weighted means of their parts' losses.
 
     So are the terms of the loss, in which a difference may be small beside the others. In half
     precision terms near 0 are nothing but rounding. A loss that depends on the number of steps, as
     of a term that comes in little by little, is compared as after `LATE_STEPS`, too; one that
     depends on another number that a step changes, as after that has grown by 1 or halved.
+    So is one of the same examples several times, up to the global batch, which shows a loss that
+    takes a fixed number of them.
 
     Raises:
         JobCodeError: `loss_not_additive`.
     """
-    warnings = _loss_check(runner, whole, parts)
+    warnings = _loss_check(runner, whole, parts, global_batch_size)
     late: list[tuple[Any, Any]] = [
         (counter, LATE_STEPS) for counter in step_counters(runner.model.optimizer)
     ]
@@ -84,7 +93,7 @@ def loss_check(runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any])
     # A table of a value for each step may have too few.
     with _assigned(late), suppress(tf.errors.OpError):
         if runner(whole).losses[0] != run.losses[0]:
-            _loss_check(runner, whole, parts, ", after many steps")
+            _loss_check(runner, whole, parts, global_batch_size, ", after many steps")
     return warnings
 
 
@@ -102,15 +111,21 @@ def _assigned(values: Sequence[tuple[Any, Any]]) -> Iterator[None]:
 
 
 def _loss_check(
-    runner: PartRunner, whole: tuple[Any, ...], parts: Sequence[Any], when: str = ""
+    runner: PartRunner,
+    whole: tuple[Any, ...],
+    parts: Sequence[Any],
+    global_batch_size: int,
+    when: str = "",
 ) -> list[str]:
     expected = runner(whole).losses[0]
     if not np.isfinite(expected):
         return [f"the loss of the first examples is {expected}; look at the data and the loss"]
     few, *pairs = in_pairs(whole)
     largest = 0.0
-    for batch, slices in (((whole, None), [(part, None) for part in parts]), (few, pairs)):
-        losses = _losses(runner, batch, slices)
+    trials: list[Trial] = [((whole, None), [(part, None) for part in parts], 1), (few, pairs, 1)]
+    trials += _copies(runner, whole, global_batch_size)
+    for number, trial in enumerate(trials):
+        losses = _losses(runner, *trial)
         if not np.isfinite(losses).all():  # which draw overflows is left to chance
             continue
         margins = []
@@ -118,6 +133,8 @@ def _loss_check(
             expected, combined = term.mean(axis=0)
             margins.append(_margin(term, runner.model))
             if abs(expected - combined) > margins[-1]:
+                if number > 1:
+                    when += ", with several copies of each example"
                 raise _not_additive(
                     runner, whole, (expected, combined), when, is_term=len(margins) > 1
                 )
@@ -128,6 +145,26 @@ def _loss_check(
         "the model draws random numbers in inference too, so whether its loss is the mean of its "
         f"examples' was tried to within {largest:.0%} only"
     ]
+
+
+def _copies(runner: PartRunner, whole: tuple[Any, ...], global_batch_size: int) -> list[Trial]:
+    """Return trials of examples against copies of each, which fill the global batch if they can.
+
+    The loss alone gets the copies, the whole model if its layers have losses.
+    """
+    copies = math.ceil(global_batch_size / length(whole))
+    few = min(copies, RUN_COPIES)
+    if has_own(runner.model, "compute_loss"):
+        copies = few
+    if copies < 2 or runner.is_training:
+        return []
+    first = rows(whole, 0, global_batch_size // copies)
+    scaled = (first, np.linspace(*OUTPUT_FACTORS, length(first)))
+    trials: list[Trial] = [(scaled, [scaled], copies)]
+    if runner.adds_losses and not runner.is_random:
+        many = keras.tree.map_structure(lambda leaf: np.repeat(leaf, few, axis=0), first)
+        trials.append(((many, None), [(first, None)], 1))
+    return trials
 
 
 def training_loss_check(
@@ -191,10 +228,11 @@ def in_pairs(examples: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.ndarra
     return [(rows(examples, low, high), factors[low:high]) for low, high in bounds]
 
 
-def _losses(runner: PartRunner, batch: Batch, slices: Sequence[Batch]) -> np.ndarray:
+def _losses(runner: PartRunner, batch: Batch, slices: Sequence[Batch], copies: int) -> np.ndarray:
     """Return a batch's losses and the weighted means of its slices': [draws, 2, n].
 
-    Every slice draws random numbers of its own, as virtual nodes do.
+    Every slice draws random numbers of its own, as virtual nodes do; but the one that copies are
+    compared with, which stands for all, draws the same.
     """
     size = length(batch[0])
     found = []
@@ -202,9 +240,10 @@ def _losses(runner: PartRunner, batch: Batch, slices: Sequence[Batch]) -> np.nda
         losses = []
         for number, (examples, outputs) in enumerate([batch, *slices]):
             share = length(examples) / size
-            seed = draw * (1 + len(slices)) + number
-            losses.append(share * runner(examples, 1.0 / share, seed=seed, outputs=outputs).losses)
-        found.append((losses[0], sum(losses[1:])))
+            seed = draw * (1 + len(slices)) + number * (copies == 1)
+            run = runner(examples, 1.0 / share, None, seed, outputs, 1 if number else copies)
+            losses.append(share * run.losses)
+        found.append((losses[0], sum(losses[1:]) * size / sum(length(part) for part, _ in slices)))
     is_half = rounding_tolerance(runner.model) > TOLERANCE
     return np.array(found)[:, :, : 1 if is_half else None]
 
@@ -234,10 +273,11 @@ def _not_additive(
         f"{'a term of ' * is_term}the loss of a batch ({expected:.6g}"
         f"{', in training' * runner.is_training}{when}) is not the mean over its parts "
         f"({combined:.6g}), so virtual nodes would train something else. The "
-        f"losses are {names}. Causes: a loss or a layer that compares examples with each other or "
-        "adds them up before it divides (use one that is computed for each example, as "
-        "Dice(axis=-1) is), an add_loss() that sums over the batch (use a mean), or random numbers "
-        "drawn with a fixed number as seed (use a keras.random.SeedGenerator)"
+        f"losses are {names}. Causes: a loss or a layer that compares examples with each other, "
+        "takes a fixed number of them, as the 64 with the largest losses, or adds them up before "
+        "it divides (use one that is computed for each example, as Dice(axis=-1) is), an "
+        "add_loss() that sums over the batch (use a mean), or random numbers drawn with a fixed "
+        "number as seed (use a keras.random.SeedGenerator)"
         f"{_large_inputs(examples[0])}",
     )
 

@@ -33,6 +33,8 @@ Tensor = Any
 TOLERANCE = 1e-4
 HALF_TOLERANCE = 3e-2
 ABSOLUTE_TOLERANCE = 1e-5
+#: Most bytes of outputs and labels that are copied, because a loss may run networks on them.
+COPIED_LIMIT_BYTES = 2**24
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class PartRunner:
 
     Attributes:
         has_masked_mean: a loss is a mean over the unmasked places of an output.
+        adds_losses: layers have losses of their own, by `add_loss` or of their activity.
         is_random: the model draws random numbers from the job's state.
         changed: the variables that a run changes, besides metrics and states of generators.
     """
@@ -66,6 +69,7 @@ class PartRunner:
         """
         self.model = model
         self.has_masked_mean = False
+        self.adds_losses = False
         self.is_random = False
         state = ModelState(model)
         self.metrics = state.metrics
@@ -82,6 +86,7 @@ class PartRunner:
             [tf.TensorSpec(v.shape, v.dtype) for v in self.metrics],
             tf.TensorSpec([], tf.int64),
             tf.TensorSpec([None], tf.float32),
+            tf.TensorSpec([], tf.int64),
         ]
         self._function = tf.function(self._run, autograph=False).get_concrete_function(*signature)
         refuse_process_operations(self._function.graph)
@@ -93,6 +98,7 @@ class PartRunner:
         metrics: Sequence[np.ndarray] | None = None,
         seed: int = 0,
         outputs: np.ndarray | None = None,
+        copies: int = 1,
     ) -> BatchRun:
         """Run a batch.
 
@@ -100,6 +106,7 @@ class PartRunner:
             factor: on summed losses.
             metrics: values of the metrics' variables; None: zeros.
             outputs: a factor on the model's outputs for each example; None leaves them as they are.
+            copies: most copies of each example that the loss gets in inference, after the model.
         """
         start = [np.zeros(v.shape) for v in self.metrics] if metrics is None else metrics
         outputs = np.ones(length(examples)) if outputs is None else outputs
@@ -112,6 +119,7 @@ class PartRunner:
             ],
             tf.constant(seed, tf.int64),
             tf.constant(outputs, tf.float32),
+            tf.constant(copies, tf.int64),
         )
         return BatchRun(
             losses.numpy().astype("float64"),
@@ -126,6 +134,7 @@ class PartRunner:
         metrics: list[Tensor],
         seed: Tensor,
         outputs: Tensor,
+        copies: Tensor,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         batch = batch_of(self._sample, leaves)
         count = tf.cast(tf.shape(leaves[0])[0], tf.float32)
@@ -142,8 +151,20 @@ class PartRunner:
                 predictions = keras.tree.map_structure(
                     lambda leaf: _scaled(leaf, outputs), predictions
                 )
+                copied = [
+                    leaf
+                    for leaf in keras.tree.flatten((predictions, batch[1:]))
+                    if leaf is not None
+                ]
+                num_bytes = sum(tf.size(leaf, tf.int64) * leaf.dtype.size for leaf in copied)
+                copies = tf.clip_by_value(COPIED_LIMIT_BYTES // (num_bytes + 1), 1, copies)
+                factor /= tf.cast(copies, tf.float32)
+                predictions, batch = keras.tree.map_structure(
+                    lambda leaf: _copied(leaf, copies), (predictions, batch)
+                )
             with sums_scaled(self.model, factor), losses_noted(self.model) as terms:
                 loss = model_loss(self.model, batch, predictions, training=self.is_training)
+            self.adds_losses = bool(scope.losses)
             # Tensors of a function that the model calls cannot be read in this graph.
             graph = tf.compat.v1.get_default_graph()
             terms = [
@@ -205,6 +226,15 @@ def _scaled(output: Tensor, factors: Tensor) -> Tensor:
     scaled = output * tf.cast(shaped, output.dtype)
     scaled.set_shape(output.shape)
     return scaled
+
+
+def _copied(leaf: Tensor | None, copies: Tensor) -> Tensor | None:
+    """Repeat each example of an output or of labels."""
+    if leaf is None or leaf.shape.rank == 0:
+        return leaf
+    copied = tf.repeat(leaf, copies, axis=0)
+    copied.set_shape(tf.TensorShape([None]).concatenate(leaf.shape[1:]))
+    return copied
 
 
 def _spec(leaf: Any) -> tf.TensorSpec:

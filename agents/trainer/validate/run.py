@@ -185,7 +185,9 @@ def loaded_job_check(
         with user_code(code_dir, "code.build", "the model's forward pass", examples):
             if len(order) > 1:
                 has_validation = job.validation is not None
-                findings.warnings += splitting_check(job.model, examples, has_validation)
+                findings.warnings += splitting_check(
+                    job.model, examples, has_validation, spec.global_batch_size
+                )
 
     # Steps run first, because memory kept by earlier runs would hide theirs. If they fail, the
     # splitting check runs too, because it has the clearer messages.

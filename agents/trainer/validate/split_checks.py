@@ -32,7 +32,10 @@ from agents.trainer.validate.state_checks import state_check
 
 
 def splitting_check(
-    model: keras.Model, examples: tuple[Any, ...], has_validation: bool = True
+    model: keras.Model,
+    examples: tuple[Any, ...],
+    has_validation: bool = True,
+    global_batch_size: int = 0,
 ) -> list[str]:
     """Check that losses, metrics and state of two parts of a batch add up; returns warnings.
 
@@ -40,6 +43,7 @@ def splitting_check(
         model: compiled and built, metrics reset.
         examples: `(x[, y[, sample_weight]])` with at least two examples.
         has_validation: the model has to give a loss in inference, too.
+        global_batch_size: examples up to which losses are tried on copies, too.
 
     Raises:
         JobCodeError: a loss, metric or state does not add up, or depends on the process.
@@ -51,7 +55,7 @@ def splitting_check(
     inference = _inference_runner(model, examples, has_validation)
     _mask_check(inference)
     warnings = [] if inference.is_training else inference_changes(inference.changed)
-    warnings += loss_check(inference, examples, (first, second))
+    warnings += loss_check(inference, examples, (first, second), global_batch_size)
     _metrics_check(inference, first, second)
     warnings += _slice_metrics(inference, examples)
     training = PartRunner(model, examples, training=True)  # tracing also checks the operations

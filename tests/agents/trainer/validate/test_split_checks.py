@@ -15,6 +15,7 @@ from keras import ops
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import model_build, model_layers
 from agents.trainer.validate.loss_checks import SLICE_LOSS, loss_check
+from agents.trainer.validate.part_runner import rows
 from agents.trainer.validate.split_checks import splitting_check
 from tests.support.cases import pairs
 
@@ -29,11 +30,6 @@ MASKS = (IMAGES > 0.5).astype("float32")
 def dice(y_true: Any, y_pred: Any, axis: Any = None) -> Any:
     total = ops.sum(y_true, axis=axis) + ops.sum(y_pred, axis=axis)
     return 1 - (2 * ops.sum(y_true * y_pred, axis=axis) + 1) / (total + 1)
-
-
-def jaccard(y_true: Any, y_pred: Any) -> Any:
-    both = ops.sum(y_true * y_pred)
-    return 1 - both / (ops.sum(y_true) + ops.sum(y_pred) - both)
 
 
 def correlation(y_true: Any, y_pred: Any) -> Any:
@@ -63,7 +59,7 @@ def dice_of_each(y_true: Any, y_pred: Any) -> Any:
     return dice(y_true, y_pred, axis=(1, 2, 3))
 
 
-OF_A_BATCH = (dice, jaccard, correlation, explained, root_mean_square, balanced)
+OF_A_BATCH = (dice, correlation, explained, root_mean_square, balanced)
 OF_EACH = (scalar_mean, dice_of_each, keras.losses.binary_focal_crossentropy)
 
 
@@ -101,7 +97,27 @@ def test_a_loss_of_a_whole_batch_is_refused(loss: Function, last: tuple[Any, ...
 @pytest.mark.parametrize(("loss", "last"), pairs(OF_EACH, [(), (Noise,)]))
 def test_a_loss_of_each_example_is_accepted(loss: Function, last: tuple[Any, ...]) -> None:
     model, examples = model_of(loss, ["mae"], tuple(layer() for layer in last))
-    assert splitting_check(model, examples) == []
+    assert splitting_check(model, examples, global_batch_size=2 * NUM_EXAMPLES) == []
+
+
+def hardest(y_true: Any, y_pred: Any) -> Any:
+    each = ops.mean((y_true - y_pred) ** 2, axis=(1, 2, 3))
+    return ops.mean(ops.top_k(each, ops.minimum(64, ops.size(each)))[0])
+
+
+class FirstOnes(keras.layers.Layer):
+    """Has a loss of 64 examples at most."""
+
+    def call(self, inputs: Any) -> Any:
+        self.add_loss(ops.mean(inputs[:64] ** 2))
+        return inputs
+
+
+@pytest.mark.parametrize(("loss", "last"), [(hardest, ()), ("mse", (FirstOnes,))])
+def test_a_loss_of_a_fixed_number_of_examples_is_refused(loss: Any, last: Any) -> None:
+    model, examples = model_of(loss, last=tuple(layer() for layer in last))
+    with pytest.raises(JobCodeError, match="several copies of each example"):
+        splitting_check(model, rows(examples, 0, 32), global_batch_size=NUM_EXAMPLES)
 
 
 @pytest.mark.parametrize(("scale", "end"), [(1.0, "SeedGenerator)"), (1e6, "(scale them)")])
