@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -30,7 +31,8 @@ class FileCache:
         self._folder = folder
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._fetching: dict[str, threading.Lock] = {}
+        # Of the files that somebody takes, as long as anybody does.
+        self._fetching = weakref.WeakValueDictionary[str, threading.Lock]()
         for leftover in folder.glob(f"{PARTIAL_PREFIX}*"):
             leftover.unlink(missing_ok=True)
 
@@ -60,7 +62,7 @@ class FileCache:
             with self._lock:
                 self._evict()
         finally:
-            self._fetching.pop(sha256, None)
+            del turn  # which the traceback of an error would keep
 
     def clear(self) -> None:
         """Delete all files that nobody takes just now, for the sake of their room."""

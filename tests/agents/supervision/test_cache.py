@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import random
+import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -82,14 +85,25 @@ def test_cache_fetches_once_and_forgets_the_longest_unused(
 def test_cache_hands_out_a_file_larger_than_itself(
     downloads: Callable[[int], Downloads], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def another_taken(path: Path, **options: bool) -> None:
-        monkeypatch.undo()
-        loads.take(3)
-        os.utime(path, **options)
+    """Another file is taken while the last of two trainers of a job is given its copy."""
+    utime, num_given = os.utime, itertools.count(1)
 
-    loads = downloads(50)
-    monkeypatch.setattr(os, "utime", another_taken)
-    assert loads.take(1).stat().st_size == 100
+    def given(path: Path, **options: bool) -> None:
+        if next(num_given) == 2:
+            loads.take(3)
+        utime(path, **options)
+
+    def fetch(file: BinaryIO) -> None:
+        second = pool.submit(loads.take, 1)
+        time.sleep(0.02)  # it waits for this one by then
+        taken.append(second)
+        file.write(content(1))
+
+    loads, taken = downloads(50), list[Future[Path]]()
+    monkeypatch.setattr(os, "utime", given)
+    with ThreadPoolExecutor(1) as pool:
+        loads.cache.take(name_of(1), fetch, tmp_path / "first")
+    assert taken[0].result().read_bytes() == (tmp_path / "first").read_bytes() == content(1)
     loads.take(2)
     assert [entry.name for entry in (tmp_path / "cache").iterdir()] == [name_of(2)]
 
