@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import random
 from collections.abc import Collection
 
 from django.db import transaction
@@ -51,8 +52,11 @@ def tuning_advance(now: datetime.datetime) -> set[int]:
     # Only of running jobs: others, of which one user may have many, have nothing to do here.
     can_begin = Q(status=JobStatus.RUNNING, tuning__parallel=True, trial_of=None)
     has_open = Q(pk__in=TuningRound.objects.filter(ended_at=None).values("job"))
-    jobs = Job.objects.filter(can_begin | has_open | ~Q(adoption={})).order_by("id")
-    for job in jobs.select_related("owner")[:_AT_ONCE]:
+    jobs = Job.objects.filter(can_begin | has_open | ~Q(adoption={}))
+    ids = list(jobs.values_list("pk", flat=True))
+    # Any of very many: those that can do nothing now would keep the same others waiting for ever.
+    ids = random.sample(ids, min(len(ids), _AT_ONCE))
+    for job in Job.objects.filter(id__in=ids).select_related("owner").order_by("id"):
         with errors_contained(job.pk, "does not go on with its tuning"):
             changed |= _advance(job, now)
     return changed

@@ -32,6 +32,7 @@ from jobs.selectors.desired_state.state import training_spec, wanted_state
 from jobs.selectors.tuning import tuned_of
 from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.scheduling.adoptions import ASK_AGAIN_S, FETCH_LIMIT_S, TRIES_LIMIT, _order
+from jobs.services.submission import tuning_rounds
 from jobs.services.submission.job_actions import job_cancel, job_pause
 from jobs.services.submission.rows import live_jobs_check
 from jobs.services.submission.tuning_rounds import tuning_advance
@@ -369,7 +370,9 @@ def test_a_job_takes_its_trials_with_it(
 @pytest.mark.parametrize(
     "course", ["no accelerator is idle", "a job waits", "few steps left", "no trials left"]
 )
-def test_no_round_begins(course: str, world: World, parent: Job) -> None:
+def test_no_round_begins(
+    course: str, world: World, parent: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if course == "no accelerator is idle":
         job_make(max_accelerators=2)
         world.settle(4)
@@ -383,6 +386,10 @@ def test_no_round_begins(course: str, world: World, parent: Job) -> None:
             job_make(trial_of=parent, status=JobStatus.CANCELLED)
     tuning_advance(world.now)
     assert not TuningRound.objects.exists()
+    if course == "few steps left":
+        monkeypatch.setattr(tuning_rounds, "_AT_ONCE", 1)
+        other = job_make(status=JobStatus.RUNNING, step=10, stop_limit=1000, tuning=TUNING)
+        assert any(tuning_advance(world.now) == {other.pk} for _ in range(99)), "it has no turn"
 
 
 @pytest.mark.parametrize("why", ["kind", "sweep"])
