@@ -20,6 +20,7 @@ from frontend.views.job import job_or_404
 from jobs.api.parsers import yaml_write
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job
+from jobs.services.lifecycle.audit import read_audit
 from jobs.services.submission.rows import job_clone_values, job_from
 from jobs.submission import Submission
 
@@ -40,6 +41,7 @@ class CodeFile:
 def job_copy(request: HttpRequest, job_id: int) -> HttpResponse:
     """Show texts that submit the same job again."""
     job = job_or_404(request, job_id)
+    read_audit(request.user, job, "page")
     context = {"job": job, **copy_context(request, job, code_job=job)}
     return render(request, "frontend/copy.html", context)
 

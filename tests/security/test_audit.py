@@ -358,6 +358,13 @@ def test_a_followed_log_is_one_entry_in_an_hour(site: Site) -> None:
     (entry,) = AuditEntry.objects.filter(action="job_read")
     assert entry.object == f"job:{site.job.pk}/log"
     assert entry.details["owner"] == "ada"
+    # Other places that show a job's settings are as its page.
+    jobs = [site.job.pk, site.ended.pk, job_make(site.ada).pk]
+    assert site.session.get(f"/jobs/{jobs[0]}/copy/").status_code == 200
+    assert site.session.get(f"/jobs/compare/?job={jobs[0]}&job={jobs[1]}").status_code == 200
+    assert site.rest.get(f"/api/v1/jobs/compare/?job={jobs[2]}").status_code == 200
+    noted = AuditEntry.objects.filter(action="job_read").order_by("id")[1:]
+    assert [entry.object for entry in noted] == [f"job:{pk}/page" for pk in jobs]
 
 
 def test_entries_are_never_changed_or_deleted() -> None:

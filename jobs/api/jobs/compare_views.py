@@ -16,6 +16,7 @@ from jobs.exceptions import InvalidInputError
 from jobs.models import Job
 from jobs.query_values import WHOLE_LIMIT, whole_read
 from jobs.selectors.comparison import COMPARED_LIMIT, Comparison, compared_jobs, jobs_compared
+from jobs.services.lifecycle.audit import read_audit
 
 _NUMBERS = {
     "type": "array",
@@ -39,7 +40,10 @@ class JobComparison(APIView):
     def get(self, request: Request) -> Response:
         """Compare jobs."""
         shows_all, has_series = flag_param(request, "all"), flag_param(request, "series")
-        found = jobs_compared(compared_jobs(request.user, _numbers(request)))
+        jobs = compared_jobs(request.user, _numbers(request))
+        for job in jobs:
+            read_audit(request.user, job, "page")
+        found = jobs_compared(jobs)
         data = {
             "jobs": [_job_data(found, place) for place in range(len(found.jobs))],
             "settings": {
