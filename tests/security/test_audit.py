@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import io
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.core.cache import cache
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, OperationalError, connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -19,12 +20,23 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import AuditEntry, EnrolmentToken, Node, Project, ProjectMembership
-from jobs.models.audit import AppendOnlyError, AuditAction
+from jobs.models import (
+    ApiToken,
+    AuditEntry,
+    ClusterSetting,
+    EnrolmentToken,
+    Event,
+    Job,
+    Node,
+    Project,
+    ProjectMembership,
+)
+from jobs.models.audit import AppendOnlyError, AuditAction, AuditQuerySet
 from jobs.services.cluster import api_tokens
 from jobs.services.cluster.nodes import enrolment_token_create
 from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.lifecycle.audit import audit_add, audit_expire
+from jobs.services.scheduling import policy
 from tests.support.builders import api_token_make, at, job_make, node_make, user_make
 
 pytestmark = pytest.mark.django_db
@@ -295,6 +307,13 @@ BY_REST = (
 )  # fmt: skip
 
 
+#: Acts that are undone if they are not noted.
+NOTED_OR_NOT_DONE = (
+    "a token", "a revoked token", "an enrolment token", "a drained node", "a removed node",
+    "the policy",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ACTS)
 def test_each_act_leaves_an_entry(name: str, site: Site) -> None:
     act, action, object_ = ACTS[name]
@@ -365,6 +384,25 @@ def test_a_followed_log_is_one_entry_in_an_hour(site: Site) -> None:
     assert site.rest.get(f"/api/v1/jobs/compare/?job={jobs[2]}").status_code == 200
     noted = AuditEntry.objects.filter(action="job_read").order_by("id")[1:]
     assert [entry.object for entry in noted] == [f"job:{pk}/page" for pk in jobs]
+
+
+def test_what_is_not_noted_is_not_done(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database may go away between an act and its entry."""
+
+    def stored() -> list[list[Any]]:
+        models = (Node, ApiToken, EnrolmentToken, Event, Job, ClusterSetting, Project, User)
+        return [list(model.objects.order_by("pk").values()) for model in models]
+
+    def fail(*_: object, **__: object) -> None:
+        raise OperationalError
+
+    policy.cluster_setting()
+    before = stored()
+    monkeypatch.setattr(AuditQuerySet, "bulk_create", fail)
+    for name in NOTED_OR_NOT_DONE:
+        with contextlib.suppress(OperationalError):
+            assert ACTS[name][0](site).status_code == 503
+        assert stored() == before, name
 
 
 def test_entries_are_never_changed_or_deleted() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from django.contrib.auth.models import User
 from django.core.cache import cache
+from django.db import transaction
 from django.http import HttpRequest
 
 from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError
@@ -29,6 +30,7 @@ NETWORKS_LIMIT = 16
 NETWORKS_CACHED_S = 3600
 
 
+@transaction.atomic
 def api_token_create(
     user: User,
     name: str,
@@ -72,6 +74,7 @@ def api_token_create(
     return row, text
 
 
+@transaction.atomic
 def api_token_revoke(user: User, token_id: int, now: datetime.datetime) -> ApiToken:
     """Revoke one of the user's own tokens; a repeated call changes nothing.
 

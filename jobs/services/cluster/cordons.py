@@ -8,7 +8,7 @@ from collections.abc import Collection
 from enum import StrEnum
 from typing import Any
 
-from django.db import DatabaseError
+from django.db import DatabaseError, transaction
 from django.db.models import Q
 
 from jobs.models import AuditAction, Node
@@ -37,6 +37,7 @@ _CORDONS = {
 }
 
 
+@transaction.atomic
 def node_cordon(
     node: Node, change: Cordon, now: datetime.datetime, *, actor: str, reason: str = ""
 ) -> bool:

@@ -55,12 +55,11 @@ def identity_link(user: User, answer: Answer, now: datetime.datetime) -> None:
     try:
         with transaction.atomic():
             ExternalIdentity.objects.create(**wanted, created_at=now)
+            audit_add(AuditAction.IDENTITY_LINKED, user_actor(user), subject=answer.subject, by=BY)
     except IntegrityError:
         if not ExternalIdentity.objects.filter(**wanted).exists():
             name = claimed_name(answer.claims)
             raise LoginRefusedError("linked", name=name, subject=answer.subject) from None
-        return
-    audit_add(AuditAction.IDENTITY_LINKED, user_actor(user), subject=answer.subject, by=BY)
 
 
 def identity_of(user: User) -> ExternalIdentity | None:
@@ -128,6 +127,7 @@ def _reason_against(name: str, *, waits: bool) -> str:
     return "full" if waits and waiting.count() >= WAITING_LIMIT else ""
 
 
+@transaction.atomic
 def _rights_set(user: User, groups: set[str]) -> None:
     """Make the user an admin or not, if the provider decides that; superusers stay as they are."""
     if not settings.OIDC_ADMIN_GROUP or user.is_superuser:

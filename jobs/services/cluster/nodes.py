@@ -68,6 +68,7 @@ ISOLATIONS = ("uid", "none")
 REMOVED_NAME_CHARACTERS = 40
 
 
+@transaction.atomic
 def enrolment_token_create(
     created_by: User | None,
     now: datetime.datetime,
@@ -86,6 +87,7 @@ def enrolment_token_create(
     return row, text
 
 
+@transaction.atomic
 def enrolment_token_revoke(token_id: int) -> None:
     """Delete a token that no node has used.
 
@@ -297,14 +299,13 @@ def node_remove(node: Node, now: datetime.datetime, *, actor: str, reason: str =
     The node's name becomes free; its history stays. Returns the jobs that ran there.
     """
     name = f"{node.name[:REMOVED_NAME_CHARACTERS]} (removed {node.pk})"
-    changed = Node.objects.filter(id=node.pk, removed_at=None).update(
-        removed_at=now, status=NodeStatus.LOST, name=name
-    )
-    if not changed:
-        return set()
-    text = f"{node.name} was removed" + (f": {reason}" if reason else "")
-    event_add("node_removed", text, now=now, node=node, actor=actor, data={"reason": reason})
-    audit_add(AuditAction.NODE_REMOVED, f"node:{node.name}", actor=actor, reason=reason)
+    with transaction.atomic():
+        rows = Node.objects.filter(id=node.pk, removed_at=None)
+        if not rows.update(removed_at=now, status=NodeStatus.LOST, name=name):
+            return set()
+        text = f"{node.name} was removed" + (f": {reason}" if reason else "")
+        event_add("node_removed", text, now=now, node=node, actor=actor, data={"reason": reason})
+        audit_add(AuditAction.NODE_REMOVED, f"node:{node.name}", actor=actor, reason=reason)
     jobs = node_trainers_lose(node, now)
     return jobs | validations_of_node_expire(node, now)
 

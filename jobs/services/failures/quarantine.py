@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from controlplane.core.protocol.nonfinite import NONFINITE_CODES
@@ -60,6 +61,7 @@ def nodes_judge(now: datetime.datetime) -> bool:
     return any(judged) or any(ended)
 
 
+@transaction.atomic
 def node_unquarantine(node: Node, now: datetime.datetime, *, actor: str, reason: str = "") -> bool:
     """End a node's quarantine; return False if it was not in quarantine.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import F
 
 from controlplane.core.policies import POLICIES
@@ -23,6 +24,7 @@ def cluster_setting() -> ClusterSetting:
     return row
 
 
+@transaction.atomic
 def policy_choose(
     name: str,
     now: datetime.datetime,

@@ -127,6 +127,7 @@ def _known(user: User, key: str, digest: str) -> Sweep | None:
     return None if job is None else job.sweep
 
 
+@transaction.atomic
 def sweep_limit(sweep: Sweep, max_running: int, user: User, reason: str = "") -> Sweep:
     """Change how many jobs of a sweep run at once; those that run go on.
 
