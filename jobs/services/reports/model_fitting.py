@@ -69,7 +69,8 @@ def models_fit(now: datetime.datetime) -> int:
     jobs = (
         Job.objects.filter(Q(ended_at=None) | Q(ended_at__gt=now - _ENDED_RECENTLY), step__gt=0)
         .exclude(estimates__step=F("step"))
-        .exclude(estimates__updated_at__gt=before)
+        # One of later than now is of a clock that was set back since.
+        .exclude(estimates__updated_at__gt=before, estimates__updated_at__lte=now)
         .order_by(F("estimates__updated_at").asc(nulls_first=True))
     )
     deadline = time.monotonic() + FIT_LIMIT_S

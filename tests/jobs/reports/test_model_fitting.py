@@ -207,6 +207,7 @@ def test_the_last_reports_of_a_job_that_ended_are_learnt_from() -> None:
     Job.objects.filter(id=job.pk).update(status="finished", ended_at=world.now)
     assert JobEstimates.objects.get(job=job).step == 10
     assert models_fit(world.now + timedelta(minutes=2)) == 0
+    JobEstimates.objects.update(updated_at=world.now + timedelta(days=1))  # the clock was ahead
     assert models_fit(world.now + timedelta(seconds=10)) == 1
     assert JobEstimates.objects.get(job=job).step == 30
     assert models_fit(world.now + timedelta(seconds=20)) == 0
