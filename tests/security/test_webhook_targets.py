@@ -93,6 +93,12 @@ def test_a_name_is_resolved_once_and_checked(
     assert (len(asked), hook.received) == (1, [])
 
 
+def test_site_local_addresses_are_refused(ada: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = (socket.AF_INET6, socket.SOCK_STREAM, 0, "", ("fec0::1", 80, 0, 0))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [place])
+    assert outcome(ada, "http://site.example/") == "The host has a private address."
+
+
 def test_proxies_of_the_environment_are_not_used(
     ada: User, hook: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import base64
 import datetime
 import hashlib
 import hmac
+import ipaddress
 import json
 import smtplib
 from dataclasses import dataclass
@@ -15,13 +16,15 @@ from typing import Any
 import requests
 from django.conf import settings
 from django.core.mail import EmailMessage
-from requests_hardened import Config, HTTPSession
+from requests_hardened import Config, HTTPSession, ip_filter
 from requests_hardened.ip_filter import InvalidIPAddress
 
 from jobs.models import ChannelKind, NotificationDelivery
 from jobs.sealing import UnsealError, unseal
 
 CONNECT_LIMIT_S, READ_LIMIT_S = 5.0, 10.0
+# Site-local addresses, which Python takes for public ones.
+ip_filter.EXTRA_BLOCKED_NET_RANGES += (ipaddress.ip_network("fec0::/10"),)
 _SUBJECT_LIMIT = 150
 _ANSWER_LIMIT = 300
 _GONE = 410
