@@ -153,8 +153,12 @@ def expire_validations() -> list[int]:
 
 @shared_task(time_limit=60)
 def advance_forks() -> list[int]:
-    """Start forks whose state has come, refuse those that wait in vain; return changed jobs."""
-    return _nudged(forks_advance(timezone.now()))
+    """Start forks whose state has come, refuse those that wait in vain; return changed jobs.
+
+    None are refused for a wait in which the site was away.
+    """
+    now = timezone.now()
+    return _nudged(forks_advance(now) if watch_is_kept(now) else set())
 
 
 @shared_task(time_limit=60)

@@ -18,7 +18,8 @@ from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import Artifact, AuditEntry, Job, Project, ProjectMembership
+from jobs import tasks
+from jobs.models import Artifact, AuditEntry, ClusterSetting, Job, Project, ProjectMembership
 from jobs.selectors.desired_state.state import training_spec, wanted_state
 from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.lifecycle.retention import files_delete
@@ -352,6 +353,8 @@ def test_a_wait_in_vain_ends_with_its_reason(
     job = forked_now(world, ada_client, running)
     if end == "deadline":
         Job.objects.filter(id=job.pk).update(fork_deadline_at=world.now)
+        ClusterSetting.objects.update(watched_at=None)
+        assert tasks.advance_forks() == [], "the site was away"
     elif end == "parent ends":
         job_cancel(running.pk, world.now, actor="user:ada")
     elif end == "fork is cancelled":
