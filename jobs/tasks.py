@@ -18,7 +18,7 @@ from jobs.services.failures.timeouts import generations_expire, stalled_recover
 from jobs.services.failures.watch import watch_is_kept, watch_keep
 from jobs.services.lifecycle.audit import audit_expire
 from jobs.services.lifecycle.predictions import predictions_join_next
-from jobs.services.lifecycle.retention import files_expire, files_left_remove
+from jobs.services.lifecycle.retention import code_left_remove, files_expire, files_left_remove
 from jobs.services.lifecycle.usage_days import usage_days_sum
 from jobs.services.notifications.deliveries import (
     deliveries_expire,
@@ -187,6 +187,7 @@ def expire_files() -> list[int]:
     deleted = files_expire(timezone.now())
     nudges.jobs_changed(deleted)
     files_left_remove(timezone.now())
+    code_left_remove(timezone.now())
     return sorted(deleted)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import secrets
 from collections.abc import Sequence
 
 from django.conf import settings
@@ -14,7 +15,7 @@ from django.db.models.fields.files import FieldFile
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES
 from jobs.exceptions import ConflictError, TooLargeError
-from jobs.models import Allocation, Artifact, AuditAction, Job, LogChunk
+from jobs.models import Allocation, Artifact, AuditAction, Job, LogChunk, Validation
 from jobs.models.jobs import LIVE_JOB_STATUSES, artifacts_folder
 from jobs.selectors.limits import limits_of
 from jobs.selectors.retention import stored_bytes
@@ -89,6 +90,21 @@ def files_left_remove(now: datetime.datetime) -> None:
     recent = Job.objects.filter(files_deleted_at__gt=now - datetime.timedelta(days=1))
     for job_id in recent.values_list("pk", flat=True):
         _remove([], artifacts_folder(job_id))
+
+
+def code_left_remove(now: datetime.datetime) -> None:
+    """Remove code that no row has, as of processes that were killed, among a 256th of all code."""
+    start, before = secrets.token_hex(1), now - datetime.timedelta(days=1)
+    with contextlib.suppress(FileNotFoundError):
+        files = [f"code/{name}" for name in default_storage.listdir("code")[1]]
+        files = [file for file in files if file.startswith(f"code/{start}")]
+        # A job that is being made has a new file, or makes an old one new by another name for it.
+        old = [file for file in files if default_storage.get_created_time(file) < before]
+        for model in (Job, Validation):
+            rows = model.objects.filter(code__in=old)
+            old = sorted({*old} - {*rows.values_list("code", flat=True)})
+        for file in old:
+            default_storage.delete(file)
 
 
 def storage_check(user_id: int, new_bytes: int) -> None:

@@ -55,7 +55,9 @@ def ended_job(owner: User, days: float, **other: Any) -> tuple[Job, list[str]]:
     return job, [job.code.name, artifact.file.name]
 
 
-def test_old_files_are_deleted_and_the_job_stays(ada: User, settings: Any) -> None:
+def test_old_files_are_deleted_and_the_job_stays(
+    ada: User, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings.RETENTION_DAYS = 30
     old, old_files = ended_job(ada, 31)
     new, new_files = ended_job(ada, 29)
@@ -66,7 +68,13 @@ def test_old_files_are_deleted_and_the_job_stays(ada: User, settings: Any) -> No
     default_storage.save(f"jobs/{old.pk}/not-deleted-in-time.npz", ContentFile(b"part"))
     assert tasks.expire_files() == []
     assert not any(map(default_storage.exists, [*old_files, f"jobs/{old.pk}"]))
-    assert all(map(default_storage.exists, [*new_files, running.code.name]))
+    kept = [*new_files, running.code.name]
+    left = default_storage.save("code/left.py", ContentFile(b"code"))
+    monkeypatch.setattr(retention.secrets, "token_hex", lambda _: "")
+    retention.code_left_remove(timezone.now())
+    assert all(map(default_storage.exists, [*kept, left]))
+    retention.code_left_remove(timezone.now() + 2 * DAY)
+    assert [file for file in [*kept, left] if not default_storage.exists(file)] == [left]
     assert [*LogChunk.objects.values_list("job", flat=True)] == [new.pk]
     assert [*ExamplePreview.objects.values_list("job", flat=True)] == [new.pk]
     old.refresh_from_db()
