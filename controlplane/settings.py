@@ -227,6 +227,10 @@ FILE_UPLOAD_PERMISSIONS = 0o600
 
 # --- security --------------------------------------------------------------------------------
 
+FILE_UPLOAD_HANDLERS = [
+    "django.core.files.uploadhandler.MemoryFileUploadHandler",
+    "jobs.files.UnnamedUploads",
+]
 CONTENT_SECURITY_POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'self'; "
     "form-action 'self'; frame-ancestors 'none'"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from django.core.files import File
 from django.core.files.storage import FileSystemStorage
+from django.core.files.uploadedfile import UploadedFile
+from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.db import DatabaseError
 from django.db.models.fields.files import FieldFile
 
@@ -23,6 +27,21 @@ class WholeFiles(FileSystemStorage):
             with suppress(OSError):
                 Path(self.path(name)).unlink()
             raise
+
+
+class UnnamedUploads(TemporaryFileUploadHandler):
+    """Uploads on the disk, without a name: a process that is killed leaves nothing of them."""
+
+    def new_file(self, *args: Any, **options: Any) -> None:
+        """Begin with a file."""
+        super(TemporaryFileUploadHandler, self).new_file(*args, **options)
+        about = self.file_name, self.content_type, 0, self.charset, self.content_type_extra
+        self.file = UploadedFile(tempfile.TemporaryFile(), *about)  # noqa: SIM115
+
+    def upload_interrupted(self) -> None:
+        """Drop the file under way, if any."""
+        with suppress(AttributeError):
+            self.file.close()
 
 
 @contextmanager

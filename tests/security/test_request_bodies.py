@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import tempfile
 import zipfile
 from base64 import b64encode
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import pytest
 from django.contrib.auth.models import User
-from django.test import Client
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client, RequestFactory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rest_framework.exceptions import ParseError
@@ -190,6 +193,16 @@ def part_of(**options: Any) -> bytes:
         np.save(array, np.zeros((2, 1000), np.float32))
         archive.writestr("a.npy", array.getvalue())
     return packed.getvalue()
+
+
+def test_uploads_have_no_name_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = bytes(3 * 1024**2)
+    request = RequestFactory().post("/", {"code": SimpleUploadedFile("job.py", code)})
+    upload = request.FILES["code"]
+    assert list(tmp_path.iterdir()) == []
+    assert (upload.name, upload.size, upload.read()) == ("job.py", len(code), code)
+    request.close()
 
 
 def test_compressed_parts_are_not_joined() -> None:
