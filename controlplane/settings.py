@@ -186,7 +186,10 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 #: Workers and beat outlast any outage of Redis; by default they would end after 100 tries.
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
-CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_timeout": 10, "socket_connect_timeout": 5}
+#: A request tries once to reach Redis: a task that it cannot send waits for its beat.
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "socket_timeout": 10, "socket_connect_timeout": 5, "max_retries": 0,
+}  # fmt: skip
 
 # --- files -----------------------------------------------------------------------------------
 
@@ -224,13 +227,13 @@ LOG_LIMIT_BYTES = 16 * 1024**2  # of one trainer: a quarter of it is its beginni
 AGENT_BATCH_LIMIT_BYTES = 8 * 1024**2
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024**2  # of a form without its files
 FILE_UPLOAD_PERMISSIONS = 0o600
-
-# --- security --------------------------------------------------------------------------------
-
 FILE_UPLOAD_HANDLERS = [
     "django.core.files.uploadhandler.MemoryFileUploadHandler",
     "jobs.files.UnnamedUploads",
 ]
+
+# --- security --------------------------------------------------------------------------------
+
 CONTENT_SECURITY_POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'self'; "
     "form-action 'self'; frame-ancestors 'none'"

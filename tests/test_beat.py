@@ -17,6 +17,7 @@ import yaml
 from celery import Celery
 from celery.beat import SchedulingError
 from kombu import Connection
+from kombu.exceptions import OperationalError
 
 from controlplane.beat import QUEUE_LIMIT, TickingScheduler
 from controlplane.celery import app
@@ -206,3 +207,12 @@ def test_beat_of_the_containers_ticks() -> None:
     """Another scheduler would touch no file."""
     named = SERVICE["command"][SERVICE["command"].index("--scheduler") + 1]
     assert named == f"{TickingScheduler.__module__}:{TickingScheduler.__name__}"
+
+
+def test_a_request_tries_once_to_reach_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    away, slept = Celery(broker="redis://127.0.0.1:1/0"), list[float]()
+    away.conf.broker_transport_options = app.conf.broker_transport_options
+    monkeypatch.setattr("kombu.utils.functional.sleep", slept.append)
+    with pytest.raises(OperationalError):
+        away.send_task("jobs.tasks.answer_replay", retry=False)
+    assert slept == []
