@@ -108,10 +108,6 @@ def _attempt_record(delivery: NotificationDelivery, sent: Sent, now: datetime.da
         wait_s = RETRY_S[delivery.num_attempts - 1] * random.uniform(1.0, 1.2)  # noqa: S311
         delivery.next_try_at = now + datetime.timedelta(seconds=wait_s)
     with transaction.atomic():
-        names = ("answer", "status", "ended_at", "next_try_at")
-        # Not `save`: the owner may have deleted the channel meanwhile.
-        rows = NotificationDelivery.objects.filter(id=delivery.pk)
-        rows.update(**{name: getattr(delivery, name) for name in names})
         if sent.is_delivered:
             channels.exclude(num_failures=0).update(num_failures=0)
         elif delivery.status == DeliveryStatus.FAILED.value:
@@ -123,6 +119,10 @@ def _attempt_record(delivery: NotificationDelivery, sent: Sent, now: datetime.da
                 channels if sent.is_final else channels.filter(num_failures__gte=FAILURES_LIMIT)
             )
             failing.filter(paused_reason="").update(paused_reason=reason[:300])
+        names = ("answer", "status", "ended_at", "next_try_at")
+        # Not `save`: the owner may have deleted the channel meanwhile, which locks it first, too.
+        rows = NotificationDelivery.objects.filter(id=delivery.pk)
+        rows.update(**{name: getattr(delivery, name) for name in names})
 
 
 def deliveries_expire(now: datetime.datetime) -> int:

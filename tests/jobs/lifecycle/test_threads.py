@@ -16,13 +16,23 @@ from controlplane.core.protocol.wire import LogChunk, ReportKind, ValidationRepo
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.api.jobs.submission_request import submission_read
 from jobs.exceptions import ConflictError, InvalidInputError
-from jobs.models import Allocation, Generation, Job, Node, Validation
+from jobs.models import (
+    Allocation,
+    Generation,
+    Job,
+    Node,
+    NotificationDelivery,
+    Validation,
+)
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.selectors.logs import log_since
 from jobs.services.cluster import nodes
 from jobs.services.cluster.node_shapes import ports_taken
 from jobs.services.cluster.nodes import enrolment_token_create
+from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.transitions import jobs_lock
+from jobs.services.notifications import channels, deliveries
+from jobs.services.notifications.senders import Sent
 from jobs.services.reports.batches import batch_take
 from jobs.services.reports.log_chunks import log_chunks_store
 from jobs.services.scheduling.cycle import cycle_run
@@ -35,6 +45,7 @@ from jobs.services.submission.validations import (
     validation_take,
     validations_start_waiting,
 )
+from tests.jobs.notifications.test_notifications import channel_make
 from tests.jobs.world import PlayedTrainer, World
 from tests.support.builders import (
     at,
@@ -303,3 +314,27 @@ def test_measurements_at_once_leave_one_of_a_user() -> None:
     )
     assert Job.objects.get().status == "validating"
     assert Validation.objects.filter(job=None, status="running").count() <= 1
+
+
+@pytest.mark.nightly
+def test_a_channel_that_is_deleted_while_its_message_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    ada, is_locked = user_make("ada"), threading.Event()
+    channel, _ = channel_make(ada)
+    event_add("failed", "It", now=at(0), job=job_make(ada))
+    (due,) = deliveries.deliveries_due(at(0))
+
+    def note(*_: object, **__: object) -> None:
+        is_locked.set()
+        until_waited_for()
+
+    def send(*_: object) -> Sent:
+        is_locked.wait(DEADLINE_S)
+        return Sent(is_delivered=False, answer="gone", is_final=True)
+
+    monkeypatch.setattr(channels, "audit_add", note)
+    monkeypatch.setattr(deliveries, "send", send)
+    at_once(
+        lambda: deliveries.delivery_attempt(due, at(0)),
+        lambda: channels.channel_delete(ada, channel.pk),
+    )
+    assert not NotificationDelivery.objects.exists()
