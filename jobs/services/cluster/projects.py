@@ -63,6 +63,7 @@ def project_make(
     project = Project(name=name, created_at=now, **values)
     try:
         with transaction.atomic():
+            _projects_lock()
             others = list(Project.objects.select_for_update(no_key=True).order_by("pk"))
             if len(others) >= PROJECTS_LIMIT:
                 raise ConflictError(f"At most {PROJECTS_LIMIT} projects.", code="too_many_projects")
@@ -93,6 +94,7 @@ def project_change(
         InvalidInputError: a guarantee would be above a limit, or above what is left of a kind, or a
             kind is unknown.
     """
+    _projects_lock()
     rows = {row.pk: row for row in Project.objects.select_for_update(no_key=True).order_by("pk")}
     project = rows.pop(project_id, None)
     if project is None:
@@ -149,6 +151,11 @@ def project_delete(
         return
     project.memberships.all().delete()
     Project.objects.filter(pk=project.pk).update(deleted_at=now, is_closed=True, **_NO_SHARE)
+
+
+def _projects_lock() -> None:
+    """Let nobody else make projects or set prices until commit: new rows cannot be locked."""
+    ClusterSetting.objects.select_for_update(no_key=True).filter(id=1).exists()
 
 
 def _quota_check(project: Project) -> None:
@@ -262,8 +269,7 @@ def prices_set(prices: Mapping[str, float], *, by: User, seen_version: str | Non
     Raises:
         StaleVersionError: they were changed since `seen_version`.
     """
-    # There may be no price yet that could be locked.
-    ClusterSetting.objects.select_for_update(no_key=True).filter(id=1).exists()
+    _projects_lock()
     before = dict(AcceleratorPrice.objects.values_list("kind", "per_hour"))
     if seen_version is not None and seen_version != prices_version(before):
         raise StaleVersionError("The prices were changed in the meantime; read them again.")

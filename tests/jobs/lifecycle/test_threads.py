@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from jobs.models import (
     Job,
     Node,
     NotificationDelivery,
+    Project,
     Validation,
 )
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.selectors.logs import log_since
-from jobs.services.cluster import nodes
+from jobs.selectors.projects import accelerators_by_kind
+from jobs.services.cluster import nodes, projects
 from jobs.services.cluster.node_shapes import ports_taken
 from jobs.services.cluster.nodes import enrolment_token_create
 from jobs.services.lifecycle.events import event_add
@@ -36,6 +39,7 @@ from jobs.services.notifications.senders import Sent
 from jobs.services.reports.batches import batch_take
 from jobs.services.reports.log_chunks import log_chunks_store
 from jobs.services.scheduling.cycle import cycle_run
+from jobs.services.scheduling.policy import cluster_setting
 from jobs.services.submission.forks import forks_advance
 from jobs.services.submission.job_actions import job_cancel, job_submit
 from jobs.services.submission.validation_requests import validation_request
@@ -338,3 +342,23 @@ def test_a_channel_that_is_deleted_while_its_message_fails(monkeypatch: pytest.M
         lambda: channels.channel_delete(ada, channel.pk),
     )
     assert not NotificationDelivery.objects.exists()
+
+
+@pytest.mark.nightly
+def test_projects_at_once_share_no_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:
+    boss, check = user_make("boss", is_staff=True), projects._kinds_check
+    node_make()
+    cluster_setting()
+
+    def checked(*given: Any) -> None:
+        check(*given)
+        until_waited_for()
+
+    def make(name: str) -> None:
+        with suppress(InvalidInputError):
+            values = {"guaranteed_by_kind": accelerators_by_kind()}
+            projects.project_make(name, values, at(0), by=boss)
+
+    monkeypatch.setattr(projects, "_kinds_check", checked)
+    at_once(lambda: make("one"), lambda: make("two"))
+    assert Project.objects.count() == 1
