@@ -36,7 +36,8 @@ class UnnamedUploads(TemporaryFileUploadHandler):
         """Begin with a file."""
         super(TemporaryFileUploadHandler, self).new_file(*args, **options)
         about = self.file_name, self.content_type, 0, self.charset, self.content_type_extra
-        self.file = UploadedFile(tempfile.TemporaryFile(), *about)  # noqa: SIM115
+        unnamed: Any = UploadedFile(tempfile.TemporaryFile(), *about)  # noqa: SIM115
+        self.file = unnamed
 
     def upload_interrupted(self) -> None:
         """Drop the file under way, if any."""

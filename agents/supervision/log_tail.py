@@ -59,7 +59,7 @@ class LogTail:
                 return None
             offset = self._newest_from(offset)
         part = self._masked(offset, CHUNK_BYTES, is_writer_gone=is_writer_gone)
-        # What may be the beginning of a character waits for the rest of it.
+        # Bytes that may begin a character wait for the rest of it.
         decoder = codecs.getincrementaldecoder("utf-8")("one_mark_a_byte")
         text = decoder.decode(part, final=is_writer_gone)
         job_id, slot = self._directory.key

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from agents.trainer.collectives.groups import TrainerGroup
 from agents.trainer.collectives.runtime import CollectiveRuntime
@@ -24,7 +24,7 @@ from controlplane.core.protocol.selection import PASS_BATCHES
 from controlplane.core.protocol.wire import OnNonfinite, TrainingSpec
 
 
-class TaskRunner:
+class TaskRunner(Protocol):
     """The part of a trainer that depends on the job's task.
 
     Attributes:
@@ -54,7 +54,6 @@ class TaskRunner:
 
     def results_save(self, folder: Path, progress: Progress) -> dict[str, Any]:
         """Write, as the leader, the results; returns their part of a FINISHED or FAILED report."""
-        raise NotImplementedError
 
 
 class Training(TaskRunner):

@@ -116,7 +116,7 @@ def random_operations(dataset: Any) -> set[str]:
     With a seed of the process they draw the same ones in each pass.
     """
     nodes = (node.op for graph in dataset_graphs(dataset) for node in graph_nodes(graph))
-    return HIDDEN_STATE_OPERATIONS.intersection(nodes)
+    return {*HIDDEN_STATE_OPERATIONS.intersection(nodes)}
 
 
 def refuse_untracked_variables(variables: Iterable[Any]) -> None:

@@ -49,7 +49,7 @@ def lost_text(jobs: Sequence[SimulatedJob]) -> str:
 
 @dataclass
 class Records:
-    """What a simulation records as it runs: all inputs of a report besides the jobs themselves.
+    """Records of a simulation: all inputs of a report besides the jobs themselves.
 
     Attributes:
         held: (time, job id, accelerators held from then on), in order of time.

@@ -13,7 +13,7 @@ from jobs.submission import name_start
 NO_CODE = "no_code"
 _PARSED_LIMIT_BYTES = 256 * 1024
 _NAME_LIMIT = 120
-#: What is meant to name a file is an expression of Python, too.
+#: Names of files, which would be valid Python expressions, too.
 _FILE_NAME = re.compile(r"[^\s()\"']+\.(py|zip)")
 
 
