@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from agents.trainer.collectives.groups import TrainerGroup
 from agents.trainer.collectives.runtime import CollectiveRuntime
@@ -24,18 +24,21 @@ from controlplane.core.protocol.selection import PASS_BATCHES
 from controlplane.core.protocol.wire import OnNonfinite, TrainingSpec
 
 
-class TaskRunner(Protocol):
+class TaskRunner:
     """The part of a trainer that depends on the job's task.
 
     Attributes:
         phase: the phase name reported while steps run.
         stepper: runs the steps; a `Stepper` or an object with the same interface.
         work: the job, with its data cut as the stepper takes it.
+        results_save: writes, as the leader, the results to a folder; returns their part of a
+            FINISHED or FAILED report.
     """
 
     phase: str
     stepper: Any
     work: BuiltJob
+    results_save: Callable[[Path, Progress], dict[str, Any]]
 
     def warm_up(self, planner: Planner, is_wanted: Callable[[], bool]) -> None:
         """Run each function once on the first examples and restore the state.
@@ -51,9 +54,6 @@ class TaskRunner(Protocol):
 
     def finish(self) -> None:
         """Finalize the variables' values; not called for a failed job."""
-
-    def results_save(self, folder: Path, progress: Progress) -> dict[str, Any]:
-        """Write, as the leader, the results; returns their part of a FINISHED or FAILED report."""
 
 
 class Training(TaskRunner):
