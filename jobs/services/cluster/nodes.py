@@ -262,11 +262,13 @@ def nodes_expire(now: datetime.datetime) -> tuple[set[int], set[int]]:
     lost: set[int] = set()
     changed: set[int] = set()
     for node in Node.objects.filter(status=NodeStatus.ONLINE, last_seen_at__lt=lease_start):
-        if not Node.objects.filter(
+        silent = Node.objects.filter(
             id=node.pk, status=NodeStatus.ONLINE, last_seen_at__lt=lease_start
-        ).update(status=NodeStatus.LOST):
-            continue  # a heartbeat renewed the lease just now
-        event_add("node_lost", f"{node.name} is not heard of any more", now=now, node=node)
+        )
+        with transaction.atomic():
+            if not silent.update(status=NodeStatus.LOST):
+                continue  # a heartbeat renewed the lease just now
+            event_add("node_lost", f"{node.name} is not heard of any more", now=now, node=node)
         changed |= validations_of_node_expire(node, now)
         lost.add(node.pk)
     # A process that marked a node as lost may have ended before it released all trainers.

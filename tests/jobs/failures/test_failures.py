@@ -15,6 +15,7 @@ from controlplane.core.protocol.wire import ReportKind, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Event, Job, LogChunk, Node, Validation
 from jobs.selectors.desired_state.state import wanted_state
+from jobs.services.cluster import nodes
 from jobs.services.cluster.nodes import nodes_expire
 from jobs.services.failures.timeouts import generations_expire
 from jobs.services.reports import log_chunks
@@ -206,11 +207,18 @@ def test_a_trainer_that_never_came_up_is_released_without_a_word() -> None:
     assert not Allocation.objects.filter(released_at=None).exists()
 
 
-def test_a_node_is_lost_when_its_lease_is_over(settings: Any) -> None:
+def test_a_node_is_lost_when_its_lease_is_over(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node, _ = node_make(now=at(0))
     assert nodes_expire(at(settings.LEASE_S - 1)) == (set(), set())
+    with monkeypatch.context() as patched:
+        patched.setattr(nodes, "event_add", None)  # as if its worker was killed there
+        with pytest.raises(TypeError):
+            nodes_expire(at(settings.LEASE_S + 1))
     assert nodes_expire(at(settings.LEASE_S + 1)) == ({node.pk}, set())
     assert Node.objects.get().shown_status == "lost"
+    assert Event.objects.filter(kind="node_lost").count() == 1
     assert nodes_expire(at(settings.LEASE_S + 1)) == (set(), set())
 
 
