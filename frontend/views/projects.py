@@ -61,8 +61,8 @@ _QUOTAS = (
     ("guaranteed", "Guaranteed", "Accelerators that its jobs get whenever they can use them."),
     ("limit", "Limit", "The most its jobs may hold together; empty: no limit."),
     ("user_limit", "Limit per user", "The most one person may hold; empty: no limit."),
-    ("live_jobs_limit", "Jobs not ended", "At most, in the project; empty: no limit."),
-    ("user_live_jobs_limit", "Jobs not ended per user", "At most, for each; empty: no limit."),
+    ("live_jobs_limit", "Jobs not ended", "How many the project may have; empty: no limit."),
+    ("user_live_jobs_limit", "Jobs not ended per user", "How many each may have; empty: no limit."),
 )
 _ROLES = (
     (ProjectRole.VIEWER, "sees all jobs of the project"),
