@@ -213,6 +213,8 @@ def test_usage_shows_hours_and_their_cost(world: World, admin: Client, ada: Clie
     shown = page(ada, "/usage/?by=project")
     assert "vision" in shown
     assert "Prices" not in shown
+    unused = page(ada, "/usage/?since=2020-01-01&until=2020-01-02")
+    assert "No job that you see held an accelerator in this period." in unused
     assert "Give a day like" in page(ada, "/usage/?since=never", 400)
     answer = ada.get("/usage/?by=user&csv=1")
     assert answer.headers["Content-Type"].startswith("text/csv")
