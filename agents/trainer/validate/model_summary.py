@@ -23,10 +23,14 @@ _CUT_MARK = "…"
 
 def model_facts(model: keras.Model, is_trained: bool = True) -> dict[str, Any]:
     """Return the facts of a built model for the report; fewer for a prediction job."""
+    try:
+        summary = model_summary(model)
+    except Exception as error:  # as of an Embedding that is built without a shape, and trains
+        summary = f"Keras cannot describe the model: {type(error).__name__}: {error!s:.300}"
     facts: dict[str, Any] = {
         "num_parameters": _num_elements(model.variables),
         "state_bytes": ModelState(model, is_trained).num_bytes,
-        "summary": model_summary(model),
+        "summary": plain_text(summary),
     }
     if is_trained:
         facts["num_trainable_parameters"] = _num_elements(model.trainable_variables)

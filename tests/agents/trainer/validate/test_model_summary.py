@@ -7,7 +7,7 @@ from pathlib import Path
 import keras
 
 from agents.trainer.validate.job_file import job_load
-from agents.trainer.validate.model_summary import model_summary
+from agents.trainer.validate.model_summary import model_facts, model_summary
 from controlplane.core.protocol.plain_text import plain_text
 from tests.agents.trainer.faulty_jobs import LABEL_OUT_OF_RANGE
 
@@ -41,3 +41,11 @@ class TestSummary:
         (tmp_path / "job.py").write_text(LABEL_OUT_OF_RANGE)
         job = job_load(tmp_path, "job.py", {})
         assert "Param #" in model_summary(job.model)
+
+    def test_a_model_that_keras_cannot_describe_has_facts(self) -> None:
+        model = keras.Model()
+        model.table = keras.layers.Embedding(3, 2)
+        model.table.build(None)
+        facts = model_facts(model, is_trained=False)
+        assert facts["num_parameters"] == 6
+        assert facts["summary"].startswith("Keras cannot describe the model: TypeError")
