@@ -36,8 +36,8 @@ class UnnamedUploads(TemporaryFileUploadHandler):
         """Begin with a file."""
         super(TemporaryFileUploadHandler, self).new_file(*args, **options)
         about = self.file_name, self.content_type, 0, self.charset, self.content_type_extra
-        unnamed: Any = UploadedFile(tempfile.TemporaryFile(), *about)  # noqa: SIM115
-        self.file = unnamed
+        unnamed = tempfile.TemporaryFile()  # noqa: SIM115  the request closes it
+        self.file = UploadedFile(unnamed, *about)  # type: ignore[assignment]
 
     def upload_interrupted(self) -> None:
         """Drop the file under way, if any."""

@@ -37,7 +37,6 @@ _CORDONS = {
 }
 
 
-@transaction.atomic
 def node_cordon(
     node: Node, change: Cordon, now: datetime.datetime, *, actor: str, reason: str = ""
 ) -> bool:
@@ -61,18 +60,19 @@ def node_cordon(
     data: dict[str, Any] = {"reason": reason}
     if change is Cordon.DRAIN and not node.is_draining:
         data["jobs"] = drain_record(moves_expected([node], now))
-    changed = rows.update(
-        is_cordoned=is_cordoned,
-        is_draining=is_draining,
-        cordoned_by=actor if is_cordoned else "",
-        cordon_reason=reason if is_cordoned else "",
-    )
-    if changed:
-        if change is Cordon.UNCORDON and node.is_closed_by_window(now):
-            verb = "takes work again after its maintenance"
-        text = f"{node.name} {verb}" + (f": {reason}" if reason else "")
-        event_add(kind, text, now=now, node=node, actor=actor, data=data)
-        audit_add(kind, f"node:{node.name}", actor=actor, reason=reason)
+    with transaction.atomic():
+        changed = rows.update(
+            is_cordoned=is_cordoned,
+            is_draining=is_draining,
+            cordoned_by=actor if is_cordoned else "",
+            cordon_reason=reason if is_cordoned else "",
+        )
+        if changed:
+            if change is Cordon.UNCORDON and node.is_closed_by_window(now):
+                verb = "takes work again after its maintenance"
+            text = f"{node.name} {verb}" + (f": {reason}" if reason else "")
+            event_add(kind, text, now=now, node=node, actor=actor, data=data)
+            audit_add(kind, f"node:{node.name}", actor=actor, reason=reason)
     return bool(changed)
 
 
