@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
 from jobs import nudges
-from tests.support.builders import api_token_make, user_make
+from tests.support.builders import Clients, api_token_make, user_make
 from tests.support.documented import undocumented
 from tests.support.servers import RunningServer
 
@@ -63,7 +63,7 @@ def admin(db: None) -> User:
 
 
 @pytest.fixture
-def client_of() -> Callable[..., APIClient]:
+def client_of() -> Clients:
     """Make a client that sends a token of a user."""
 
     def make(user: User, scopes: tuple[str, ...] = ()) -> APIClient:
@@ -72,6 +72,11 @@ def client_of() -> Callable[..., APIClient]:
         return client
 
     return make
+
+
+@pytest.fixture
+def ada_client(ada: User, client_of: Clients) -> APIClient:
+    return client_of(ada)
 
 
 @pytest.fixture

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from controlplane.core.protocol.wire import ReportKind, WantedTrainer
+from controlplane.core.protocol.wire import WantedTrainer
 from controlplane.core.values.lifecycle import GenerationPhase
-from jobs.models import Allocation, Generation, Job
-from jobs.services.reports.batches import batch_take
-from tests.jobs.world import PlayedNode, World
+from jobs.models import Generation, Job
+from tests.jobs.world import PlayedNode, World, num_held
 from tests.support.builders import accelerators, job_make, node_make
 
 #: Seconds that a virtual node takes on each kind, and that every step takes beyond computing.
@@ -66,23 +65,7 @@ class KindsWorld(World):
             for slot, node_id, count in members
         }
         step_s = max(compute_s.values()) + (SYNC_S if len(members) > 1 else 0.0) + self.extra_s
-        played, trainer = self.leader_of(job)
-        first = self.steps.get(job.pk, 0)
-        self.steps[job.pk] = first + num_steps
-        self.now_s += num_steps * step_s
-        played.say(
-            trainer,
-            ReportKind.STEPS,
-            first_step=first + 1,
-            last_step=first + num_steps,
-            epoch=0,
-            examples=num_steps * job.global_batch_size,
-            seconds=num_steps * step_s,
-            loss=0.5,
-            num_accelerators=len(members),
-            compute_s=compute_s,
-        )
-        batch_take(played.node, played.batch(), self.now)
+        self.train(job, num_steps, seconds=num_steps * step_s, loss=0.5, compute_s=compute_s)
         return step_s
 
 
@@ -111,8 +94,7 @@ def settled(world: World, job: Job, num: int) -> None:
     def is_so() -> bool:
         row = job.generations.filter(phase=GenerationPhase.ACTIVE).first()
         is_calm = not job.generations.filter(phase__in=["preparing", "switching"]).exists()
-        held = Allocation.objects.filter(job=job, released_at=None).count()
-        return row is not None and row.num_members == num == held and is_calm
+        return row is not None and row.num_members == num == num_held(job) and is_calm
 
     world.until(is_so)
 

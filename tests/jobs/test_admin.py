@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from jobs.admin import RecordAdmin, site
 from jobs.models import ApiToken, Event, Node
-from tests.support.builders import api_token_make, at, job_make, node_make, user_make
+from tests.support.builders import api_token_make, at, job_make, logged_in, node_make, user_make
 
 pytestmark = pytest.mark.django_db
 
@@ -21,16 +21,12 @@ RECORDS = [model for model, page in site._registry.items() if isinstance(page, R
 @pytest.fixture
 def superuser() -> Client:
     user = User.objects.create_superuser("root", password="only-for-this-test")
-    client = Client()
-    client.force_login(user)
-    return client
+    return logged_in(user)
 
 
 @pytest.fixture
 def admin() -> Client:
-    client = Client()
-    client.force_login(user_make("boss", is_staff=True))
-    return client
+    return logged_in(user_make("boss", is_staff=True))
 
 
 def address(model: type, what: str, *arguments: object) -> str:

@@ -7,7 +7,6 @@ elsewhere; here only 401, 403, 404 and redirects to the login count.
 from __future__ import annotations
 
 import copy
-import io
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +21,6 @@ from rest_framework.test import APIClient
 
 from jobs.models import ExamplePreview, Job, Project, ProjectMembership, Sweep
 from jobs.services.cluster.api_tokens import JOB_SCOPES, SCOPES
-from jobs.services.lifecycle.artifacts import artifact_store
 from tests.support.builders import (
     api_token_make,
     at,
@@ -31,6 +29,7 @@ from tests.support.builders import (
     user_make,
     validation_make,
 )
+from tests.support.rows import file_store
 from tests.support.shared_rows import rows_shared
 
 OPEN = "open"  # everybody
@@ -166,8 +165,7 @@ class Cast:
             owner=self.owner, name="a", space={}, max_running=1, submitted_at=at(0)
         )
         data = b"x"
-        digest = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
-        artifact_store(self.job, "model.keras", 1, io.BytesIO(data), digest, at(0))
+        file_store(self.job, "model.keras", data)
         ExamplePreview.objects.create(job=self.job, place=7, image=data)
         self.node, agent_token = node_make()
         other = user_make("other")

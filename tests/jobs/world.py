@@ -7,8 +7,7 @@ is what the control plane does.
 from __future__ import annotations
 
 import hashlib
-import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -21,13 +20,14 @@ from controlplane.core.protocol.wire import (
     ValidationReport,
     WantedTrainer,
 )
-from jobs.models import ClusterSetting, Job, Node
+from jobs.models import Allocation, ClusterSetting, Job, Node
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.selectors.estimates.job import fits_forget
-from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.cycle import cycle_run
 from tests.support.builders import at, job_make, node_make
+from tests.support.messages import batch_of
+from tests.support.rows import file_store
 from tests.support.setups import setup_once
 
 #: Seconds that a cycle takes, and a node to follow its orders.
@@ -88,13 +88,11 @@ class PlayedNode:
             for trainer in self.trainers.values()
         )
         reports, self.reports = tuple(self.reports), []
-        return ReportBatch(
-            boot_id=self.node.boot_id,
+        return batch_of(
+            self.node,
             sent_at=at(0).timestamp(),
             trainers=states,
             reports=reports,
-            logs=(),
-            validations=(),
             wanted_version=wanted_version,
         )
 
@@ -109,6 +107,9 @@ class World:
 
     Accelerators are shared by weight alone, so that a test can foretell who gets how many.
     """
+
+    #: What a validation finds.
+    facts: Mapping[str, Any] = {"num_examples": 64}
 
     def __init__(
         self, num_nodes: int = 2, num_accelerators: int = 2, policy: str = "weighted_fair"
@@ -161,19 +162,10 @@ class World:
 
     def validate(self, played: PlayedNode, validation_id: int, attempt: int) -> None:
         """Report that a job's code builds."""
-        facts = {"num_examples": 64}
         report = ValidationReport(
-            validation_id=validation_id, attempt=attempt, ok=True, facts=facts
+            validation_id=validation_id, attempt=attempt, ok=True, facts=self.facts
         )
-        batch = ReportBatch(
-            boot_id=played.node.boot_id,
-            sent_at=0.0,
-            trainers=(),
-            reports=(),
-            logs=(),
-            validations=(report,),
-        )
-        batch_take(played.node, batch, self.now)
+        batch_take(played.node, batch_of(played.node, validations=(report,)), self.now)
 
     def measure(self, played: PlayedNode, orders: WantedTrainer) -> dict[str, Any]:
         """Say what a joiner found out about its own speed; nothing unless a test overrides it."""
@@ -239,18 +231,15 @@ class World:
 
     def _checkpoint(self, played: PlayedNode, trainer: PlayedTrainer, step: int) -> None:
         content = f"state of {trainer.job_id} at {step}".encode()
-        sha256 = hashlib.sha256(content).hexdigest()
         job = Job.objects.get(id=trainer.job_id)
-        artifact_store(
-            job, "checkpoint.npz", trainer.generation, io.BytesIO(content), sha256, self.now
-        )
+        stored = file_store(job, "checkpoint.npz", content, self.now, trainer.generation)
         played.say(
             trainer,
             ReportKind.CHECKPOINTED,
             step=step,
             epoch=0,
             file="checkpoint.npz",
-            sha256=sha256,
+            sha256=stored.sha256,
             bytes=len(content),
         )
 
@@ -287,24 +276,30 @@ class World:
         for played in self.nodes:
             self.follow(played)
 
-    def train(self, job: Job, num_steps: int = 10) -> None:
-        """Let a job's leader report some steps."""
+    def steps_say(
+        self, job: Job, first: int, last: int, generation: int | None = None, **data: Any
+    ) -> PlayedNode:
+        """Let a job's leader note a report of steps, of 0.1 s each unless told."""
         played, trainer = self.leader_of(job)
+        num_steps = last - first + 1
+        values: dict[str, Any] = {
+            "epoch": 0,
+            "examples": num_steps * job.global_batch_size,
+            "seconds": 0.1 * num_steps,
+            "loss": 0.5,
+            "num_accelerators": len(self.trainers_of(job)),
+        }
+        span = {"first_step": first, "last_step": last}
+        played.say(trainer, ReportKind.STEPS, generation, **{**values, **span, **data})
+        return played
+
+    def train(self, job: Job, num_steps: int = 10, **data: Any) -> None:
+        """Let a job's leader report its next steps; they take a second unless told."""
         first = self.steps.get(job.pk, 0)
         self.steps[job.pk] = first + num_steps
-        self.now_s += 1.0
-        played.say(
-            trainer,
-            ReportKind.STEPS,
-            first_step=first + 1,
-            last_step=first + num_steps,
-            epoch=0,
-            examples=num_steps * job.global_batch_size,
-            seconds=1.0,
-            loss=1.0 / (first + 1),
-            num_accelerators=len(self.trainers_of(job)),
-        )
-        batch_take(played.node, played.batch(), self.now)
+        values = {"seconds": 1.0, "loss": 1.0 / (first + 1), **data}
+        self.now_s += values["seconds"]
+        self.tell(self.steps_say(job, first + 1, first + num_steps, **values))
 
     def finish(self, job: Job) -> None:
         """Let all trainers of a job report that it is done, and exit."""
@@ -352,6 +347,11 @@ class World:
             if not is_changed and not any(has_acted):
                 self.now_s += left * ACT_S * (1 + len(self.nodes))
                 return
+
+
+def num_held(*jobs: Job) -> int:
+    """Return how many accelerators jobs hold."""
+    return Allocation.objects.filter(job__in=jobs, released_at=None).count()
 
 
 @setup_once

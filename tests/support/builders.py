@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
@@ -11,7 +11,9 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.core.files.base import ContentFile
 from django.db.models import QuerySet
+from django.test import Client
 from django.utils import timezone
+from rest_framework.test import APIClient
 
 from controlplane.core.protocol.wire import AcceleratorInfo, EnrolRequest, Member, Membership
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus, ValidationStatus
@@ -22,6 +24,8 @@ from jobs.services.cluster.tokens import token_digest, token_make
 from jobs.services.submission.rows import SUBMITTED_COLUMNS
 
 START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
+#: The fixture `client_of`: makes clients that act for a user.
+Clients = Callable[..., APIClient]
 CODE = b"def build(settings):\n    return None, None, None\n"
 
 _numbers = count(1)
@@ -36,6 +40,13 @@ def user_make(name: str = "", *, is_staff: bool = False) -> User:
     """Make a person; an admin if `is_staff`."""
     # No password: hashing one takes longer than most tests.
     return User.objects.create_user(name or f"person{next(_numbers)}", is_staff=is_staff)
+
+
+def logged_in(user: User, **options: Any) -> Client:
+    """Return a browser with a session of `user`; the options are those of the client."""
+    client = Client(**options)
+    client.force_login(user)
+    return client
 
 
 def api_token_make(user: User, scopes: tuple[str, ...] = ()) -> str:

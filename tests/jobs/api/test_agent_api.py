@@ -40,6 +40,7 @@ from jobs.services.cluster.nodes import enrolment_token_create, node_hello, node
 from jobs.services.submission.validations import validation_start, validation_take
 from tests.jobs.world import PlayedNode, World
 from tests.support.builders import CODE, accelerators, at, enrol_request, job_make, node_make
+from tests.support.messages import hello_request
 
 pytestmark = pytest.mark.django_db
 BASE = "/api/v1/agent/"
@@ -72,14 +73,8 @@ def agent(token: str) -> Client:
 
 
 def hello_body(node: Node, boot_id: str | None = None, num: int = 2) -> str:
-    request = HelloRequest(
-        host=node.host,
-        first_port=node.first_port,
-        last_port=node.last_port,
-        boot_id=node.boot_id if boot_id is None else boot_id,
-        accelerators=accelerators(num),
-    )
-    return json.dumps(encode(request))
+    boot_id = node.boot_id if boot_id is None else boot_id
+    return json.dumps(encode(hello_request(node, boot_id=boot_id, accelerators=accelerators(num))))
 
 
 def post(client: Client, path: str, body: str) -> Any:

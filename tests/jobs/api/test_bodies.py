@@ -6,14 +6,13 @@ import re
 
 import pytest
 from django.contrib.auth.models import User
-from django.test import Client
 from django.utils import timezone
 
 from jobs.api import urls
 from jobs.api.requests import BodySerializer, checked
 from jobs.exceptions import MESSAGES_LIMIT, InvalidInputError, messages_by_field
 from jobs.models import Project
-from tests.support.builders import job_make, node_make
+from tests.support.builders import job_make, logged_in, node_make
 from tests.support.documented import openapi_document
 
 
@@ -62,8 +61,7 @@ def test_a_long_list_of_errors_is_cut() -> None:
 @pytest.mark.django_db
 def test_every_operation_with_a_body_refuses_an_unknown_field(ada: User, admin: User) -> None:
     """Of what does not exist it is said that it does not."""
-    client = Client()
-    client.force_login(admin)
+    client = logged_in(admin)
     job, (node, _) = job_make(ada), node_make()
     project = Project.objects.create(name="vision", created_at=timezone.now())
     numbers = {"job_id": job.pk, "node_id": node.pk, "project_id": project.pk}

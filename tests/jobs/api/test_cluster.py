@@ -20,7 +20,7 @@ from jobs.services.cluster.api_tokens import api_token_create
 from jobs.services.cluster.nodes import enrolment_token_create, node_enrol
 from jobs.services.scheduling.cycle import cycle_run
 from tests.jobs.world import World
-from tests.support.builders import api_token_make, enrol_request, job_make, node_make
+from tests.support.builders import api_token_make, enrol_request, job_make, logged_in, node_make
 
 Clients = Callable[..., APIClient]
 
@@ -174,8 +174,7 @@ def test_the_openapi_document_names_every_route(ada: User, client_of: Clients) -
 
 
 def test_the_api_pages_work_under_the_content_security_policy(ada: User) -> None:
-    client = Client()
-    client.force_login(ada)
+    client = logged_in(ada)
     response = client.get("/api/v1/docs/")
     assert response.status_code == 200
     page = response.content.decode()

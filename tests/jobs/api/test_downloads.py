@@ -16,8 +16,8 @@ from django.core.files.base import ContentFile
 from django.test import AsyncClient, Client
 
 from jobs.api import downloads
-from jobs.models import Artifact
-from tests.support.builders import CODE, api_token_make, at, job_make
+from tests.support.builders import CODE, api_token_make, job_make, logged_in
+from tests.support.rows import artifact_make
 
 
 def answer_of(ada: User, server: str, headers: dict[str, str]) -> tuple[Any, bytes]:
@@ -74,10 +74,8 @@ def test_slow_readers_hold_a_few_threads_and_leave_one_to_others(
     monkeypatch.setattr(downloads, "TURN_S", 0.0)
     job = job_make(ada)
     content = ContentFile(b"m" * 10, name="model.keras")
-    Artifact.objects.create(job=job, name="model.keras", file=content, sha256="0" * 64,
-                            size_bytes=10, generation=1, at=at(0))  # fmt: skip
-    client = Client()
-    client.force_login(ada)
+    artifact_make(job, "model.keras", file=content, size_bytes=10)
+    client = logged_in(ada)
 
     def ask(address: str, path: str = path) -> Any:
         return client.get(path.format(job=job.pk), REMOTE_ADDR=address)

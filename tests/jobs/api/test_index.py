@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
 from jobs.services.cluster.api_tokens import JOB_SCOPES
-from tests.support.builders import job_make
+from tests.support.builders import Clients, job_make
 
-Clients = Callable[..., APIClient]
 URL = "/api/v1/"
 
 

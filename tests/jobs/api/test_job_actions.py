@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from django.contrib.auth.models import User
-from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.models import Event, Job
-from tests.support.builders import CODE, at, job_make
+from tests.support.builders import CODE, Clients, at, job_make
 
-Clients = Callable[..., APIClient]
 ACTIONS = ("cancel", "pause", "resume", "reprioritise", "clone")
 
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from jobs.models import Allocation, EpochReport, Job, StepReport
+from jobs.models import EpochReport, Job, StepReport
 from jobs.selectors.comparison import (
     COMPARED_LIMIT,
     POINTS_LIMIT,
@@ -20,9 +19,9 @@ from jobs.selectors.comparison import (
     points_limit,
 )
 from jobs.services.lifecycle.search_rows import metric_values_write
-from tests.support.builders import at, job_make, node_make
+from tests.support.builders import Clients, at, job_make, logged_in, node_make
+from tests.support.rows import allocation_make
 
-Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/compare/"
 
 
@@ -60,10 +59,8 @@ def test_jobs_stand_side_by_side(ada: User, client_of: Clients) -> None:
     settings = {"units": 64, "net": {"depth": 3}, "scale": 1.0, "bias": True}
     second = job_make(ada, settings=settings, seed=1)
     node, _ = node_make()
-    Allocation.objects.create(
-        job=first, accelerator=node.accelerators.get(index=0), slot=0, granted_generation=1,
-        granted_at=timezone.now() - timedelta(hours=1),
-    )  # fmt: skip
+    an_hour_ago = timezone.now() - timedelta(hours=1)
+    allocation_make(first, node.accelerators.get(index=0), granted_at=an_hour_ago)
     train(first, 20)
     metric_values_write(first, {0: {"val_accuracy": 0.5, "loss": 2.0}})
     metric_values_write(first, {1: {"val_accuracy": 0.25, "loss": 1.0}})
@@ -135,8 +132,7 @@ def test_of_many_settings_the_first_ones_are_compared(
     assert shown[:2] == ["settings.a0", "settings.a1"]
     assert SETTINGS_LIMIT - 100 < len(shown) <= SETTINGS_LIMIT
     assert answer["num_settings"] > num * (1 + differ)
-    browser = Client()
-    browser.force_login(ada)
+    browser = logged_in(ada)
     query = {"job": [job.pk for job in jobs], "settings": "all"}
     page = browser.get("/jobs/compare/", query).content.decode()
     assert page.count("settings.a") == len(shown)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from rest_framework.test import APIClient
 
-from jobs.models import Event, Job, LogChunk
-from jobs.services.lifecycle.artifacts import artifact_store
+from jobs.models import Event, Job
 from tests.jobs.world import World
-from tests.support.builders import CODE, at, job_make
+from tests.support.builders import CODE, Clients, at, job_make
+from tests.support.rows import file_store, log_add
 
-Clients = Callable[..., APIClient]
 PARTS = (
     "events",
     "generations",
@@ -50,9 +45,7 @@ def story(ada: User) -> Job:
 
 
 def test_other_peoples_jobs_are_not_there(bob: User, story: Job, client_of: Clients) -> None:
-    data = b"model"
-    digest = hashlib.sha256(data).hexdigest()
-    artifact_store(story, "model.keras", 2, io.BytesIO(data), digest, at(0))
+    file_store(story, "model.keras", b"model")
     client = client_of(bob)
     for part in PARTS:
         for job_id in (story.pk, story.pk + 1):
@@ -102,16 +95,11 @@ def test_metrics(ada: User, story: Job, client_of: Clients) -> None:
 def test_logs(ada: User, client_of: Clients) -> None:
     job, client = job_make(ada), client_of(ada)
 
-    def say(slot: int, offset: int, text: str) -> None:
-        LogChunk.objects.create(
-            job=job, slot=slot, offset=offset, size_bytes=len(text), text=text, at=at(0)
-        )
-
-    say(0, 0, "<b>one</b>\n")
+    log_add(job, "<b>one</b>\n")
     part = client.get(url(job, "logs"), {"slot": 0}).json()
     assert (part["text"], part["truncated"], part["slots"]) == ("<b>one</b>\n", False, [0])
-    say(0, 11, "two\n")
-    say(1, 0, "other\n")
+    log_add(job, "two\n")
+    log_add(job, "other\n", slot=1)
     more = client.get(url(job, "logs"), {"slot": 0, "cursor": part["next_cursor"]}).json()
     assert more["text"] == "two\n"
     whole = client.get(url(job, "logs"), {"slot": 0, "download": 1})
@@ -126,7 +114,7 @@ def test_logs(ada: User, client_of: Clients) -> None:
 def test_a_log_is_searched(ada: User, client_of: Clients) -> None:
     job, client = job_make(ada), client_of(ada)
     text = "one\nWARNING: two\nthree\nERROR: four\n"
-    LogChunk.objects.create(job=job, slot=2, offset=0, size_bytes=len(text), text=text, at=at(0))
+    log_add(job, text, slot=2)
     found = client.get(url(job, "logs"), {"search": "TWO", "context": 1}).json()
     line = {"slot": 2, "at": "2026-03-02T09:00:00Z"}
     assert found == {
@@ -176,8 +164,7 @@ def test_code_and_files(ada: User, client_of: Clients) -> None:
     assert response.headers["Content-Disposition"] == 'attachment; filename="job.py"'
     assert client.get(url(job, "files/model.keras")).status_code == 404
     data = b"a model"
-    digest = hashlib.sha256(data).hexdigest()
-    artifact_store(job, "model.keras", 1, io.BytesIO(data), digest, at(0))
+    digest = file_store(job, "model.keras", data).sha256
     response = client.get(url(job, "files/model.keras"))
     assert content(response) == data
     assert response.headers["X-Sha256"] == digest

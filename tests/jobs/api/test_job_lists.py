@@ -5,20 +5,17 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, JobMetric
 from jobs.selectors.job_order import ORDERS
 from jobs.services.lifecycle.search_rows import metric_values_write, search_terms_write
-from tests.support.builders import at, job_make, submission_values
+from tests.support.builders import Clients, at, job_make, submission_values
 
-Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/"
 
 

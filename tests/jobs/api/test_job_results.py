@@ -17,9 +17,7 @@ from jobs.selectors.best_metrics import usual_metric
 from jobs.selectors.forecast import expected_end_of
 from jobs.services.lifecycle.search_rows import metric_values_write
 from tests.jobs.world import World
-from tests.support.builders import at, job_make, steps_add
-
-Clients = Callable[..., APIClient]
+from tests.support.builders import Clients, at, job_make, steps_add
 
 
 def epoch_add(job: Job, epoch: int, logs: Mapping[str, float | None]) -> None:

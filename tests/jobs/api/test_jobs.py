@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
-from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, Project, ProjectMembership, ProjectRole
 from jobs.selectors.access import job_version, jobs_visible_to
 from tests.jobs.world import World
-from tests.support.builders import at, job_make
+from tests.support.builders import Clients, at, job_make
 
-Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/"
 
 

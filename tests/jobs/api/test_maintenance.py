@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
-from rest_framework.test import APIClient
 
 from jobs.models import AuditEntry, Event, MaintenanceWindow, Node
 from jobs.services.cluster.maintenance import windows_advance
 from jobs.tasks import expire_nodes
-from tests.support.builders import node_make
+from tests.support.builders import Clients, node_make
 
 pytestmark = pytest.mark.django_db
-Clients = Callable[..., APIClient]
 URL = "/api/v1/maintenance-windows/"
 
 

@@ -16,19 +16,17 @@ from rest_framework.test import APIClient
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import (
     Accelerator,
-    Allocation,
     Event,
-    Generation,
     Job,
     NotificationDelivery,
     UserLimits,
 )
 from jobs.services.notifications.channels import channel_create
 from jobs.services.submission.many_jobs import JOBS_LIMIT
-from tests.support.builders import at, audit_acts, job_make, membership_make, node_make
+from tests.support.builders import Clients, at, audit_acts, job_make, membership_make, node_make
 from tests.support.cases import pairs
+from tests.support.rows import allocation_make, generation_make
 
-Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/actions/"
 
 
@@ -329,15 +327,11 @@ def bulk_job(owner: User, number: int, accelerator: Accelerator) -> Job:
     """Make a job that waits, was paused while it trained, or trains, with accelerators held."""
     status = (JobStatus.PENDING, JobStatus.PAUSED, JobStatus.RUNNING)[number % 3]
     job = job_make(owner, status=status, tags=["a"], priority=10, started_at=at(0))
-    Allocation.objects.create(
-        job=job, slot=0, accelerator=accelerator, granted_at=at(0),
-        granted_generation=1, released_at=None if status is JobStatus.RUNNING else at(9),
-    )  # fmt: skip
-    Generation.objects.create(
-        job=job, number=1, phase="active" if status is JobStatus.RUNNING else "closed",
-        membership=membership_make(1, {0: [0, 1, 2, 3]}), num_members=1,
-        requested_at=at(0), reported_at=at(1),
-    )  # fmt: skip
+    released_at = None if status is JobStatus.RUNNING else at(9)
+    allocation_make(job, accelerator, released_at=released_at)
+    phase = "active" if status is JobStatus.RUNNING else "closed"
+    membership = membership_make(1, {0: [0, 1, 2, 3]})
+    generation_make(job, phase=phase, membership=membership, reported_at=at(1))
     return job
 
 

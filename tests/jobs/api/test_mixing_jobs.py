@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
-from rest_framework.test import APIClient
 
-from jobs.models import Accelerator, Allocation, Job
-from tests.support.builders import accelerators, at, job_make, node_make, submission_values
+from jobs.models import Accelerator, Job
+from tests.support.builders import Clients, accelerators, at, job_make, node_make, submission_values
+from tests.support.rows import allocation_make
 
-Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/"
 
 
@@ -21,15 +19,8 @@ def trained_on(job: Job, *kinds: str) -> None:
     """Let a job have trained on one accelerator of each kind."""
     for slot, kind in enumerate(kinds):
         node, _ = node_make(accelerators=accelerators(1, kind))
-        Allocation.objects.create(
-            job=job,
-            accelerator=Accelerator.objects.get(node=node),
-            slot=slot,
-            granted_generation=1,
-            granted_at=at(0),
-            joined_at=at(1),
-            released_at=at(2),
-        )
+        place = Accelerator.objects.get(node=node)
+        allocation_make(job, place, slot=slot, joined_at=at(1), released_at=at(2))
 
 
 @pytest.mark.parametrize(("given", "kept"), [({}, False), ({"allow_mixed_kinds": True}, True)])

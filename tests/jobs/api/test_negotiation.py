@@ -16,7 +16,7 @@ from rest_framework.request import Request
 from rest_framework.test import APIRequestFactory
 
 from jobs.api.negotiation import ShortNegotiation
-from tests.support.builders import job_make
+from tests.support.builders import job_make, logged_in
 
 JSON, HTML, OPENAPI = JSONRenderer(), TemplateHTMLRenderer(), JSONOpenAPIRenderer()
 
@@ -46,8 +46,7 @@ def test_it_chooses_as_the_default(accept: str | None) -> None:
 
 @pytest.mark.django_db
 def test_downloads_are_answered_to_clients_that_accept_their_type_alone(ada: User) -> None:
-    client, job = Client(), job_make(ada)
-    client.force_login(ada)
+    client, job = logged_in(ada), job_make(ada)
     for path, accepted, status in (
         (f"jobs/{job.pk}/code/", "application/octet-stream", 200),
         (f"jobs/{job.pk}/files/model.keras/", "application/octet-stream", 404),
@@ -64,7 +63,6 @@ def test_downloads_are_answered_to_clients_that_accept_their_type_alone(ada: Use
 @pytest.mark.django_db
 @pytest.mark.parametrize("route", ["policy/", "docs/", "schema/"])
 def test_a_type_that_nobody_can_send_is_refused(ada: User, route: str) -> None:
-    client = Client()
-    client.force_login(ada)
+    client = logged_in(ada)
     answer = client.get(f"/api/v1/{route}", headers={"Accept": "image/png"})
     assert (answer.status_code, answer.json()["code"]) == (406, "not_acceptable")

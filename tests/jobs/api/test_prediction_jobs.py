@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,20 +10,15 @@ from django.core.files.base import ContentFile
 from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import Artifact, Job
+from jobs.models import Job
 from jobs.selectors.desired_state.state import training_spec
 from jobs.services.lifecycle.retention import files_delete
 from jobs.services.submission import job_actions
 from jobs.services.submission.validations import validation_start
 from tests.support.builders import at, job_make, node_make, submission_values, user_make
+from tests.support.rows import artifact_make
 
-Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/"
-
-
-@pytest.fixture
-def ada_client(ada: User, client_of: Clients) -> APIClient:
-    return client_of(ada)
 
 
 def values(**changes: Any) -> dict[str, Any]:
@@ -38,10 +32,8 @@ def values(**changes: Any) -> dict[str, Any]:
 def trained(owner: User, status: JobStatus = JobStatus.FINISHED) -> Job:
     """Make a job that has left a model."""
     job = job_make(owner, status=status)
-    artifact = Artifact(
-        job=job, name="model.keras", sha256="a" * 64, size_bytes=5, generation=1, at=at(0)
-    )
-    artifact.file.save("model.keras", ContentFile(b"model"))
+    model = ContentFile(b"model", "model.keras")
+    artifact_make(job, "model.keras", file=model, sha256="a" * 64, size_bytes=5)
     return job
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -16,8 +15,6 @@ from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from controlplane.core.values.projects import ProjectQuota
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import (
-    Accelerator,
-    Allocation,
     Job,
     Node,
     Project,
@@ -29,6 +26,7 @@ from jobs.selectors.projects import ProjectState, guaranteed_total, project_quot
 from jobs.services.cluster.projects import member_set, project_change, project_delete
 from jobs.services.submission.rows import job_clone_values, project_jobs_check
 from tests.support.builders import (
+    Clients,
     accelerators,
     at,
     audit_acts,
@@ -37,8 +35,8 @@ from tests.support.builders import (
     submission_values,
     user_make,
 )
+from tests.support.rows import allocation_make
 
-Clients = Callable[..., APIClient]
 URL = "/api/v1/projects/"
 
 
@@ -383,14 +381,11 @@ def test_a_project_is_deleted_when_none_of_its_jobs_is_live(
     join(vision, grace)
     job = job_make(ada, project=vision, status=status)
     used_at = timezone.now()
-    Allocation.objects.create(
-        job=job,
-        accelerator=Accelerator.objects.filter(node=node_make()[0])[0],
-        slot=0,
-        granted_generation=1,
-        granted_at=used_at - timedelta(hours=2),
-        released_at=used_at - timedelta(hours=1),
-    )
+    times = {
+        "granted_at": used_at - timedelta(hours=2),
+        "released_at": used_at - timedelta(hours=1),
+    }
+    allocation_make(job, node_make()[0].accelerators.all()[0], **times)
     client, address = client_of(admin), f"{URL}{vision.pk}/"
     assert client_of(ada).delete(address).status_code == 403
     answer = client.delete(address)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.test import Client
 from rest_framework.test import APIClient
 
 from jobs.models import SavedFilter
 from jobs.services.cluster.saved_filters import FILTERS_LIMIT
+from tests.support.builders import Clients, logged_in
 
 pytestmark = pytest.mark.django_db
 
-Clients = Callable[..., APIClient]
 URL = "/api/v1/saved-filters/"
 
 
@@ -69,8 +67,7 @@ def test_there_is_a_limit(ada: User, client_of: Clients) -> None:
 
 
 def test_the_list_of_jobs_offers_them(ada: User) -> None:
-    browser = Client()
-    browser.force_login(ada)
+    browser = logged_in(ada)
     form = {"name": "<b>live", "query": "status=live"}
     page = browser.post("/jobs/filters/", form, follow=True).content.decode()
     assert 'href="?status=live" aria-current="page">&lt;b&gt;live</a>' in page

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from rest_framework.test import APIClient
 
 from jobs.models import Project
-from tests.support.builders import at, job_make, user_make
+from tests.support.builders import Clients, at, job_make, user_make
 from tests.support.documented import openapi_document
 
-Clients = Callable[..., APIClient]
 Change = tuple[str, dict[str, Any]]
 #: Only their owner changes these, in one column at a time.
 OF_ONE_PERSON = {"/api/v1/channels/{channel_id}/", "/api/v1/sweeps/{sweep_id}/"}

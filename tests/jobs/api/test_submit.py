@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Callable
 from dataclasses import make_dataclass
 from typing import Any
 
@@ -27,17 +26,11 @@ from jobs.selectors.estimates.step_times import profile_key
 from jobs.services.cluster.api_tokens import api_token_create
 from jobs.services.cluster.saved_filters import filter_save
 from jobs.submission import fingerprint, name_start
-from tests.support.builders import CODE, at, job_make, node_make, submission_values
+from tests.support.builders import CODE, Clients, at, job_make, node_make, submission_values
 
-Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/"
 EPOCHS = {"kind": "epochs", "limit": 3}
 ADAPTIVE = {"stop": EPOCHS, "batch_size_min": 8, "batch_size_max": 128}
-
-
-@pytest.fixture
-def ada_client(ada: User, client_of: Clients) -> APIClient:
-    return client_of(ada)
 
 
 def test_a_complete_submission_is_stored_and_sent_to_a_node(

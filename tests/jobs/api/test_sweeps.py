@@ -34,11 +34,10 @@ from jobs.services.scheduling.cycle import plan_apply
 from jobs.services.submission.sweeps import sweep_pause
 from jobs.services.submission.validations import USER_RUNNING_PER_NODE, validations_start_waiting
 from tests.jobs.world import World
-from tests.support.builders import at, audit_acts, job_make, node_make, submission_values
+from tests.support.builders import Clients, at, audit_acts, job_make, node_make, submission_values
 
 pytestmark = pytest.mark.django_db
 
-Clients = Callable[..., APIClient]
 URL = "/api/v1/sweeps/"
 GRID = {"hidden_units": [32, 64], "learning_rate": {"low": 0.001, "high": 0.1, "num": 3,
         "scale": "log"}}  # fmt: skip

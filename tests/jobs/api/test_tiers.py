@@ -13,11 +13,10 @@ from rest_framework.test import APIClient
 from controlplane.core.values.tiers import TIERS
 from jobs.models import Allocation, AuditEntry, Event, Job, UserLimits
 from tests.jobs.world import World
-from tests.support.builders import job_make, submission_values
+from tests.support.builders import Clients, job_make, submission_values
 
 pytestmark = pytest.mark.django_db
 
-Clients = Callable[..., APIClient]
 Way = Callable[[APIClient, Job, str], Any]
 JOBS = "/api/v1/jobs/"
 PREVIEW = f"{JOBS}actions/preview/"

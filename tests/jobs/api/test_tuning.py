@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
-from rest_framework.test import APIClient
 
 from controlplane.core.protocol.tuning import TunableRange, TuningSpec
 from controlplane.core.protocol.wire import TrainingSpec, decode, encode
@@ -18,9 +16,8 @@ from jobs.exceptions import InvalidInputError
 from jobs.models import Job
 from jobs.selectors.desired_state.state import training_spec
 from jobs.selectors.validations import validation_matching, validations_passed
-from tests.support.builders import job_make, node_make, submission_values, validation_make
+from tests.support.builders import Clients, job_make, node_make, submission_values, validation_make
 
-Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/"
 EPOCHS = {"kind": "epochs", "limit": 10}
 SPACE = {

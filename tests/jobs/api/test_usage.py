@@ -11,12 +11,9 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from controlplane.core.values.lifecycle import GenerationPhase
 from jobs.models import (
     Accelerator,
     AcceleratorPrice,
-    Allocation,
-    Generation,
     Job,
     Project,
     ProjectMembership,
@@ -24,6 +21,7 @@ from jobs.models import (
 )
 from jobs.services.lifecycle.search_rows import search_terms_write
 from tests.support.builders import at, audit_acts, job_make, membership_make, node_make, user_make
+from tests.support.rows import allocation_make, generation_make
 
 Clients = Callable[..., APIClient]
 URL = "/api/v1/usage/"
@@ -55,14 +53,8 @@ class World:
         return job
 
     def hold(self, job: Job, accelerator: Accelerator, since: float, until: float | None) -> None:
-        Allocation.objects.create(
-            job=job,
-            accelerator=accelerator,
-            slot=0,
-            granted_generation=1,
-            granted_at=T0 + since * HOUR,
-            released_at=None if until is None else T0 + until * HOUR,
-        )
+        released_at = None if until is None else T0 + until * HOUR
+        allocation_make(job, accelerator, granted_at=T0 + since * HOUR, released_at=released_at)
 
 
 @pytest.fixture
@@ -116,16 +108,9 @@ def test_waste_and_cost(world: World, admin: User, client_of: Clients) -> None:
             num_readings=9,
             utilisation_percent=percent,
         )
-    Generation.objects.create(
-        job=world.first,
-        number=2,
-        phase=GenerationPhase.CLOSED,
-        membership=membership_make(2, {0: [0], 1: [1], 2: [2]}),
-        num_members=3,
-        requested_at=T0,
-        switched_at=T0 + HOUR,
-        pause_s=120.0,
-    )
+    membership = membership_make(2, {0: [0], 1: [1], 2: [2]})
+    pause = {"switched_at": T0 + HOUR, "pause_s": 120.0, "phase": "closed"}
+    generation_make(world.first, 2, membership=membership, num_members=3, **pause)
     AcceleratorPrice.objects.create(kind="gpu", per_hour=2.5)
     rows = client_of(admin).get(URL, period(0, 7)).json()["rows"]
     vision, none = rows

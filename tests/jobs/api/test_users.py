@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.exceptions import ForbiddenError
 from jobs.models import AuditEntry, UserLimits
 from jobs.services.cluster.user_limits import user_change
-from tests.support.builders import job_make, submission_values, user_make
+from tests.support.builders import Clients, job_make, submission_values, user_make
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-Clients = Callable[..., APIClient]
 URL = "/api/v1/users/"
 ADA = f"{URL}ada/"
 

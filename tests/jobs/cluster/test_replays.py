@@ -10,18 +10,16 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
-from rest_framework.test import APIClient
 
 from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import AcceleratorPrice, Replay, ReplayStatus
 from jobs.services.cluster import replays
 from jobs.services.cluster.replay_run import ReplayStoppedError
 from jobs.services.cluster.replays import Scenario
-from tests.support.builders import accelerators, node_make
+from tests.support.builders import Clients, accelerators, node_make
 
 pytestmark = pytest.mark.django_db
 
-Clients = Callable[..., APIClient]
 NOW = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
 URL = "/api/v1/replays/"
 

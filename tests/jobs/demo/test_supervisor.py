@@ -7,23 +7,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from jobs.demo.stack.supervisor import PartFailedError, SitePart, Supervisor
+from tests.support.waiting import wait_until
 
 DEADLINE_S = 20.0
 WAIT_FOREVER = "import signal; signal.pause()"
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
 
 
 def python(name: str, code: str, **options: object) -> SitePart:

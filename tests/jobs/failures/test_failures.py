@@ -33,6 +33,7 @@ from jobs.services.submission.validations import (
 )
 from tests.jobs.world import World, settled
 from tests.support.builders import at, job_make, node_make, user_make
+from tests.support.messages import batch_of
 
 pytestmark = pytest.mark.django_db
 
@@ -427,10 +428,7 @@ class TestValidations:
         most_s = 4 * settings.VALIDATION_TIMEOUT_S
         for number, job in enumerate(jobs, start=1):
             assert validations_expire(at(number * most_s)) == set()
-            batch = wire.ReportBatch(
-                boot_id=node.boot_id, sent_at=0.0, trainers=(), reports=(), logs=(),
-                validations=(self.report(job),),
-            )  # fmt: skip
+            batch = batch_of(node, validations=(self.report(job),))
             batch_take(node, batch, at(number * most_s))
         assert [Job.objects.get(pk=job.pk).status for job in jobs] == ["pending"] * 3
 

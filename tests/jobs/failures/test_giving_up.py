@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ from jobs.models import Job, Node
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.services.failures import timeouts
 from jobs.services.failures.timeouts import generations_expire
-from jobs.services.lifecycle.artifacts import artifact_store
 from tests.jobs.losses import (
     A,
     B,
@@ -28,6 +25,7 @@ from tests.jobs.losses import (
 )
 from tests.jobs.world import World
 from tests.support.builders import job_make
+from tests.support.rows import file_store
 
 pytestmark = pytest.mark.django_db
 
@@ -192,8 +190,7 @@ class TestCheckpointsBesideTheTraining:
         world, job = training()
         assert wanted_state(world.nodes[0].node).trainers[0].spec.checkpoint_every_s == 300
         played, leader = world.leader_of(job)
-        sha256 = hashlib.sha256(b"state").hexdigest()
-        artifact_store(job, "checkpoint.npz", 1, io.BytesIO(b"state"), sha256, world.now)
+        file_store(job, "checkpoint.npz", b"state", world.now)
         played.say(
             leader, ReportKind.CHECKPOINTED, step=8, epoch=0, file="checkpoint-8.npz",
             sha256="0" * 64, bytes=10, is_last=False,

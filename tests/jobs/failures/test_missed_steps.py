@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
-from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import Generation, Job, StepReport
+from jobs.models import Job, StepReport
 from jobs.selectors.series import step_bins_of
 from jobs.services.lifecycle.missed_reports import start_of, steps_known, steps_unreported
+from tests.jobs.losses import newest
 from tests.jobs.world import World
-from tests.support.builders import at, job_make, membership_make
+from tests.support.builders import at, job_make
+from tests.support.rows import generation_make
 from tests.support.setups import setup_once
 
 pytestmark = pytest.mark.django_db
@@ -27,28 +28,9 @@ def training() -> tuple[World, Job]:
     return world, Job.objects.get(id=job.pk)
 
 
-def newest(job: Job) -> Generation:
-    row = job.generations.order_by("-number").first()
-    assert row is not None
-    return row
-
-
 def tell(world: World, job: Job, first: int, last: int, generation: int | None = None) -> None:
     """Let the leader report steps; the loss of a step is its number."""
-    played, leader = world.leader_of(job)
-    played.say(
-        leader,
-        ReportKind.STEPS,
-        generation,
-        first_step=first,
-        last_step=last,
-        epoch=0,
-        examples=32 * (last - first + 1),
-        seconds=0.1 * (last - first + 1),
-        loss=(first + last) / 2,
-        num_accelerators=1,
-    )
-    world.tell(played)
+    world.tell(world.steps_say(job, first, last, generation, loss=(first + last) / 2))
 
 
 def spans(job: Job) -> list[tuple[int, int, float | None, int]]:
@@ -142,15 +124,7 @@ class TestAnyOrder(TestCase):
     )
     def test_no_step_is_stored_twice_and_none_is_lost(self, told: list[tuple[int, int]]) -> None:
         job = job_make()
-        Generation.objects.create(
-            job=job,
-            number=1,
-            previous=None,
-            phase="active",
-            membership=membership_make(1),
-            num_members=1,
-            requested_at=at(0),
-        )
+        generation_make(job)
         job.generation = 1
         for first, last in told:
             for span in list(steps_unreported(job, start_of(job, 1), first, last)):

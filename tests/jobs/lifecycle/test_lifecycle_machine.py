@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from controlplane.core.protocol.wire import HelloRequest, ReportKind
+from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import (
     ENDED_JOB_STATUSES,
     JOB_TRANSITIONS,
@@ -38,7 +38,8 @@ from jobs.services.reports.batches import batch_take
 from jobs.services.submission.job_actions import job_cancel, job_pause, job_reprioritise, job_resume
 from jobs.services.submission.standing import Standing
 from tests.jobs.world import PlayedNode, World
-from tests.support.builders import accelerators, job_make, node_make, user_make
+from tests.support.builders import job_make, node_make, user_make
+from tests.support.messages import hello_request
 
 OPEN_PHASES = [GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE]
 picks = st.integers(0, 1000)
@@ -193,8 +194,7 @@ class Lifecycle(RuleBasedStateMachine):
             played.trainers.clear()
         node = Node.objects.get(id=played.node.pk)
         boot_id = node.boot_id if is_same_boot else f"{node.boot_id[:20]}-{self.world.now_s:.1f}"
-        request = _hello(node, boot_id)
-        node_hello(node, request, "token", self.world.now)
+        node_hello(node, hello_request(node, boot_id=boot_id), "token", self.world.now)
         played.node = Node.objects.get(id=node.pk)
 
     @rule(seconds=st.sampled_from([10.0, 400.0]))
@@ -268,16 +268,6 @@ class Lifecycle(RuleBasedStateMachine):
         num_free = 4 - Allocation.objects.filter(released_at=None).count()
         for job in Job.objects.filter(status="pending"):
             assert job.min_accelerators > num_free
-
-
-def _hello(node: Node, boot_id: str) -> Any:
-    return HelloRequest(
-        host=node.host,
-        first_port=node.first_port,
-        last_port=node.last_port,
-        boot_id=boot_id,
-        accelerators=accelerators(2),
-    )
 
 
 @pytest.mark.django_db

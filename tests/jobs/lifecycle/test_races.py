@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -19,8 +20,9 @@ from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.cycle import plan_apply
 from jobs.services.submission.job_actions import job_cancel, job_pause
 from tests.jobs.losses import training
-from tests.jobs.world import World
-from tests.support.builders import job_make, membership_make
+from tests.jobs.world import World, num_held
+from tests.support.builders import job_make
+from tests.support.rows import allocation_make, generation_make
 
 pytestmark = pytest.mark.django_db
 
@@ -161,7 +163,7 @@ class TestSupersedeAgainstReady:
         world.follow(node)  # the joiner's ready comes too late and changes nothing
         assert "switching" not in phases(job)[:2]
         world.settle(6)
-        assert job.allocations.filter(released_at=None).count() == 1
+        assert num_held(job) == 1
 
     def test_ready_first(self) -> None:
         world, job, plan = self.story()
@@ -171,7 +173,7 @@ class TestSupersedeAgainstReady:
         apply(world, plan)
         assert phases(job) == ["active", "switching"]
         world.settle(8)
-        assert job.allocations.filter(released_at=None).count() == 1
+        assert num_held(job) == 1
         assert Job.objects.get(id=job.pk).restarts == 0
 
 
@@ -191,7 +193,7 @@ def test_a_superseded_growth_keeps_the_joiners_that_are_still_wanted() -> None:
     assert set(kept.values_list("slot", flat=True)) == wanted
     assert set(kept.values_list("granted_generation", flat=True)) == {2}
     world.settle(8)
-    assert job.allocations.filter(released_at=None).count() == 2
+    assert num_held(job) == 2
 
 
 def test_two_joiners_on_two_nodes_get_ready_one_after_the_other() -> None:
@@ -210,18 +212,7 @@ def test_a_batch_that_comes_twice_changes_nothing() -> None:
     world = World(num_nodes=1)
     job = job_make()
     world.settle(4)
-    played, leader = world.leader_of(job)
-    played.say(
-        leader,
-        ReportKind.STEPS,
-        first_step=1,
-        last_step=10,
-        epoch=0,
-        examples=320,
-        seconds=1.0,
-        loss=0.5,
-        num_accelerators=2,
-    )
+    played = world.steps_say(job, 1, 10)
     batch = played.batch()
     batch_take(played.node, batch, world.now)
     events = job.events.count()
@@ -252,20 +243,10 @@ def test_an_exit_that_comes_twice_is_counted_once() -> None:
 def test_the_database_itself_refuses_two_holders() -> None:
     World(num_nodes=1)
     accelerator = Accelerator.objects.first()
-    assert accelerator is not None
     for number, job in enumerate((job_make(), job_make())):
-        row = Allocation(
-            job=job,
-            accelerator=accelerator,
-            slot=0,
-            granted_generation=1,
-            granted_at=job.submitted_at,
-        )
-        if number == 0:
-            row.save()
-        else:
-            with pytest.raises(IntegrityError), transaction.atomic():
-                row.save()
+        refusal = pytest.raises(IntegrityError) if number else contextlib.nullcontext()
+        with refusal, transaction.atomic():
+            allocation_make(job, accelerator)
     assert Allocation.objects.count() == 1
 
 
@@ -275,14 +256,7 @@ def test_one_resize_is_under_way_at_a_time() -> None:
 
     def add(number: int, phase: GenerationPhase) -> None:
         with transaction.atomic():
-            Generation.objects.create(
-                job=job,
-                number=number,
-                phase=phase.value,
-                membership=membership_make(number),
-                num_members=1,
-                requested_at=job.submitted_at,
-            )
+            generation_make(job, number, phase=phase.value)
 
     add(1, GenerationPhase.ACTIVE)
     add(2, GenerationPhase.PREPARING)
@@ -311,7 +285,7 @@ class TestLossAgainstOthers:
         world.kill(job, 12)
         assert phases(job) == ["active", "aborted", "switching"]
         world.settle(6)
-        assert job.allocations.filter(released_at=None).count() == 2
+        assert num_held(job) == 2
         assert Job.objects.get(id=job.pk).restarts == 0
 
     def test_a_cancel_wins_over_a_recovery(self) -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
-from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -20,25 +17,19 @@ from controlplane.core.protocol import wire
 from controlplane.core.values.lifecycle import JobStatus
 from jobs import tasks
 from jobs.exceptions import ConflictError
-from jobs.models import Allocation, Artifact, ExamplePreview, Job, LogChunk
+from jobs.models import Allocation, ExamplePreview, Job, LogChunk
 from jobs.selectors.retention import stored_bytes
 from jobs.services.lifecycle import retention
-from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.lifecycle.events import user_actor
 from jobs.services.lifecycle.retention import files_delete, files_expire
 from jobs.services.reports.log_chunks import log_chunks_store
 from tests.jobs.world import World
-from tests.support.builders import CODE, job_make, node_make, submission_values
+from tests.support.builders import CODE, Clients, job_make, logged_in, node_make, submission_values
+from tests.support.rows import PREDICTION, allocation_make, file_store, log_add
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Clients = Callable[..., APIClient]
 DAY = datetime.timedelta(days=1)
-
-
-def file_add(job: Job, name: str = "model.keras", data: bytes = b"weights") -> Artifact:
-    digest = hashlib.sha256(data).hexdigest()
-    return artifact_store(job, name, 1, io.BytesIO(data), digest, timezone.now())
 
 
 def ended_job(owner: User, days: float, **other: Any) -> tuple[Job, list[str]]:
@@ -46,11 +37,9 @@ def ended_job(owner: User, days: float, **other: Any) -> tuple[Job, list[str]]:
     now = timezone.now()
     job = job_make(owner, status=JobStatus.FINISHED, **other)
     Job.objects.filter(pk=job.pk).update(ended_at=now - days * DAY)
-    artifact = file_add(job)
+    artifact = file_store(job, "model.keras", b"weights", now)
     job.example_previews.create(place=3, label="cat", image=b"png")
-    LogChunk.objects.create(
-        job=job, slot=0, offset=0, size_bytes=5, text="hello", unfinished="", at=now
-    )
+    log_add(job, "hello", now=now)
     job.refresh_from_db()
     return job, [job.code.name, artifact.file.name]
 
@@ -107,14 +96,10 @@ def test_a_model_in_use_and_files_of_living_trainers_are_kept(
 ) -> None:
     settings.RETENTION_DAYS = 1
     source, files = ended_job(ada, 2)
-    predicting = {"task": "predict", "stop_kind": "epochs", "stop_limit": 1, "shuffle": False}
-    reader = job_make(ada, source_job=source, source_sha256="0" * 64, **predicting)
+    reader = job_make(ada, source_job=source, source_sha256="0" * 64, **PREDICTION)
     leaving, _ = ended_job(ada, 2)
     node, _ = node_make()
-    held = Allocation.objects.create(
-        job=leaving, accelerator=node.accelerators.all()[0], slot=0, granted_at=timezone.now(),
-        granted_generation=1,
-    )  # fmt: skip
+    held = allocation_make(leaving, node.accelerators.all()[0], granted_at=timezone.now())
     assert files_expire(timezone.now()) == set()
     for job, code in ((source, "in_use"), (leaving, "wrong_status"), (reader, "wrong_status")):
         refused = client_of(ada).delete(f"/api/v1/jobs/{job.pk}/files/")
@@ -153,8 +138,7 @@ def test_owners_delete_files_and_learn_that_they_are_gone(
 def test_the_page_tells_and_deletes(ada: User, settings: Any) -> None:
     settings.RETENTION_DAYS = 30
     job, _ = ended_job(ada, 1)
-    client = Client()
-    client.force_login(ada)
+    client = logged_in(ada)
     page = client.get(f"/jobs/{job.pk}/").content.decode()
     assert "These files are deleted on" in page
     assert f"?from={job.pk}" in page
@@ -187,7 +171,7 @@ def test_a_users_storage_has_a_limit(
     code = len(CODE)
     made = client.post("/api/v1/jobs/", submission_values()).json()
     job = Job.objects.get(pk=made["id"])
-    file_add(job, data=b"x" * 1000)
+    file_store(job, "model.keras", b"x" * 1000)
     assert stored_bytes(ada.pk) == 1000 + code
     settings.STORAGE_LIMIT_BYTES = 1000 + 2 * code
     assert client.post("/api/v1/jobs/", submission_values()).status_code == 201
@@ -212,12 +196,8 @@ def test_parts_of_predictions_count_before_they_are_stored(
     ada: User, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, token = node_make()
-    predicting = {"task": "predict", "stop_kind": "epochs", "stop_limit": 1, "shuffle": False}
-    job = job_make(ada, status=JobStatus.RUNNING, **predicting)
-    Allocation.objects.create(
-        job=job, accelerator=node.accelerators.all()[0], slot=0, granted_at=timezone.now(),
-        granted_generation=1,
-    )  # fmt: skip
+    job = job_make(ada, status=JobStatus.RUNNING, **PREDICTION)
+    allocation_make(job, node.accelerators.all()[0], granted_at=timezone.now())
     agent = APIClient(headers={"Authorization": f"Agent {token}"})
     statuses = []
     for number, limit_bytes in enumerate((0, 150, 150, 0)):

@@ -64,6 +64,7 @@ from tests.support.builders import api_token_make, at, audit_acts, job_make, nod
 pytestmark = pytest.mark.django_db
 
 URL = "/api/v1/channels/"
+
 Clients = Callable[..., APIClient]
 
 

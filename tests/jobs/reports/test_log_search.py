@@ -18,17 +18,15 @@ from jobs.selectors.log_lines import (
 )
 from jobs.selectors.log_search import LogSearch, SearchBound, Wanted, log_search
 from tests.support.builders import at, job_make
+from tests.support.rows import log_add
 
 
 def add(job: Job, *texts: str, slot: int = 0) -> None:
     """Store texts as the next chunks of a trainer's log."""
     offset = sum(LogChunk.objects.filter(job=job, slot=slot).values_list("size_bytes", flat=True))
     for text in texts:
-        size = len(text.encode())
-        LogChunk.objects.create(
-            job=job, slot=slot, offset=offset, size_bytes=size, text=text, at=at(offset)
-        )
-        offset += size
+        log_add(job, text, slot=slot, offset=offset, now=at(offset))
+        offset += len(text.encode())
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,12 @@ from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
 from controlplane.core.estimates.memory import TRAINER_BYTES
-from controlplane.core.protocol.wire import ReportBatch, ReportKind, ValidationReport
+from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, Node
 from jobs.selectors.estimates.memory import memory_shortage, out_of_memory_text
-from jobs.services.reports.batches import batch_take
 from tests.jobs.losses import event, fresh, newest, slots, training
-from tests.jobs.world import PlayedNode, World
+from tests.jobs.world import World
 from tests.support.builders import job_make, node_make, submission_values
 
 URL = "/api/v1/jobs/"
@@ -40,19 +39,7 @@ def facts(num_fitting: int) -> dict[str, Any]:
 class MeasuringWorld(World):
     """Its validations find that slices of 3 examples fit."""
 
-    def validate(self, played: PlayedNode, validation_id: int, attempt: int) -> None:
-        report = ValidationReport(
-            validation_id=validation_id, attempt=attempt, ok=True, facts=facts(3)
-        )
-        batch = ReportBatch(
-            boot_id=played.node.boot_id,
-            sent_at=0.0,
-            trainers=(),
-            reports=(),
-            logs=(),
-            validations=(report,),
-        )
-        batch_take(played.node, batch, self.now)
+    facts = facts(3)
 
 
 @pytest.fixture

@@ -9,10 +9,8 @@ import pytest
 from django.contrib.auth.models import User
 
 from controlplane.core.estimates.noise_scale import SMOOTHING
-from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Job, StepReport
 from jobs.selectors.estimates.noise import noise_scale_of
-from jobs.services.reports.batches import batch_take
 from tests.jobs.world import World
 from tests.support.builders import job_make
 
@@ -27,21 +25,7 @@ def running(ada: User) -> tuple[World, Job]:
 
 
 def tell_steps(world: World, job: Job, first: int, noise: Any, batch_size: int | None) -> None:
-    played, trainer = world.leader_of(job)
-    played.say(
-        trainer,
-        ReportKind.STEPS,
-        first_step=first,
-        last_step=first,
-        epoch=0,
-        examples=64,
-        seconds=0.1,
-        loss=0.5,
-        num_accelerators=1,
-        batch_size=batch_size,
-        noise=noise,
-    )
-    batch_take(played.node, played.batch(), world.now)
+    world.tell(world.steps_say(job, first, first, batch_size=batch_size, noise=noise))
     job.refresh_from_db()
 
 

@@ -25,6 +25,7 @@ from jobs.services.submission.rows import job_clone_values
 from tests.jobs.losses import event, fresh, training
 from tests.jobs.world import World
 from tests.support.builders import submission_values
+from tests.support.rows import artifact_make
 
 pytestmark = pytest.mark.django_db
 
@@ -68,9 +69,7 @@ def test_a_job_that_stops_is_not_tried_again_and_its_node_is_not_blamed(found: N
             row.say(trainer, ReportKind.FINISHED, step=13, epoch=0, reason=found.code)
             row.say(trainer, ReportKind.EXITED, exit_code=0)
             del row.trainers[job.pk, trainer.slot]
-    Artifact.objects.create(
-        job=job, name="checkpoint.npz", generation=1, size_bytes=1, sha256="0", at=world.now
-    )
+    artifact_make(job)
     played.say(
         leader,
         ReportKind.FAILED,

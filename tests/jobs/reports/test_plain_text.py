@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from django.utils import timezone
 
 from controlplane.core.protocol import wire
 from controlplane.core.protocol.wire import ReportKind, ValidationReport
@@ -18,6 +17,8 @@ from jobs.services.reports.log_chunks import log_chunks_store
 from jobs.services.submission.validations import validation_start
 from tests.jobs.world import World, settled
 from tests.support.builders import at, job_make, node_make
+from tests.support.messages import batch_of
+from tests.support.rows import log_add
 
 pytestmark = pytest.mark.django_db
 
@@ -59,10 +60,7 @@ def test_validations_are_told_in_plain_text() -> None:
         traceback=BOLD.format("Traceback"),
         facts={"summary": "\x1b[38;5;33mdense\x1b[0m │", "warnings": [BOLD.format("slow")]},
     )
-    batch = wire.ReportBatch(
-        boot_id=node.boot_id, sent_at=0.0, trainers=(), reports=(), logs=(), validations=(report,)
-    )
-    batch_take(node, batch, at(1))
+    batch_take(node, batch_of(node, validations=(report,)), at(1))
     job.refresh_from_db()
     assert (job.status, job.status_reason) == ("invalid", "It does not build")
     assert job.error_traceback == "Traceback"
@@ -127,7 +125,5 @@ class TestLogs:
 
     def test_rows_stored_before_have_no_unfinished_sequence(self) -> None:
         job = job_make()
-        LogChunk.objects.create(
-            job=job, slot=0, offset=0, size_bytes=4, text="old ", at=timezone.now()
-        )
+        log_add(job, "old ")
         assert "".join(log_text(job, 0)) == "old "

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
-from rest_framework.test import APIClient
 
-from jobs.models import Accelerator, Allocation, Job, ReadingBin
+from jobs.models import Accelerator, Job, ReadingBin
 from jobs.selectors.metrics import SiteCollector
 from jobs.selectors.readings import idle_held
 from jobs.services.reports import readings as service
 from jobs.services.reports.batches import batch_take
 from jobs.services.reports.readings import readings_expire, readings_take
 from tests.jobs.world import PlayedNode, PlayedTrainer, World
-from tests.support.builders import at, job_make
+from tests.support.builders import Clients, at, job_make
+from tests.support.rows import allocation_make
 
 pytestmark = pytest.mark.django_db
-Clients = Callable[..., APIClient]
 
 
 def reading(index: int, percent: float | None = 50.0, **more: Any) -> dict[str, Any]:
@@ -116,12 +114,8 @@ def held_for(minutes: float, percents: list[float | None], *, owner: User) -> Jo
     """Let a job hold an accelerator for so long, with a reading in each of the last minutes."""
     world = World(num_nodes=1, num_accelerators=1)
     job = job_make(owner)
-    accelerator = Accelerator.objects.get()
     now = timezone.now()
-    Allocation.objects.create(
-        job=job, accelerator=accelerator, slot=0, granted_generation=1,
-        granted_at=now - timedelta(minutes=minutes),
-    )  # fmt: skip
+    allocation_make(job, Accelerator.objects.get(), granted_at=now - timedelta(minutes=minutes))
     for age, percent in enumerate(percents):
         readings_take(world.nodes[0].node, [reading(0, percent)], now - timedelta(minutes=age))
     return job

@@ -26,36 +26,19 @@ from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.cycle import cycle_run
 from jobs.services.submission.job_actions import job_cancel, job_pause, job_reprioritise, job_resume
 from jobs.services.submission.standing import Standing
-from tests.jobs.world import World
+from tests.jobs.kinds_world import settled
+from tests.jobs.losses import fresh
+from tests.jobs.world import World, num_held
 from tests.support.builders import at, job_make
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
 
 
-def fresh(job: Job) -> Job:
-    return Job.objects.get(id=job.pk)
-
-
-def num_held(job: Job) -> int:
-    return Allocation.objects.filter(job=job, released_at=None).count()
-
-
-def running(world: World, job: Job, num: int) -> None:
-    """Bring a job to `num` accelerators with everything settled."""
-
-    def is_so() -> bool:
-        active = job.generations.filter(phase=GenerationPhase.ACTIVE).first()
-        is_calm = not job.generations.filter(phase__in=["preparing", "switching"]).exists()
-        return active is not None and active.num_members == num == num_held(job) and is_calm
-
-    world.until(is_so)
-
-
 def test_a_job_starts_on_all_it_can_use_and_finishes() -> None:
     world = World()
     job = job_make(max_accelerators=3)
-    running(world, job, 3)
+    settled(world, job, 3)
     assert fresh(job).status == JobStatus.STARTING
     world.train(job)
     assert fresh(job).status == JobStatus.RUNNING
@@ -75,7 +58,7 @@ def test_a_job_starts_on_all_it_can_use_and_finishes() -> None:
 def test_a_job_whose_first_trainer_has_finished_is_not_resized_any_more() -> None:
     world = World()
     job = job_make(max_accelerators=4)
-    running(world, job, 4)
+    settled(world, job, 4)
     world.train(job)
     leader = world.leader_of(job)[1]
     played, trainer = next(row for row in world.trainers_of(job) if row[1] is not leader)
@@ -93,27 +76,27 @@ def test_a_job_whose_first_trainer_has_finished_is_not_resized_any_more() -> Non
 def test_a_second_job_shrinks_the_first_and_both_keep_their_slots() -> None:
     world = World()
     first = job_make()
-    running(world, first, 4)
+    settled(world, first, 4)
     world.train(first)
     slots = {row.slot for row in first.allocations.all()}
     second = job_make()
-    running(world, second, 2)
-    running(world, first, 2)
+    settled(world, second, 2)
+    settled(world, first, 2)
     left = set(first.allocations.filter(released_at=None).values_list("slot", flat=True))
     assert left < slots
     assert {row.exit_code for row in first.allocations.exclude(released_at=None)} == {0}
     # When the first ends, the second grows over what it leaves.
     world.finish(first)
-    running(world, second, 4)
+    settled(world, second, 4)
 
 
 def test_every_resize_leaves_its_figures_in_an_event() -> None:
     world = World(num_nodes=1, num_accelerators=2)
     job = job_make(max_accelerators=1, num_virtual_nodes=4)
-    running(world, job, 1)
+    settled(world, job, 1)
     world.train(job)
     Job.objects.filter(id=job.pk).update(max_accelerators=2)
-    running(world, job, 2)
+    settled(world, job, 2)
     event = Event.objects.filter(job=job, kind="resize").first()
     assert event is not None
     data = event.data
@@ -130,11 +113,11 @@ def test_every_resize_leaves_its_figures_in_an_event() -> None:
 def test_priority_moves_accelerators() -> None:
     world = World()
     low, high = job_make(priority=100), job_make(priority=100)
-    running(world, low, 2)
-    running(world, high, 2)
+    settled(world, low, 2)
+    settled(world, high, 2)
     job_reprioritise(high.pk, Standing(300), world.now, actor="user:root", reason="deadline")
-    running(world, high, 3)
-    running(world, low, 1)
+    settled(world, high, 3)
+    settled(world, low, 1)
     assert Event.objects.filter(job=high, kind="reprioritised").get().data == {
         "before": 100,
         "after": 300,
@@ -145,7 +128,7 @@ def test_priority_moves_accelerators() -> None:
 def test_pause_saves_the_state_and_resume_restores_it() -> None:
     world = World()
     job = job_make()
-    running(world, job, 4)
+    settled(world, job, 4)
     world.train(job)
     job_pause(job.pk, world.now, actor="user:owner")
     assert fresh(job).status == JobStatus.PREEMPTING
@@ -155,7 +138,7 @@ def test_pause_saves_the_state_and_resume_restores_it() -> None:
     world.settle(3)
     assert fresh(job).status == JobStatus.PAUSED
     job_resume(job.pk, world.now, actor="user:owner")
-    running(world, job, 4)
+    settled(world, job, 4)
     newest = job.generations.order_by("-number").first()
     assert newest is not None
     assert newest.membership.restore is True
@@ -166,7 +149,7 @@ def test_pause_saves_the_state_and_resume_restores_it() -> None:
 def test_a_pause_during_a_switch_waits_for_its_end() -> None:
     world = World(num_nodes=1, num_accelerators=2)
     job = job_make(max_accelerators=1)
-    running(world, job, 1)
+    settled(world, job, 1)
     Job.objects.filter(id=job.pk).update(max_accelerators=2)
     world.until(lambda: job.generations.filter(phase="switching").exists())
     job_pause(job.pk, world.now, actor="user:owner")
@@ -179,7 +162,7 @@ def test_a_pause_during_a_switch_waits_for_its_end() -> None:
 def test_cancel_ends_every_trainer() -> None:
     world = World()
     job = job_make()
-    running(world, job, 4)
+    settled(world, job, 4)
     job_cancel(job.pk, world.now, actor="user:owner", reason="wrong data")
     assert fresh(job).status == JobStatus.CANCELLED
     assert num_held(job) == 4  # not free before the processes are gone
@@ -191,18 +174,18 @@ def test_cancel_ends_every_trainer() -> None:
 def test_a_cancelled_jobs_accelerators_go_to_the_next_only_when_free() -> None:
     world = World(num_nodes=1, num_accelerators=2)
     first = job_make()
-    running(world, first, 2)
+    settled(world, first, 2)
     job_cancel(first.pk, world.now, actor="user:owner")
     second = job_make()
     world.cycle()
     assert num_held(second) == 0
-    running(world, second, 2)
+    settled(world, second, 2)
 
 
 def test_a_cycle_that_began_before_a_release_grants_from_the_release_on() -> None:
     world = World()
     first = job_make(max_accelerators=4)
-    running(world, first, 4)
+    settled(world, first, 4)
     world.train(first)
     world.finish(first)
     second = job_make(max_accelerators=4)
@@ -218,7 +201,7 @@ def test_a_cycle_that_began_before_a_release_grants_from_the_release_on() -> Non
 def test_a_job_whose_only_node_is_lost_starts_anew_elsewhere() -> None:
     world = World()
     job = job_make(max_accelerators=2)
-    running(world, job, 2)
+    settled(world, job, 2)
     world.train(job)
     used = job.allocations.filter(released_at=None).first().accelerator.node_id
     (dead,) = (played for played in world.nodes if played.node.pk == used)
@@ -231,14 +214,14 @@ def test_a_job_whose_only_node_is_lost_starts_anew_elsewhere() -> None:
     assert changed == {job.pk}
     assert (fresh(job).status, fresh(job).status_code) == (JobStatus.PENDING, "node_lost")
     assert fresh(job).restarts == 1
-    running(world, job, 2)
+    settled(world, job, 2)
     assert fresh(job).status == JobStatus.STARTING
 
 
 def test_a_draining_node_is_left() -> None:
     world = World()
     job = job_make(max_accelerators=2)
-    running(world, job, 2)
+    settled(world, job, 2)
     used = {row.accelerator.node_id for row in job.allocations.all()}
     assert len(used) == 1
     (node,) = (played.node for played in world.nodes if played.node.pk in used)
@@ -257,10 +240,10 @@ def test_a_job_leaves_a_node_for_places_that_others_have_to_leave_first(how: str
     """The job trains on until the trainers of the idle tier are gone, and never stops."""
     world = World()
     job = job_make(max_accelerators=2)
-    running(world, job, 2)
+    settled(world, job, 2)
     (node,) = {row.accelerator.node for row in job.allocations.all()}
     idle = job_make(max_accelerators=2, tier="idle")
-    running(world, idle, 2)
+    settled(world, idle, 2)
     if how == "drain":
         node_cordon(node, Cordon.DRAIN, world.now, actor="user:root", reason="new memory")
     elif how == "quarantine":
@@ -283,7 +266,7 @@ def test_a_cordoned_node_keeps_its_jobs_and_gets_no_others() -> None:
     """Not even where the jobs could grow: the whole cluster is cordoned, and then not."""
     world = World()
     staying = job_make(max_accelerators=2)
-    running(world, staying, 2)
+    settled(world, staying, 2)
     Job.objects.filter(id=staying.pk).update(max_accelerators=4)
     for played in world.nodes:
         node_cordon(played.node, Cordon.CORDON, world.now, actor="user:root")
@@ -302,7 +285,7 @@ def test_a_cordoned_node_keeps_its_jobs_and_gets_no_others() -> None:
 def test_the_clock_of_a_job() -> None:
     world = World(num_nodes=1, num_accelerators=1)
     job = job_make()
-    running(world, job, 1)
+    settled(world, job, 1)
     world.now_s = 500.0
     world.finish(job)
     done = fresh(job)
@@ -315,7 +298,7 @@ def test_the_clock_of_a_job() -> None:
 def test_the_log_is_among_the_files_once_nothing_runs_any_more() -> None:
     world = World()
     job = job_make(max_accelerators=1)
-    running(world, job, 1)
+    settled(world, job, 1)
     world.train(job)
     played, trainer = world.leader_of(job)
 
@@ -340,7 +323,7 @@ def test_a_waiting_job_has_a_range_of_its_expected_start() -> None:
     world = World()
     ClusterSetting.objects.update_or_create(id=1, defaults={"policy": "fifo"})
     first = job_make(max_accelerators=4)
-    running(world, first, 4)
+    settled(world, first, 4)
     world.train(first)
     second = job_make(max_accelerators=4)
     world.settle(1)  # its code is tried
@@ -362,7 +345,7 @@ def test_a_job_that_will_grow_has_a_range_with_its_later_accelerators() -> None:
     world = World()
     first, second = job_make(max_accelerators=2), job_make(max_accelerators=4, stop_limit=200)
     for job in (first, second):
-        running(world, job, 2)
+        settled(world, job, 2)
         world.train(job)
     cycle_run(world.now)
     growing = fresh(second)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
-from rest_framework.test import APIClient
 
 from jobs.models import Allocation, Event, Job, Node
 from jobs.selectors.drains import drain_outcome, drain_preview
 from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.cluster.maintenance import windows_advance, windows_plan
 from tests.jobs.world import World
-from tests.support.builders import job_make
+from tests.support.builders import Clients, job_make
 
 pytestmark = pytest.mark.django_db
-Clients = Callable[..., APIClient]
 
 
 def counts(world: World) -> dict[int, int]:

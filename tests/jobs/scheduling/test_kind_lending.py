@@ -12,7 +12,6 @@ from jobs.models import Event, Job, StepTimeProfile
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.selectors.estimates.step_times import step_times_read
 from jobs.selectors.reproducibility import Reproducibility, kinds_used, reproducibility_of
-from jobs.services.reports.batches import batch_take
 from jobs.services.submission.job_actions import job_cancel
 from tests.jobs.kinds_world import KindsWorld, active, counts, mixing_job, settled
 from tests.support.builders import job_make
@@ -207,19 +206,7 @@ def test_odd_measurements_are_passed_over(odd: Any) -> None:
     StepTimeProfile.objects.all().delete()
     played, trainer = world.leader_of(job)
     played.say(trainer, ReportKind.READY, profile=odd)
-    played.say(
-        trainer,
-        ReportKind.STEPS,
-        first_step=1,
-        last_step=2,
-        epoch=0,
-        examples=64,
-        seconds=0.1,
-        loss=0.5,
-        num_accelerators=1,
-        compute_s=odd,
-    )
-    batch_take(played.node, played.batch(), world.now)
+    world.tell(world.steps_say(job, 1, 2, compute_s=odd))
     assert not StepTimeProfile.objects.exists()
     job.refresh_from_db()
     assert job.step == 2

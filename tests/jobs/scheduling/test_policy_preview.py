@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -11,17 +10,16 @@ from django.contrib.auth.models import User
 from django.db.models import F
 from django.test import Client
 from django.utils import timezone
-from rest_framework.test import APIClient
 
 from controlplane.core.values.tiers import Tier
 from jobs.models import Job, JobForecast
 from jobs.selectors.policy_preview import Preview, policy_preview, reprioritise_preview
 from jobs.services.scheduling.cycle import cycle_run
 from tests.jobs.timed_world import TimedWorld, timed_job
+from tests.support.builders import Clients
 
 pytestmark = pytest.mark.django_db
 
-Clients = Callable[..., APIClient]
 PREVIEW = "/api/v1/jobs/actions/preview/"
 
 

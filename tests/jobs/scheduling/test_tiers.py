@@ -7,20 +7,16 @@ import pytest
 from controlplane.core.values.lifecycle import JobStatus
 from controlplane.core.values.types import Plan, Snapshot
 from jobs.api.jobs.submission_request import submission_read
-from jobs.models import Allocation, Event, Job, Node, PolicyState
+from jobs.models import Event, Job, Node, PolicyState
 from jobs.selectors import drains, dry_run, policy_preview
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.dry_run import submission_outlook
 from jobs.selectors.next_cycle import decide_timed, policy_state_read
 from jobs.selectors.queue import live_jobs, queue_place
-from tests.jobs.world import World
+from tests.jobs.world import World, num_held
 from tests.support.builders import job_make, submission_values, user_make
 
 pytestmark = pytest.mark.django_db
-
-
-def held(job: Job) -> int:
-    return Allocation.objects.filter(job=job, released_at=None).count()
 
 
 def test_an_urgent_job_takes_what_it_can_use_from_an_idle_one() -> None:
@@ -28,13 +24,13 @@ def test_an_urgent_job_takes_what_it_can_use_from_an_idle_one() -> None:
     idle = job_make(
         ada, max_accelerators=4, min_accelerators=2, num_virtual_nodes=4, tier="idle", priority=1000
     )
-    world.until(lambda: held(idle) == 4)
+    world.until(lambda: num_held(idle) == 4)
     world.settle()
     world.train(idle)
     urgent = job_make(ada, max_accelerators=1, num_virtual_nodes=4, tier="urgent", priority=1)
-    world.until(lambda: (held(idle), held(urgent)) == (3, 1))
+    world.until(lambda: (num_held(idle), num_held(urgent)) == (3, 1))
     normal = job_make(ada, max_accelerators=2, num_virtual_nodes=4, priority=1)
-    world.until(lambda: (held(idle), held(urgent), held(normal)) == (0, 1, 2))
+    world.until(lambda: (num_held(idle), num_held(urgent), num_held(normal)) == (0, 1, 2))
     idle.refresh_from_db()
     assert idle.status == JobStatus.PENDING
     assert idle.policy_reason.startswith(
@@ -49,7 +45,7 @@ def test_an_urgent_job_takes_what_it_can_use_from_an_idle_one() -> None:
     assert queue_place(idle) == 1
     step = idle.step
     Job.objects.filter(pk=normal.pk).update(tier="idle", priority=1)
-    world.until(lambda: held(idle) >= 2)
+    world.until(lambda: num_held(idle) >= 2)
     idle.refresh_from_db()
     assert idle.step == step > 0
 

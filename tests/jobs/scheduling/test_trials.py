@@ -11,6 +11,7 @@ from controlplane.core.policies import DEFAULT_POLICY
 from jobs.models import Job, JobEstimates
 from tests.jobs.kinds_world import settled
 from tests.jobs.timed_world import TimedWorld, started, timed_job
+from tests.jobs.world import num_held
 
 pytestmark = pytest.mark.django_db
 
@@ -19,10 +20,6 @@ TRUTH = ThroughputModel(0.0, 0.0125, 0.1, 0.12, 0.1, 0.0, 1.0)
 #: A job is on trial for a fifth of its time at most, which is a minute.
 PERIOD_S, ROUND_S = 300.0, 20.0
 TRIES = "to measure its speed, as there are idle ones"
-
-
-def held(job: Job) -> int:
-    return job.allocations.filter(released_at=None).count()
 
 
 def tries(job: Job) -> bool:
@@ -39,18 +36,18 @@ def test_a_job_tries_idle_accelerators_and_keeps_what_is_faster(
     client.force_login(ada)
     started(world, job)
     world.train_on(job, 2)
-    before = held(job)
+    before = num_held(job)
     # As after a while on fewer accelerators of one machine.
     fitted = ThroughputModel(0.0, 0.0125, 0.1, 0.12, 0.1, 0.12, 1.0)
     known = JobEstimates.objects.filter(job=job)
     known.update(throughput={"cpu": fitted.parameters}, updated_at=world.now)
     while not tries(job) and world.now_s < PERIOD_S + 2 * ROUND_S:
-        assert held(job) == before <= 4
+        assert num_held(job) == before <= 4
         world.now_s += ROUND_S
         for played in world.nodes:
             world.follow(played)
         world.cycle()
-    more = held(job)
+    more = num_held(job)
     assert more > before
     page = client.get(f"/jobs/{job.pk}/").content.decode()
     assert f"Tries {more} of 16 cpu {TRIES}" in page
@@ -60,5 +57,5 @@ def test_a_job_tries_idle_accelerators_and_keeps_what_is_faster(
         world.train_on(job, 6)  # measured: the exchange between machines does not grow
         world.now_s += ROUND_S
         world.settle(1)
-    assert held(job) >= more
+    assert num_held(job) >= more
     assert not tries(job)

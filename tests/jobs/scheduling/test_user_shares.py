@@ -6,17 +6,13 @@ import pytest
 from django.utils import timezone
 
 from jobs.api.jobs.submission_request import submission_read
-from jobs.models import Allocation, Job, UserLimits
+from jobs.models import Job, UserLimits
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.dry_run import submission_outlook
-from tests.jobs.world import World
+from tests.jobs.world import World, num_held
 from tests.support.builders import job_make, submission_values, user_make
 
 pytestmark = pytest.mark.django_db
-
-
-def num_held(*jobs: Job) -> int:
-    return Allocation.objects.filter(job__in=jobs, released_at=None).count()
 
 
 def test_shares_go_to_users_first_by_their_factors() -> None:

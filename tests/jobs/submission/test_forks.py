@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +19,18 @@ from controlplane.core.values.lifecycle import JobStatus
 from jobs import tasks
 from jobs.models import Artifact, AuditEntry, ClusterSetting, Job, Project, ProjectMembership
 from jobs.selectors.desired_state.state import training_spec, wanted_state
-from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.lifecycle.retention import files_delete
 from jobs.services.submission import forks, job_actions
 from jobs.services.submission.forks import ASK_AGAIN_S, forks_advance
 from jobs.services.submission.job_actions import job_cancel
 from tests.jobs.world import World
-from tests.support.builders import CODE, at, job_make, submission_values
+from tests.support.builders import CODE, Clients, at, job_make, submission_values
+from tests.support.rows import file_store
 
 pytestmark = pytest.mark.django_db
-Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/"
 STATE = b"the state"
 SHA256 = "5" * 64
-
-
-@pytest.fixture
-def ada_client(ada: User, client_of: Clients) -> APIClient:
-    return client_of(ada)
 
 
 def checkpoint_make(job: Job, step: int, name: str = "checkpoint.npz", **other: Any) -> Artifact:
@@ -287,8 +279,7 @@ def save(world: World, job: Job, step: int, **more: Any) -> None:
     content = f"state {step}".encode()
     sha256 = hashlib.sha256(content).hexdigest()
     if not more.get("superseded"):
-        stream = io.BytesIO(content)
-        artifact_store(job, "checkpoint.npz", job.generation, stream, sha256, world.now)
+        file_store(job, "checkpoint.npz", content, world.now, job.generation)
     played = world.nodes[0]
     trainer = next(row for row in played.trainers.values() if row.job_id == job.pk)
     data = {"step": step, "epoch": 3, "sha256": sha256, "bytes": len(content), "is_last": False}

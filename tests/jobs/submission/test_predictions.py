@@ -30,21 +30,15 @@ from jobs.selectors.desired_state.state import training_spec
 from jobs.selectors.estimates.step_times import profile_key
 from jobs.selectors.reproducibility import reproducibility_of
 from jobs.services.lifecycle import predictions
-from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.lifecycle.predictions import predictions_join_next
 from jobs.services.lifecycle.retention import files_delete
 from tests.jobs.world import World
 from tests.support.builders import job_make
+from tests.support.rows import PREDICTION, file_store
 from tests.support.setups import setup_once
 
 pytestmark = pytest.mark.django_db
 
-PREDICTION: dict[str, Any] = {
-    "task": "predict",
-    "stop_kind": "epochs",
-    "stop_limit": 1,
-    "shuffle": False,
-}
 ROWS = np.random.default_rng(2).normal(size=(64, 3)).astype(np.float32)
 
 
@@ -57,11 +51,10 @@ def part_bytes(first: int, end: int) -> bytes:
 def part_store(world: World, job: Job, first: int, end: int) -> None:
     """Let the leader leave a part, as its agent does: the file first, then the report."""
     content = part_bytes(first, end)
-    sha256 = hashlib.sha256(content).hexdigest()
     played, trainer = world.leader_of(job)
     name = f"predictions-{first}-{end}.npz"
     target = upload_target(played.node, job.pk, trainer.slot, trainer.generation, name)
-    artifact_store(target, name, trainer.generation, io.BytesIO(content), sha256, world.now)
+    file_store(target, name, content, world.now, trainer.generation)
     played.say(trainer, ReportKind.PART, first=first, end=end, file=name, bytes=len(content))
     world.tell(played)
 
@@ -206,13 +199,11 @@ def _archive(header: bytes, *, is_encrypted: bool = False) -> bytes:
 )
 def test_parts_that_cannot_be_joined_stay_and_say_so(content: bytes) -> None:
     world, job = running()
-    sha256 = hashlib.sha256(content).hexdigest()
-    name = "predictions-0-64.npz"
-    artifact_store(job, name, job.generation, io.BytesIO(content), sha256, world.now)
+    file_store(job, "predictions-0-64.npz", content, world.now, job.generation)
     finish(world, job)
     assert predictions_join_next(world.now) == job.pk
     assert Event.objects.filter(job=job, kind="predictions_damaged").exists()
-    assert job.artifacts.filter(name=name).exists()
+    assert job.artifacts.filter(name="predictions-0-64.npz").exists()
     assert predictions_join_next(world.now + timedelta(hours=1)) is None
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.core.files.storage import default_storage
-from rest_framework.test import APIClient
 
 from controlplane.core.protocol.fork import Adoption
 from controlplane.core.protocol.wire import ReportKind
@@ -30,7 +26,6 @@ from jobs.models import (
 from jobs.selectors.desired_state.agent_files import adopted_state
 from jobs.selectors.desired_state.state import training_spec, wanted_state
 from jobs.selectors.tuning import tuned_of
-from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.scheduling.adoptions import ASK_AGAIN_S, FETCH_LIMIT_S, TRIES_LIMIT, _order
 from jobs.services.submission import tuning_rounds
 from jobs.services.submission.job_actions import job_cancel, job_pause
@@ -38,11 +33,11 @@ from jobs.services.submission.rows import live_jobs_check
 from jobs.services.submission.tuning_rounds import tuning_advance
 from tests.jobs.losses import event, fresh
 from tests.jobs.world import World
-from tests.support.builders import job_make, user_make
+from tests.support.builders import Clients, job_make, user_make
+from tests.support.rows import file_store
 from tests.support.setups import setup_once
 
 pytestmark = pytest.mark.django_db
-Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/"
 STEPS = 20
 TUNING = {
@@ -94,22 +89,11 @@ def ada(parent: Job) -> User:
 
 def train(world: World, job: Job, num_steps: int, loss: float, fall: float = 0.0) -> None:
     """Report steps, two at a time, whose loss falls evenly by `fall` in all."""
-    played, trainer = world.leader_of(job)
     for number in range(1, num_steps // 2 + 1):
         first = world.steps.get(job.pk, fresh(job).step) + 1
         world.steps[job.pk] = first + 1
         world.now_s += 0.2
-        played.say(
-            trainer,
-            ReportKind.STEPS,
-            first_step=first,
-            last_step=first + 1,
-            epoch=0,
-            examples=2 * job.global_batch_size,
-            seconds=0.2,
-            loss=loss - 2 * fall * number / num_steps,
-            num_accelerators=1,
-        )
+        played = world.steps_say(job, first, first + 1, loss=loss - 2 * fall * number / num_steps)
     world.tell(played)
 
 
@@ -118,11 +102,9 @@ def save(world: World, job: Job) -> None:
     played, trainer = world.leader_of(job)
     step = world.steps[job.pk]
     content = f"{job.pk} at {step}".encode()
-    sha256 = hashlib.sha256(content).hexdigest()
     world.now_s += 0.1
-    source, name = io.BytesIO(content), "checkpoint.npz"
-    artifact_store(fresh(job), name, trainer.generation, source, sha256, world.now)
-    values = {"step": step, "epoch": 0, "bytes": 1, "sha256": sha256, "is_last": False}
+    stored = file_store(fresh(job), "checkpoint.npz", content, world.now, trainer.generation)
+    values = {"step": step, "epoch": 0, "bytes": 1, "sha256": stored.sha256, "is_last": False}
     played.say(trainer, ReportKind.CHECKPOINTED, **values)
     world.tell(played)
 

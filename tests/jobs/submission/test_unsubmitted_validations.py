@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from rest_framework.test import APIClient
 
-from controlplane.core.protocol.wire import ReportBatch, ValidationReport
+from controlplane.core.protocol.wire import ValidationReport
 from jobs.api.jobs.submission_request import submission_read
 from jobs.models import Job, Node, Validation
 from jobs.selectors.desired_state.state import wanted_state
@@ -26,6 +26,7 @@ from jobs.services.submission.validation_requests import (
 from jobs.services.submission.validations import validations_expire
 from tests.jobs.reports.test_memory import EXAMPLE_BYTES, facts
 from tests.support.builders import at, node_make, submission_values, user_make
+from tests.support.messages import batch_of
 
 URL = "/api/v1/validations/"
 JOBS = "/api/v1/jobs/"
@@ -49,10 +50,7 @@ def answer(node: Node, now: datetime.datetime, **values: Any) -> None:
         )
         for wanted in wanted_state(node).validations
     )
-    batch = ReportBatch(
-        boot_id=node.boot_id, sent_at=0.0, trainers=(), reports=(), logs=(), validations=reports
-    )
-    batch_take(node, batch, now)
+    batch_take(node, batch_of(node, validations=reports), now)
 
 
 def ask(client: APIClient, expect: int = 202, **changes: Any) -> dict[str, Any]:
@@ -248,11 +246,8 @@ def test_a_node_that_says_nothing_ends_it(client: APIClient, how: str) -> None:
     assert (late - validation.requested_at).total_seconds() <= 500
     if how == "unasked":
         result = ValidationReport(validation_id=asked["id"], attempt=7, ok=True)
-        batch = ReportBatch(
-            boot_id="", sent_at=0.0, trainers=(), reports=(), logs=(), validations=(result,)
-        )
         assert validation.node is not None
-        batch_take(validation.node, batch, late)
+        batch_take(validation.node, batch_of(validation.node, validations=(result,)), late)
     if how != "lost":
         validations_expire(late + datetime.timedelta(seconds=1))
     else:
