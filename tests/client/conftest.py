@@ -6,7 +6,6 @@ import io
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from virtualflow.credentials import SERVER_VARIABLE, TOKEN_VARIABLE
 from jobs.models import Job
 from tests.jobs.world import World
 from tests.support.builders import CODE, START, api_token_make, user_make
+from tests.support.waiting import wait_until as wait_until
 
 SPEC = "name: from a file\nglobal_batch_size: 16\nnum_virtual_nodes: 4\npriority: 7\n"
 SPEC += "settings: {units: 8, name: old}\nstop: {kind: steps, limit: 4}\n"
@@ -153,14 +153,6 @@ def logged_in(site: Site, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Shel
     monkeypatch.setenv(SERVER_VARIABLE, site.address)
     monkeypatch.setenv(TOKEN_VARIABLE, site.token(site.ada))
     return shell
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait for a condition for at most a minute."""
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def nodes_now() -> World:

@@ -25,12 +25,11 @@ from virtualflow.credentials import SERVER_VARIABLE, TOKEN_VARIABLE
 from virtualflow.transport import _tls_context
 
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import Artifact, Job
 from tests.client.conftest import Shell, Site
 from tests.client.scripted_site import Answer, problem, scripted_site
-from tests.client.test_jobs import log_add
-from tests.support.builders import START, job_make, node_make
+from tests.support.builders import job_make, node_make
 from tests.support.oidc_provider import start_provider
+from tests.support.rows import artifact_make, log_add
 from tests.test_docs import ROOT
 
 #: A name that would clear the screen, ring, set the title, and turn the reading direction.
@@ -171,12 +170,6 @@ def test_every_command_is_documented() -> None:
     assert missing == [], "each needs a row of the table of commands in docs/client.md"
 
 
-def file_make(job: Job, name: str) -> None:
-    Artifact.objects.create(
-        job=job, name=name, file="x", sha256="0" * 64, size_bytes=1, generation=1, at=START
-    )
-
-
 def completed(shell: Shell, monkeypatch: pytest.MonkeyPatch, words: str) -> list[str]:
     """Return what bash is offered at the end of some words."""
     monkeypatch.setenv("_VIRTUALFLOW_COMPLETE", "bash_complete")
@@ -198,7 +191,7 @@ def test_a_shell_completes_what_the_site_has(
         logged_in("notifications", act, number)
         assert state in logged_in("notifications", "ls").out
     node, _ = node_make("node-a")
-    file_make(second, "metrics.json")
+    artifact_make(second, "metrics.json")
     for words, expected in (
         *((f"{command} ", numbers) for command in ("show", "logs", "watch", "download")),
         *((f"{command} ", numbers) for command in ("clone", "fork")),
@@ -223,7 +216,7 @@ def test_a_shell_is_offered_no_value_that_it_could_read_otherwise(
     site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     job = job_make(site.ada)
-    file_make(job, name)
+    artifact_make(job, name)
     assert completed(logged_in, monkeypatch, f"download {job.pk} ") == []
 
 

@@ -16,8 +16,9 @@ from jobs.models import Job
 from jobs.selectors.policy_preview import Preview, StartChange
 from jobs.services.lifecycle.search_rows import metric_values_write
 from tests.client.conftest import Shell, Site
-from tests.client.test_jobs import file_make, log_add
+from tests.client.test_jobs import file_make
 from tests.support.builders import job_make
+from tests.support.rows import log_add
 
 
 def test_ls_filters_and_limits(site: Site, logged_in: Shell) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
@@ -14,12 +13,12 @@ from virtualflow import Client, VirtualFlowError
 from virtualflow.answers import ENDED
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
-from jobs.models import Allocation, Job, LogChunk
+from jobs.models import Allocation, Job
 from jobs.selectors.job_filter import JobFilter
-from jobs.services.lifecycle.artifacts import artifact_store
 from tests.client.conftest import SPEC, Site, nodes_now, played_to_the_end
 from tests.jobs.world import World
 from tests.support.builders import CODE, at, job_make, node_make, submission_values
+from tests.support.rows import allocation_make, file_store, log_add
 
 
 def test_the_ended_statuses_are_the_sites() -> None:
@@ -128,19 +127,10 @@ def test_a_watch_that_takes_too_long_leaves_the_job_alone(site: Site, client: Cl
     assert client.job(job)["status"] == "pending"
 
 
-def log_add(job: Job, text: str) -> None:
-    offset = sum(LogChunk.objects.filter(job=job).values_list("size_bytes", flat=True))
-    LogChunk.objects.create(
-        job=job, slot=0, offset=offset, size_bytes=len(text), text=text, at=at(0)
-    )
-
-
 def test_a_log_is_followed_to_its_end(site: Site) -> None:
     """Its last lines come after its end, while its trainer exits."""
     job = job_make(site.ada, status=JobStatus.RUNNING)
-    node, _ = node_make()
-    held = {"accelerator": node.accelerators.all()[0], "granted_generation": 1}
-    Allocation.objects.create(job=job, slot=0, granted_at=at(0), **held)
+    allocation_make(job, node_make()[0].accelerators.all()[0])
     later: list[Callable[[], object]] = [
         lambda: log_add(job, "two\n"),
         lambda: Job.objects.filter(id=job.pk).update(status="finished", ended_at=at(1)),
@@ -162,8 +152,7 @@ def test_a_log_is_followed_to_its_end(site: Site) -> None:
 
 
 def file_make(job: Job, name: str, content: bytes, digest: str | None = None) -> None:
-    sha256 = hashlib.sha256(content).hexdigest()
-    artifact_store(job, name, 1, io.BytesIO(content), sha256, at(0))
+    file_store(job, name, content)
     if digest:
         job.artifacts.filter(name=name).update(sha256=digest)
 

@@ -14,6 +14,7 @@ from pytest_django import DjangoDbBlocker, Settings
 
 from jobs.models import Node
 from tests.frontend.world import World, make_world
+from tests.support.builders import logged_in
 from tests.support.shared_rows import rows_shared
 
 
@@ -41,22 +42,16 @@ def world(shared_world: tuple[World, Path], db: None, settings: Settings, tmp_pa
     return copy.deepcopy(shared)
 
 
-def _logged_in(person: object) -> Client:
-    client = Client()
-    client.force_login(person)  # type: ignore[arg-type]
-    return client
-
-
 @pytest.fixture
 def ada(world: World) -> Client:
-    return _logged_in(world.ada)
+    return logged_in(world.ada)
 
 
 @pytest.fixture
 def ben(world: World) -> Client:
-    return _logged_in(world.ben)
+    return logged_in(world.ben)
 
 
 @pytest.fixture
 def admin(world: World) -> Client:
-    return _logged_in(world.admin)
+    return logged_in(world.admin)

@@ -10,7 +10,7 @@ from django.utils import timezone
 from frontend.urls import urlpatterns
 from jobs.models import MaintenanceWindow, NotificationChannel, Project, Replay, Sweep
 from tests.frontend.world import PASSWORD, World
-from tests.support.builders import at, validation_make
+from tests.support.builders import at, logged_in, validation_make
 
 #: Routes that need no login, by name.
 OPEN = {"login", "logout", "stream", "oidc_start", "oidc_callback"}
@@ -144,8 +144,7 @@ def test_changes_cannot_be_made_by_following_a_link(world: World, admin: Client)
 
 
 def test_changes_need_the_token_against_forgery(world: World) -> None:
-    browser = Client(enforce_csrf_checks=True)
-    browser.force_login(world.admin)
+    browser = logged_in(world.admin, enforce_csrf_checks=True)
     for name in sorted(POST_ROUTES):
         response = browser.post(route_address(name, world))
         assert response.status_code == 403, name

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from frontend.charts import ChartOptions, allocation_changes, job_charts, labels, overview_charts
 from frontend.figures.rows import HIDDEN_JOB_ID
-from jobs.models import Allocation, Generation, Job, Node, StepReport, Trial
+from jobs.models import Allocation, Generation, Job, Node, StepReport
 from jobs.selectors import series
 from jobs.selectors.series import (
     BatchSpan,
@@ -24,6 +24,7 @@ from jobs.selectors.series import (
 )
 from tests.frontend.world import World, make_job, make_node, make_person
 from tests.support.builders import membership_make
+from tests.support.rows import allocation_make, trial_make
 
 START = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
 
@@ -44,10 +45,10 @@ def test_tenures_become_counts() -> None:
     )
     spans = [(one, 0, 30.25), (one, 0, None), (two, 10, 20), (three, 10, 40), (four, 15, 40)]
     for place, (job, since, until) in zip(places, spans, strict=True):
-        Allocation.objects.create(
-            job=job, accelerator=place, slot=place.index, granted_generation=1,
-            granted_at=_at(since), released_at=None if until is None else _at(until),
-        )  # fmt: skip
+        released_at = None if until is None else _at(until)
+        allocation_make(
+            job, place, slot=place.index, granted_at=_at(since), released_at=released_at
+        )
     allocations = allocation_columns_between(_at(5), _at(50))
     assert not allocations.is_cut
     zero = START.timestamp()
@@ -173,9 +174,9 @@ def test_queries_do_not_grow_with_a_jobs_length() -> None:
 
 
 def _trial(job: Job, number: int, search: int, num_steps: int, step: int, **more: Any) -> None:
-    Trial.objects.create(
-        job=job, number=number, search=search, values={"learning_rate": 0.1}, steps=num_steps,
-        start_loss=2.5, speed=0.0, generation=1, step=step, at=_at(step), **more,
+    trial_make(
+        job, number, search=search, values={"learning_rate": 0.1}, steps=num_steps,
+        start_loss=2.5, step=step, at=_at(step), **more,
     )  # fmt: skip
 
 

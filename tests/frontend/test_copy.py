@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 from django.contrib.auth.models import User
-from django.test import Client
 from rest_framework.test import APIClient
 
 from frontend.views import copy
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job
 from jobs.services.submission.rows import SUBMITTED_COLUMNS
-from tests.support.builders import CODE, user_make
+from tests.support.builders import CODE, logged_in, user_make
 from tests.support.cases import pairs
 
 pytestmark = pytest.mark.django_db
@@ -44,8 +43,7 @@ def owner() -> User:
 
 
 def texts(owner: User, job: int) -> dict[str, str]:
-    client = Client()
-    client.force_login(owner)
+    client = logged_in(owner)
     response = client.get(f"/jobs/{job}/copy/")
     return {name: text for name, _, text in response.context["texts"]}
 

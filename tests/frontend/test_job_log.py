@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from django.test import Client
-from django.utils import timezone
 
-from jobs.models import Job, LogChunk
 from tests.frontend.world import SCRIPT_NAME, World
-
-
-def log_add(job: Job, slot: int, offset: int, text: str) -> None:
-    LogChunk.objects.create(
-        job=job, slot=slot, offset=offset, size_bytes=len(text), text=text, at=timezone.now()
-    )
+from tests.support.rows import log_add
 
 
 def test_the_log_comes_in_windows(world: World, ada: Client) -> None:
@@ -25,10 +18,10 @@ def test_the_log_comes_in_windows(world: World, ada: Client) -> None:
     assert (newest["has_earlier"], newest["has_later"]) == (False, False)
     nothing = ada.get(f"{address}?slot=0&after={newest['next_cursor']}").json()
     assert (nothing["lines"], nothing["next_cursor"]) == ([], newest["next_cursor"])
-    log_add(job, 0, 99999, "new\nhalf")
+    log_add(job, "new\nhalf", offset=99999)
     more = ada.get(f"{address}?slot=0&after={newest['next_cursor']}").json()
     assert [line["text"] for line in more["lines"]] == ["new", "half"]
-    log_add(job, 0, 100007, " a line\n")
+    log_add(job, " a line\n", offset=100007)
     (rest,) = ada.get(f"{address}?slot=0&after={more['next_cursor']}").json()["lines"]
     assert (rest["text"], rest["continues"], rest["replaces"]) == (" a line", True, False)
     assert {line["slot"] for line in ada.get(address).json()["lines"]} == {0, 1}
@@ -37,7 +30,7 @@ def test_the_log_comes_in_windows(world: World, ada: Client) -> None:
 def test_a_huge_log_is_read_by_windows(world: World, ada: Client) -> None:
     job = world.jobs["script"]
     for i in range(30):
-        log_add(job, 0, i * 20_000, f"{i:05d}" + "x" * 19_994 + "\n")
+        log_add(job, f"{i:05d}" + "x" * 19_994 + "\n", offset=i * 20_000)
     address = f"/jobs/{job.pk}/log/?slot=0"
     part = ada.get(address).json()
     assert [line["text"][:5] for line in part["lines"]] == ["00027", "00028", "00029"]
@@ -54,7 +47,7 @@ def test_a_huge_log_is_read_by_windows(world: World, ada: Client) -> None:
 def test_searching_a_log_finds_lines_across_chunks(world: World, ada: Client) -> None:
     job = world.jobs["script"]
     for offset, text in ((0, "first\nsecond with NEE"), (21, "dle in it\nthird\n"), (37, "needle")):
-        log_add(job, 3, offset, text)
+        log_add(job, text, slot=3, offset=offset)
     address = f"/jobs/{job.pk}/log/"
     found = ada.get(f"{address}?q=needle").json()
     assert [(match["offset"], match["text"]) for match in found["matches"]] == [

@@ -5,9 +5,10 @@ from __future__ import annotations
 from django.test import Client
 from django.utils import timezone
 
-from jobs.models import Job, StepReport, Trial
+from jobs.models import Job, StepReport
 from tests.frontend.page_text import page_text
 from tests.frontend.world import World, make_job
+from tests.support.rows import trial_make
 
 
 def test_a_tuning_shows_its_trials_and_why_they_were_kept(world: World, ada: Client) -> None:
@@ -17,10 +18,9 @@ def test_a_tuning_shows_its_trials_and_why_they_were_kept(world: World, ada: Cli
     assert "Tuning 0 trials in 0 steps, 0 % of the job's steps so far No trials yet" in text
     assert "learning_rate (at most 20 trials per search and 30 % of the steps; searches" in text
     for number, end in enumerate(("kept", "diverged"), start=1):
-        Trial.objects.create(
-            job=job,
-            number=number,
-            search=1,
+        trial_make(
+            job,
+            number,
             values={"learning_rate": 0.1 * number},
             steps=20,
             start_loss=2.0,
@@ -29,9 +29,7 @@ def test_a_tuning_shows_its_trials_and_why_they_were_kept(world: World, ada: Cli
             speed=0.0375,
             end=end,
             search_end="trials" if end == "kept" else "",
-            generation=1,
             step=40,
-            at=timezone.now(),
         )
     text = page_text(ada.get(f"/jobs/{job.pk}/"))
     assert "2 trials in 40 steps, 50 % of the job's steps so far; the latest search has en" in text
@@ -52,20 +50,7 @@ def test_parallel_trials_are_shown_with_their_jobs(world: World, ada: Client) ->
         tier="idle", step=72,
     )  # fmt: skip
     for number, one, values in ((1, None, {}), (2, child, fork["values"])):
-        Trial.objects.create(
-            job=job,
-            number=number,
-            search=1,
-            values=values,
-            steps=0,
-            start_loss=2.0,
-            speed=0.0,
-            child=one,
-            is_running=True,
-            generation=1,
-            step=60,
-            at=timezone.now(),
-        )
+        trial_make(job, number, values=values, start_loss=2.0, child=one, is_running=True, step=60)
     answer = ada.get(f"/jobs/{job.pk}/")
     text = page_text(answer)
     assert "2 trials in 0 steps, beside the job on idle accelerators" in text

@@ -13,7 +13,7 @@ from django.utils import timezone
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from jobs.models import Generation, Job
 from tests.frontend.world import World
-from tests.support.builders import membership_make
+from tests.support.rows import generation_make
 
 ROOT = Path(__file__).resolve().parents[2]
 _VOID = {"meta", "link", "img", "input", "br"}
@@ -73,15 +73,8 @@ def test_accelerators_of_a_change_under_way(world: World, admin: Client) -> None
 
     active = Generation.objects.get(job=job, phase=GenerationPhase.ACTIVE)
     assert tile().startswith(f"{active.num_members} wants")
-    coming = membership_make(active.number + 1)
-    Generation.objects.create(
-        job=job,
-        number=active.number + 1,
-        phase=GenerationPhase.PREPARING,
-        membership=coming,
-        num_members=active.num_members + 1,
-        requested_at=timezone.now(),
-    )
+    num_members = active.num_members + 1
+    generation_make(job, active.number + 1, phase="preparing", num_members=num_members)
     assert tile().startswith(f"{active.num_members} going to {active.num_members + 1} wants")
     Generation.objects.filter(pk=active.pk).update(phase=GenerationPhase.CLOSED)
     assert tile().startswith(f"0 going to {active.num_members + 1} wants")

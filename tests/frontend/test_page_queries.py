@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from django.db import connection
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -24,7 +23,8 @@ from jobs.selectors.queue import QUEUE_JOBS_AT_ONCE, live_jobs
 from jobs.selectors.readings import measures_told
 from jobs.selectors.usage import UsageBy, usage_between
 from tests.frontend.world import World, make_job, make_sweep
-from tests.support.builders import membership_make
+from tests.support.builders import logged_in, membership_make
+from tests.support.rows import allocation_make
 
 pytestmark = pytest.mark.django_db
 
@@ -38,8 +38,7 @@ def _sql_of(read: Callable[[], Any]) -> list[str]:
 
 
 def _page(person: Any, address: str) -> list[str]:
-    client = Client()
-    client.force_login(person)
+    client = logged_in(person)
     client.get(address)
     return _sql_of(lambda: client.get(address))
 
@@ -132,8 +131,7 @@ def test_the_queue_is_read_in_pages_with_the_same_queries(world: World) -> None:
     few = _page(world.admin, "/queue/")
     for number in range(QUEUE_JOBS_AT_ONCE):
         make_job(world.ada, f"more {number}", priority=1)
-    client = Client()
-    client.force_login(world.admin)
+    client = logged_in(world.admin)
     many = _sql_of(lambda: client.get("/queue/"))
     assert len(many) == len(few)
     assert not any('"jobs_job"."facts"' in sql for sql in many)
@@ -170,15 +168,11 @@ def test_the_jobs_of_a_sweep_are_read_at_once_and_in_part(world: World) -> None:
 def test_the_page_of_a_node_reads_jobs_in_part_and_no_readings_of_charts(world: World) -> None:
     node = world.nodes[0]
     place = Accelerator.objects.filter(node=node).first()
-    assert place is not None
     now = timezone.now()
     few = _page(world.admin, f"/nodes/{node.pk}/")
     for number in range(5):
         job = make_job(world.ben, f"ended {number}")
-        Allocation.objects.create(
-            job=job, accelerator=place, slot=0, granted_generation=1, granted_at=now - HOUR,
-            released_at=now - HOUR / 2,
-        )  # fmt: skip
+        allocation_make(job, place, granted_at=now - HOUR, released_at=now - HOUR / 2)
         at = now - datetime.timedelta(minutes=30 + number)
         ReadingBin.objects.create(
             accelerator=place, width_s=60, at=at, read_at=at, num_readings=1, power_w=9.0
@@ -204,8 +198,7 @@ def test_a_job_of_many_resizes_shows_the_newest(world: World) -> None:
         )
         for number in range(1, 121)
     )  # fmt: skip
-    client = Client()
-    client.force_login(world.ada)
+    client = logged_in(world.ada)
     response = client.get(f"/jobs/{job.pk}/")
     rows = response.context["generations"]
     assert [row.generation.number for row in rows] == list(range(120, 20, -1))

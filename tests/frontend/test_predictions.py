@@ -14,8 +14,7 @@ from controlplane.core.values.lifecycle import JobStatus
 from frontend.live.progress import ShownProgress, job_progress
 from jobs.models import Artifact, Job
 from tests.frontend.world import World, make_job
-
-PASS = {"task": "predict", "stop_kind": "epochs", "stop_limit": 1, "shuffle": False}
+from tests.support.rows import PREDICTION, artifact_make
 
 
 def model_give(job: Job) -> Artifact:
@@ -81,12 +80,9 @@ def test_a_training_job_ignores_the_hidden_source(world: World, ada: Client) -> 
 def test_its_page_has_no_loss_and_offers_its_predictions(world: World, ada: Client) -> None:
     job = make_job(world.ada, "guesses", JobStatus.FINISHED)
     Job.objects.filter(id=job.pk).update(
-        **PASS, generation=1, step=4, facts={"num_examples": 100, "steps_per_epoch": 4}
+        **PREDICTION, generation=1, step=4, facts={"num_examples": 100, "steps_per_epoch": 4}
     )
-    Artifact.objects.create(
-        job=job, name="predictions.npz", sha256="b" * 64, size_bytes=9, generation=1,
-        at=timezone.now(), file=ContentFile(b"whole", "predictions.npz"),
-    )  # fmt: skip
+    artifact_make(job, "predictions.npz", file=ContentFile(b"whole", "predictions.npz"))
     page = ada.get(f"/jobs/{job.pk}/").content.decode()
     assert 'data-figure="loss"' not in page
     assert "<dt>Loss</dt>" not in page
@@ -97,7 +93,7 @@ def test_its_page_has_no_loss_and_offers_its_predictions(world: World, ada: Clie
 
 
 def test_progress_counts_examples() -> None:
-    job = Job(**PASS, global_batch_size=20, step=3, status="running", examples_per_s=10.0)
+    job = Job(**PREDICTION, global_batch_size=20, step=3, status="running", examples_per_s=10.0)
     assert job_progress(job, 6, 105) == ShownProgress("60 of 105 examples", 0.5)
     assert job_progress(job, 6) == ShownProgress("batch 3 of 6", 0.5)
     job.step = 6

@@ -16,7 +16,7 @@ from asgiref.testing import ApplicationCommunicator
 from django.conf import settings as settings_of
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
-from django.test import AsyncClient, Client
+from django.test import AsyncClient
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from controlplane.asgi import stream_handler
@@ -27,7 +27,7 @@ from jobs import counters, nudges
 from jobs.models import ApiToken, Project
 from jobs.services.cluster.api_tokens import JOB_SCOPES, SCOPES
 from tests.frontend.world import World, make_job, make_person, make_world
-from tests.support.builders import api_token_make, at
+from tests.support.builders import api_token_make, at, logged_in
 from tests.support.servers import RunningServer
 
 # Streams read the database in threads of their own, so what tests write has to be committed.
@@ -251,8 +251,7 @@ def test_without_redis_there_is_no_stream(world: World, settings: Settings) -> N
 
 
 def test_a_wsgi_server_gives_no_stream(world: World, broker: redis.Redis) -> None:
-    client = Client()
-    client.force_login(world.ada)
+    client = logged_in(world.ada)
     response = client.get("/stream/")
     assert response.status_code == 404
     assert not response.streaming
@@ -392,8 +391,7 @@ def test_sessions_are_checked_in_three_queries_however_many(
     world: World, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
     def session_of(person: User) -> Credential:
-        client = Client()
-        client.force_login(person)
+        client = logged_in(person)
         return Credential("session", str(client.session.session_key))
 
     project = Project.objects.get()
@@ -415,8 +413,7 @@ def test_sessions_are_checked_in_three_queries_however_many(
 
 
 def test_open_streams_keep_no_threads(world: World, broker: redis.Redis) -> None:
-    client = Client(headers={"host": "testserver"})
-    client.force_login(world.ada)
+    client = logged_in(world.ada, headers={"host": "testserver"})
     cookie = f"{settings_of.SESSION_COOKIE_NAME}={client.session.session_key}"
     headers = [(b"host", b"testserver"), (b"cookie", cookie.encode())]
 

@@ -10,6 +10,7 @@ from django.urls import reverse
 from jobs.models import Event, Job
 from tests.frontend.test_access import POST_ROUTES, route_address
 from tests.frontend.world import World
+from tests.support.builders import logged_in
 
 OWN = "http://testserver"
 TYPED = {
@@ -55,8 +56,7 @@ def test_the_way_back_stays_on_this_site(world: World, client: Client) -> None:
 def test_a_form_with_an_old_token_is_shown_if_it_is_of_this_site(
     origin: str, is_shown: bool, world: World
 ) -> None:
-    browser = Client(enforce_csrf_checks=True)
-    browser.force_login(world.ada)
+    browser = logged_in(world.ada, enforce_csrf_checks=True)
     address = reverse("job_describe", args=[world.jobs["running"].pk])
     answer = browser.post(address, TYPED, HTTP_ORIGIN=origin)
     assert answer.status_code == 403

@@ -18,13 +18,11 @@ from jobs.models import (
     Accelerator,
     AcceleratorPrice,
     Allocation,
-    Artifact,
     EpochReport,
     Event,
     Generation,
     Job,
     JobMetric,
-    LogChunk,
     Node,
     Project,
     ProjectMembership,
@@ -32,10 +30,10 @@ from jobs.models import (
     ReplayStatus,
     StepReport,
     Sweep,
-    Trial,
 )
 from jobs.services.lifecycle.colours import free_colour
 from tests.support.builders import at, membership_make
+from tests.support.rows import allocation_make, artifact_make, log_add, trial_make
 
 PASSWORD = "rowing-boat-on-a-lake"
 CODE = b"def build(settings):\n    raise SystemExit\n"
@@ -147,10 +145,9 @@ def give_history(job: Job, accelerators: list[Accelerator], counts: list[int]) -
             allocation.save()
         slots = slots[:count]
         while len(slots) < count:
-            open_allocations[next_slot] = Allocation.objects.create(
-                job=job, accelerator=accelerators[len(slots)], slot=next_slot,
-                granted_generation=number, granted_at=at, joined_at=at,
-            )  # fmt: skip
+            times = {"granted_generation": number, "granted_at": at, "joined_at": at}
+            place = accelerators[len(slots)]
+            open_allocations[next_slot] = allocation_make(job, place, slot=next_slot, **times)
             slots.append(next_slot)
             next_slot += 1
         mapping = even_mapping(job.num_virtual_nodes, count) if count else ()
@@ -312,9 +309,9 @@ def _give_trials(job: Job) -> None:
     }
     Job.objects.filter(pk=job.pk).update(tuning={"space": space})
     for number, end, search in ((1, "kept", 1), (2, "diverged", 1), (3, "", 2)):
-        Trial.objects.create(
-            job=job,
-            number=number,
+        trial_make(
+            job,
+            number,
             search=search,
             values={"learning_rate": 0.01 * 10**number, "momentum": 0.9},
             steps=20 if end else 7,
@@ -325,7 +322,6 @@ def _give_trials(job: Job) -> None:
             end=end,
             search_end="trials" if search == 1 else "",
             is_running=not end,
-            generation=1,
             step=20 * number,
             at=timezone.now(),
         )
@@ -396,10 +392,6 @@ def _give_papers(job: Job) -> None:
     for slot in range(2):
         text = "".join(f"12:00:{i % 60:02d} step {i} loss {2 / (i + 1):.4f}\n" for i in range(120))
         text += f"a line with {SCRIPT_NAME}\n"
-        LogChunk.objects.create(
-            job=job, slot=slot, offset=0, size_bytes=len(text.encode()), text=text, at=now
-        )
-    artifact = Artifact(
-        job=job, name="model.keras", sha256="cd" * 32, size_bytes=1_234_567, generation=4, at=now
-    )
-    artifact.file.save("model.keras", ContentFile(b"weights"), save=True)
+        log_add(job, text, slot=slot, now=now)
+    values = {"sha256": "cd" * 32, "size_bytes": 1_234_567, "generation": 4, "at": now}
+    artifact_make(job, "model.keras", file=ContentFile(b"weights", "model.keras"), **values)

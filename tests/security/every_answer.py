@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from django.contrib.auth.models import User
-from django.test import Client
 
 from jobs.api.jobs.serializers import JobSerializer
 from tests.jobs.test_authorisation import routes
+from tests.support.builders import logged_in
 
 #: Route -> queries that show more of it.
 QUERIES = {
@@ -43,8 +43,7 @@ def answers_of(
         without: what routes begin with that are not read.
         numbers: values of the routes' parameters; what has no value is left out.
     """
-    client = Client()
-    client.force_login(person, "django.contrib.auth.backends.ModelBackend")
+    client = logged_in(person)
     found: dict[str, str] = {}
     for route, _ in routes():
         if route.startswith((*LEFT_OUT, *without)) or only not in route:

@@ -18,7 +18,6 @@ from django.test import Client
 
 from controlplane.core.protocol.wire import (
     BatchReply,
-    HelloRequest,
     ReportKind,
     ValidationReport,
     WantedState,
@@ -28,7 +27,8 @@ from controlplane.core.protocol.wire import (
 from jobs.models import Job, Node, Validation
 from tests.jobs.world import PlayedNode, World
 from tests.security.hostile_reports import FACTS
-from tests.support.builders import accelerators, api_token_make, node_make, user_make
+from tests.support.builders import accelerators, api_token_make, logged_in, node_make, user_make
+from tests.support.messages import hello_request
 
 WORDS = ("CODE-OF", "NOTE-OF", "SECRET-OF")
 PASSWORD = "of-these-tests"
@@ -140,8 +140,7 @@ class Site(World):
         return Actor(user.username, client, user, self._reads(user))
 
     def _by_session(self, user: User) -> Actor:
-        client = Client()
-        client.force_login(user, "django.contrib.auth.backends.ModelBackend")
+        client = logged_in(user)
         return Actor(f"{user.username} by session", client, user, self._reads(user))
 
     def node_add(self, node: Node, token: str) -> None:
@@ -199,13 +198,8 @@ class Site(World):
     def hello(self, played: PlayedNode, boot_id: str, num_accelerators: int) -> Any:
         """Let an agent start anew; return the answer."""
         node = Node.objects.get(id=played.node.pk)
-        request = HelloRequest(
-            host=node.host,
-            first_port=node.first_port,
-            last_port=node.last_port,
-            boot_id=boot_id,
-            accelerators=accelerators(num_accelerators),
-        )
+        shape = accelerators(num_accelerators)
+        request = hello_request(node, boot_id=boot_id, accelerators=shape)
         answer = self.agents[node.pk].ask("POST", "/api/v1/agent/hello/", encode(request))
         played.node = Node.objects.get(id=node.pk)
         if answer.status_code == 200:

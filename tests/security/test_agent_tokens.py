@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
-from rest_framework.test import APIClient
 
 from agents.settings import settings_from
 from controlplane.core.protocol.codec import encode
-from controlplane.core.protocol.wire import EnrolRequest, HelloRequest, ReportBatch
 from jobs.models import Node
-from tests.support.builders import accelerators, node_make
-
-Clients = Callable[..., APIClient]
-SHAPE = accelerators(2)
+from tests.support.builders import Clients, enrol_request, node_make
+from tests.support.messages import batch_of, hello_request
 
 
 @pytest.fixture
@@ -35,16 +30,11 @@ def post(route: str, token: str, message: Any) -> Any:
 
 
 def hello(node: Node, token: str) -> Any:
-    return post("hello", token, HelloRequest(
-        host=node.host, first_port=node.first_port, last_port=node.last_port,
-        boot_id=node.boot_id, accelerators=SHAPE,
-    ))  # fmt: skip
+    return post("hello", token, hello_request(node))
 
 
 def heartbeat(node: Node, token: str) -> Any:
-    batch = ReportBatch(boot_id=node.boot_id, sent_at=0.0, wanted_version="", trainers=(),
-                        validations=(), reports=(), logs=())  # fmt: skip
-    return post("reports", token, batch)
+    return post("reports", token, batch_of(node))
 
 
 def test_an_old_token_is_replaced_at_hello_and_ends_with_the_first_use_of_the_new_one(
@@ -75,10 +65,9 @@ def test_an_admin_ends_a_token_and_only_this_node_enrols_with_the_new_one(
     assert heartbeat(row, old).status_code == 401
 
     def enrol(name: str, token: str) -> Any:
-        return post("enrol", "", EnrolRequest(
-            token=token, name=name, host=row.host, first_port=row.first_port,
-            last_port=row.last_port, boot_id=row.boot_id, accelerators=SHAPE,
-        ))  # fmt: skip
+        ports = {"first_port": row.first_port, "last_port": row.last_port}
+        request = enrol_request(token, name, host=row.host, boot_id=row.boot_id, **ports)
+        return post("enrol", "", request)
 
     token = answer.json()["token"]
     assert enrol(row.name, ended).status_code in (400, 403)

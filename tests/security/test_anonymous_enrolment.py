@@ -16,11 +16,12 @@ from django.utils import timezone
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.wire import LogChunk as WireChunk
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import Accelerator, Allocation, EnrolmentToken, LogChunk, Node
+from jobs.models import Allocation, EnrolmentToken, LogChunk, Node
 from jobs.services.cluster.agent_tokens import node_by_token, node_token_replace
 from jobs.services.cluster.nodes import enrolment_token_create
 from jobs.services.reports.log_chunks import LOG_GRACE, log_chunks_store, logs_file
 from tests.support.builders import accelerators, at, enrol_request, job_make, node_make
+from tests.support.rows import allocation_make
 
 pytestmark = pytest.mark.django_db
 
@@ -104,15 +105,8 @@ def test_wrong_tokens_are_limited_by_address(monkeypatch: pytest.MonkeyPatch) ->
     assert enrol(unused(), "192.0.2.2").status_code == 201
 
 
-def tenure(job: Any, node: Node, released_after_s: float | None) -> Allocation:
-    return Allocation.objects.create(
-        job=job,
-        accelerator=Accelerator.objects.filter(node=node).first(),
-        slot=0,
-        granted_generation=1,
-        granted_at=at(0),
-        released_at=None if released_after_s is None else at(released_after_s),
-    )
+def tenure(job: Any, node: Node, released_after_s: float) -> Allocation:
+    return allocation_make(job, node.accelerators.first(), released_at=at(released_after_s))
 
 
 def chunk(job: Any, text: str, offset: int = 0) -> WireChunk:

@@ -12,7 +12,6 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.db import connection
 from django.forms import model_to_dict
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
@@ -25,7 +24,7 @@ from jobs.selectors.api_tokens import token_found
 from jobs.services.cluster.api_tokens import SCOPES
 from jobs.services.cluster.bootstrap import ensure_api_token, ensure_token_file
 from jobs.services.cluster.tokens import token_digest
-from tests.support.builders import api_token_make, at, job_make
+from tests.support.builders import api_token_make, at, job_make, logged_in
 
 pytestmark = pytest.mark.django_db
 
@@ -170,8 +169,7 @@ def by_command(user: User) -> None:
 
 def by_disabling_it(user: User) -> None:
     root = User.objects.create_superuser("root")
-    client = Client()
-    client.force_login(root)
+    client = logged_in(root)
     address = reverse("admin:auth_user_password_change", args=[user.pk])
     words = {"usable_password": "false", "unset-password": ""}
     assert client.post(address, words).status_code == 302

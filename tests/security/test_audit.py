@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import hashlib
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -34,10 +32,10 @@ from jobs.models import (
 from jobs.models.audit import AppendOnlyError, AuditAction, AuditQuerySet
 from jobs.services.cluster import api_tokens
 from jobs.services.cluster.nodes import enrolment_token_create
-from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.lifecycle.audit import audit_add, audit_expire
 from jobs.services.scheduling import policy
-from tests.support.builders import api_token_make, at, job_make, node_make, user_make
+from tests.support.builders import api_token_make, job_make, logged_in, node_make, user_make
+from tests.support.rows import file_store
 
 pytestmark = pytest.mark.django_db
 
@@ -58,9 +56,7 @@ class Site:
         self.rest = APIClient(REMOTE_ADDR="192.0.2.5", headers=sent)
         self.job = job_make(self.ada)
         self.ended = job_make(self.ada, status=JobStatus.CANCELLED)
-        data = b"x"
-        digest = hashlib.sha256(data).hexdigest()
-        artifact_store(self.job, "model.keras", 1, io.BytesIO(data), digest, at(0))
+        file_store(self.job, "model.keras", b"x")
         self.node, _ = node_make("node-a")
         shape = {"host": "127.0.0.1", "first_port": 9000, "last_port": 9001, "accelerators": []}
         self.node.proposed_shape = {**shape, "digest": "abc"}
@@ -365,8 +361,7 @@ def test_an_enrolment_is_noted_with_its_token(site: Site) -> None:
 
 
 def test_owners_reading_their_own_leave_nothing(site: Site) -> None:
-    client = Client()
-    client.force_login(site.ada)
+    client = logged_in(site.ada)
     assert client.get(f"/jobs/{site.job.pk}/code/").status_code == 200
     assert not AuditEntry.objects.filter(action="job_read").exists()
 

@@ -13,16 +13,16 @@ from typing import Any, cast
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.test import Client
 from django.utils import timezone
 
 from controlplane import request_bodies
 from controlplane.core.values.lifecycle import JobStatus
 from controlplane.request_bodies import ANONYMOUS_LIMIT_BYTES, bounded_asgi, bounded_wsgi
 from jobs.exceptions import RETRY_S
-from jobs.models import Allocation, Job
+from jobs.models import Job
 from jobs.places import WAITING_LIMIT
-from tests.support.builders import api_token_make, job_make, node_make
+from tests.support.builders import api_token_make, job_make, logged_in, node_make
+from tests.support.rows import PREDICTION, allocation_make
 
 pytestmark = pytest.mark.django_db
 
@@ -79,13 +79,9 @@ class Unreadable(io.RawIOBase):
 def uploading_agent_make(owner: User, slot: int = 0) -> str:
     """Give the token of an agent that may upload to FILES, for a trainer of `slot`."""
     node, token = node_make(now=timezone.now())
-    values = {"task": "predict", "stop_kind": "epochs", "stop_limit": 1, "shuffle": False}
     job = Job.objects.filter(id=1).first()
-    job = job or job_make(owner, id=1, status=JobStatus.RUNNING, **values)
-    Allocation.objects.create(
-        job=job, accelerator=node.accelerators.all()[0], slot=slot, granted_at=timezone.now(),
-        granted_generation=1,
-    )  # fmt: skip
+    job = job or job_make(owner, id=1, status=JobStatus.RUNNING, **PREDICTION)
+    allocation_make(job, node.accelerators.all()[0], slot=slot, granted_at=timezone.now())
     return token
 
 
@@ -95,8 +91,7 @@ def headers_of(ada: User) -> Callable[[str], dict[str, str]]:
         if caller == "agent of the job":
             return {"authorization": f"Agent {uploading_agent_make(ada)}"}
         if caller == "person":
-            client = Client()
-            client.force_login(ada)
+            client = logged_in(ada)
             return {"cookie": f"{COOKIE}={client.cookies[COOKIE].value}"}
         if caller == "program":
             return {"authorization": f"Bearer {api_token_make(ada)}"}

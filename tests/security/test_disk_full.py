@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
 import sqlite3
 from collections.abc import Iterator
@@ -16,16 +15,15 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.files.storage import filesystem
 from django.db import OperationalError, connection
-from django.test import Client
 from django.utils import timezone
 
 from controlplane import request_bodies
 from controlplane.core.values.lifecycle import JobStatus
 from jobs import tasks
-from jobs.models import Artifact, Job, LogChunk, Validation
+from jobs.models import Artifact, Job, Validation
 from jobs.services.lifecycle import predictions
-from jobs.services.lifecycle.artifacts import artifact_store
-from tests.support.builders import at, job_make, node_make, submission_values, user_make
+from tests.support.builders import at, job_make, logged_in, node_make, submission_values, user_make
+from tests.support.rows import PREDICTION, file_store, log_add
 
 pytestmark = pytest.mark.django_db
 
@@ -105,8 +103,7 @@ def test_a_submission_says_so_and_leaves_nothing(
 ) -> None:
     """A volume runs out of bytes, or of inodes."""
     node_make(isolation="uid")
-    client = Client(raise_request_exception=False)
-    client.force_login(ada)
+    client = logged_in(ada, raise_request_exception=False)
     with full_disk(monkeypatch, error, call):
         answer = client.post(path, submission_values(), content_type="application/json")
     assert (answer.status_code, answer.json()["code"]) == (507, "disk_full")
@@ -122,8 +119,7 @@ def test_a_submission_says_so_and_leaves_nothing(
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
 def test_a_full_database_leaves_no_file(backend: str, ada: User, files: Path) -> None:
-    client = Client(raise_request_exception=False)
-    client.force_login(ada)
+    client = logged_in(ada, raise_request_exception=False)
     with failing_writes(database_full(backend)):
         answer = client.post("/api/v1/jobs/", submission_values(), content_type="application/json")
         page = client.post("/account/theme/", {"theme": "dark"})
@@ -154,8 +150,7 @@ def test_a_database_of_sqlite_that_is_really_full_says_so(what: str, files: Path
     """Its error may have ended the whole transaction already; what only reads goes on."""
     if connection.vendor != "sqlite":
         return  # nothing of PostgreSQL can be filled like this
-    client = Client(raise_request_exception=False)
-    client.force_login(user_make("grace", is_staff=True))
+    client = logged_in(user_make("grace", is_staff=True), raise_request_exception=False)
     node_make(isolation="uid")
     long_text = "x" * 5000
 
@@ -183,8 +178,7 @@ def test_a_database_of_sqlite_that_is_really_full_says_so(what: str, files: Path
 
 
 def test_a_page_says_so(ada: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = Client(raise_request_exception=False)
-    client.force_login(ada)
+    client = logged_in(ada, raise_request_exception=False)
     job = job_make(ada)
     with failing_writes(database_full("postgresql")):
         answer = client.post(f"/jobs/{job.pk}/describe/", {"note": "x"})
@@ -197,33 +191,27 @@ def test_a_result_without_room_replaces_nothing(
     is_in_database: bool, ada: User, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_make(ada)
-    store(job, b"old weights")
+    file_store(job, "model.keras", b"old weights")
     before = stored(files)
     try:
         if is_in_database:
             with failing_writes(database_full("sqlite")):
-                store(job, b"new weights")
+                file_store(job, "model.keras", b"new weights")
         else:
             with full_disk(monkeypatch):
-                store(job, b"new weights")
+                file_store(job, "model.keras", b"new weights")
     except (OSError, OperationalError):
         pass
     assert stored(files) == before
     assert Artifact.objects.get().file.read() == b"old weights"
-    store(job, b"new weights")
+    file_store(job, "model.keras", b"new weights")
     assert Artifact.objects.get().file.read() == b"new weights"
-
-
-def store(job: Job, data: bytes) -> None:
-    digest = hashlib.sha256(data).hexdigest()
-    artifact_store(job, "model.keras", 1, io.BytesIO(data), digest, at(0))
 
 
 def test_predictions_that_found_no_room_are_joined_later(
     ada: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one_pass = {"stop_kind": "epochs", "stop_limit": 1, "shuffle": False}
-    job = job_make(ada, task="predict", status=JobStatus.FINISHED, **one_pass)
+    job = job_make(ada, status=JobStatus.FINISHED, **PREDICTION)
 
     def full(*_arguments: Any) -> None:
         raise FULL[0]
@@ -241,9 +229,7 @@ def test_a_log_that_found_no_room_is_filed_later(
 ) -> None:
     job = job_make(ada, status=JobStatus.FINISHED)
     Job.objects.filter(pk=job.pk).update(ended_at=timezone.now())
-    LogChunk.objects.create(
-        job=job, slot=0, offset=0, size_bytes=5, text="hello", unfinished="", at=timezone.now()
-    )
+    log_add(job, "hello")
     with full_disk(monkeypatch), pytest.raises(OSError, match="No space"):
         tasks.file_logs()
     assert not Artifact.objects.exists()
@@ -260,9 +246,7 @@ def test_a_log_that_is_too_large_for_a_file_is_cut_and_keeps_no_other_waiting(
     jobs = [job_make(ada, status=JobStatus.FINISHED) for _ in range(2)]
     Job.objects.update(ended_at=timezone.now())
     for slot, job in enumerate([*jobs, *5 * jobs[:1]]):
-        LogChunk.objects.create(
-            job=job, slot=slot, offset=0, size_bytes=50, text=50 * "x", at=timezone.now()
-        )
+        log_add(job, 50 * "x", slot=slot)
     assert tasks.file_logs() == [job.pk for job in jobs]
     cut, whole = (Artifact.objects.get(job=job, name="log.txt").file.read() for job in jobs)
     assert len(cut) <= 200

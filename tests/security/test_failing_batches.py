@@ -10,13 +10,14 @@ import pytest
 from django.utils import timezone
 
 from agents.session.outbox import MAX_ITEMS
-from controlplane.core.protocol.wire import LogChunk, ReportBatch, ReportKind, ValidationReport
+from controlplane.core.protocol.wire import LogChunk, ReportKind, ValidationReport
 from jobs.exceptions import TooLargeError
 from jobs.models import Node
 from jobs.services.reports.batches import ITEMS_LIMIT, batch_take
 from tests.agents.builders import wanted_trainer
 from tests.agents.conftest import DrivenAgent
 from tests.agents.control_plane import ControlPlane
+from tests.support.messages import batch_of
 
 Drive = Callable[..., DrivenAgent]
 
@@ -55,7 +56,5 @@ def test_more_items_than_any_agent_sends_are_refused_at_once() -> None:
         "logs": (LogChunk(job_id=1, slot=0, offset=0, text=""),) * (ITEMS_LIMIT + 1),
     }
     for kind, items in many.items():
-        lists = {"trainers": (), "reports": (), "logs": (), "validations": (), kind: items}
-        batch = ReportBatch(boot_id="a", sent_at=0.0, wanted_version="", **lists)
         with pytest.raises(TooLargeError, match="At most 1000 items"):
-            batch_take(Node(), batch, timezone.now())
+            batch_take(Node(), batch_of(Node(), **{kind: items}), timezone.now())

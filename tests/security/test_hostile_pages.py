@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 import pytest
-from django.test import Client
 
 from controlplane.core.protocol.reported_values import facts_read
 from controlplane.core.protocol.wire import ReportKind, ValidationReport
@@ -17,15 +16,14 @@ from jobs.services.reports.model_fitting import models_fit
 from tests.jobs.losses import fresh
 from tests.security.hostile_reports import FACTS, offered, two_jobs
 from tests.security.hostile_values import HOSTILE
-from tests.support.builders import job_make, user_make
+from tests.support.builders import job_make, logged_in, user_make
 from tests.support.cases import some
 
 pytestmark = pytest.mark.django_db
 
 
 def pages_are_rendered(numbers: list[int]) -> None:
-    client = Client()
-    client.force_login(user_make(is_staff=True))
+    client = logged_in(user_make(is_staff=True))
     paths = ["/", "/figures/", "/jobs/", "/queue/", "/nodes/", "/api/v1/cluster/", "/api/v1/jobs/"]
     resources = ("metrics", "events", "generations", "allocations")
     for number in numbers:

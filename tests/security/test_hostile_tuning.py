@@ -17,6 +17,7 @@ from tests.jobs.losses import event, fresh
 from tests.jobs.world import World
 from tests.security.hostile_reports import SOUND
 from tests.support.builders import job_make
+from tests.support.rows import PREDICTION, trial_make
 
 pytestmark = pytest.mark.django_db
 STEPS = 20
@@ -36,11 +37,7 @@ def tuned(owner: User | None = None, **other: Any) -> Job:
 
 
 def say_steps(world: World, job: Job, first: int) -> None:
-    played, trainer = world.leader_of(job)
-    steps = {"first_step": first, "last_step": first + 1, "epoch": 0, "examples": 64}
-    measured = {"seconds": 0.2, "loss": 1.0, "num_accelerators": 1}
-    played.say(trainer, ReportKind.STEPS, **steps, **measured)
-    world.tell(played)
+    world.tell(world.steps_say(job, first, first + 1, loss=1.0))
 
 
 def begun(job: Job) -> bool:
@@ -55,10 +52,7 @@ def world(db: None) -> World:
 def test_a_job_cannot_report_trials_that_are_jobs_of_their_own(world: World, ada: User) -> None:
     job = tuned(ada)
     world.settle(4)
-    ours = Trial.objects.create(
-        job=job, number=1, search=1, values={}, steps=0, speed=0.0, generation=1, step=0,
-        is_running=True, at=world.now,
-    )  # fmt: skip
+    ours = trial_make(job, is_running=True)
     played, trainer = world.leader_of(job)
     for number in (1, 2):
         forged = SOUND[ReportKind.TRIAL] | {"number": number, "search": 7}
@@ -111,16 +105,11 @@ def test_trials_whose_models_are_in_use_keep_no_other_ones_files(
     for owner in (ada, ada, bob):
         parent = tuned(owner, status=JobStatus.FINISHED)
         child = job_make(owner, status=JobStatus.FINISHED, trial_of=parent)
-        Trial.objects.create(
-            job=parent, number=1, search=1, values={}, steps=0, speed=0.0, generation=1, step=0,
-            child=child, end="slower", at=world.now,
-        )  # fmt: skip
+        trial_make(parent, child=child, end="slower")
         trials.append(child)
     for child in trials[:2]:
-        job_make(
-            ada, status=JobStatus.PAUSED, task="predict", source_job=child, source_sha256="a" * 64,
-            stop_kind="epochs", stop_limit=1, shuffle=False,
-        )  # fmt: skip
+        source = {"source_job": child, "source_sha256": "a" * 64}
+        job_make(ada, status=JobStatus.PAUSED, **source, **PREDICTION)
     assert tuning_advance(world.now) == {trials[2].pk}
     assert [fresh(one).files_deleted_at is None for one in trials] == [True, True, False]
 

@@ -50,7 +50,7 @@ from tests.agents.builders import (
 )
 from tests.agents.conftest import wait_until
 from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane
-from tests.agents.trainer.local_jobs import PLAIN_JOB, local_job
+from tests.agents.trainer.local_jobs import PLAIN_JOB, undisturbed
 from tests.security import intruder
 from tests.support.cases import pairs
 from tests.support.reachable import reachable_command, root_needed
@@ -312,9 +312,9 @@ def test_a_real_job_trains_as_without_isolation(
     words = plane.log(1, 0).partition("intruder ")[2].partition("\n")[0].split(maxsplit=1)
     assert words[1] == "[]", plane.log(1, 0)
     assert int(words[0]) > LEAST_ATTEMPTS - 20  # there is no victim here
-    with local_job(tmp_path, dataclasses.replace(wanted.spec, settings={}), INTRUDING_JOB) as job:
-        job.resize(1)
-        assert job.wait_finished()["digest"] == finished.data["digest"]
+    spec = dataclasses.replace(wanted.spec, settings={})
+    expected = undisturbed(tmp_path / "undisturbed", spec, INTRUDING_JOB)
+    assert expected["digest"] == finished.data["digest"]
 
 
 def wanted_for_real(plane: ControlPlane, job_id: int, **settings: Any) -> WantedTrainer:

@@ -17,7 +17,7 @@ from django.utils import timezone
 from jobs.models import AuditEntry
 from jobs.origins import client_address, client_network
 from jobs.tasks import expire_records
-from tests.support.builders import api_token_make
+from tests.support.builders import api_token_make, logged_in
 
 pytestmark = pytest.mark.django_db
 
@@ -45,15 +45,13 @@ def by_page(user: User) -> Callable[[str], int]:
 
 
 def by_token_form(user: User) -> Callable[[str], int]:
-    client = Client()
-    client.force_login(user)
+    client = logged_in(user)
     fields = {"name": "ci", "days": "3", "may_read": "on"}
     return lambda word: client.post("/account/tokens/", {**fields, "password": word}).status_code
 
 
 def by_rest(user: User) -> Callable[[str], int]:
-    client = Client()
-    client.force_login(user)
+    client = logged_in(user)
     body = {"name": "ci"}
     return lambda word: (
         client.post(
@@ -63,8 +61,7 @@ def by_rest(user: User) -> Callable[[str], int]:
 
 
 def by_password_form(user: User) -> Callable[[str], int]:
-    client = Client()
-    client.force_login(user)
+    client = logged_in(user)
     new = {"new_password1": NEW, "new_password2": NEW}
     return lambda word: client.post("/account/password/", {**new, "old_password": word}).status_code
 
@@ -133,8 +130,7 @@ def test_a_lock_ends_and_waiting_attempts_do_not_prolong_it(
 
 
 def test_sessions_and_tokens_go_on_during_a_lock(ada: User) -> None:
-    client = Client()
-    client.force_login(ada)
+    client = logged_in(ada)
     token = api_token_make(ada)
     for _ in range(LIMIT):
         log_in("ada", "guess")
@@ -213,8 +209,7 @@ def test_sessions_are_short_and_have_names_of_their_own(ada: User) -> None:
 
 
 def test_ended_sessions_are_deleted_by_beat(ada: User) -> None:
-    client = Client()
-    client.force_login(ada)
+    client = logged_in(ada)
     Session.objects.create(
         session_key="old", session_data="", expire_date=timezone.now() - datetime.timedelta(days=1)
     )

@@ -15,15 +15,9 @@ from jobs.services.notifications.deliveries import deliveries_due, delivery_atte
 from jobs.services.submission.forks import forks_advance
 from tests.jobs.notifications.test_notifications import channel_make
 from tests.jobs.world import World
-from tests.support.builders import api_token_make, at, job_make
+from tests.support.builders import api_token_make, at, job_make, logged_in
 
 pytestmark = pytest.mark.django_db
-
-
-def session_of(user: User) -> Client:
-    client = Client()
-    client.force_login(user, "django.contrib.auth.backends.ModelBackend")
-    return client
 
 
 def demoted(user: User) -> User:
@@ -58,7 +52,7 @@ def test_a_waiting_message_about_others_is_not_sent(
 
 
 def test_a_former_admin_still_has_the_channel(wide: NotificationChannel, admin: User) -> None:
-    client = session_of(demoted(admin))
+    client = logged_in(demoted(admin))
     path = f"/account/notifications/{wide.pk}/"
     client.post(f"{path}pause/")
     wide.refresh_from_db()
@@ -91,13 +85,13 @@ def test_a_fork_that_waits_gets_no_state_of_others(ada: User, admin: User) -> No
 
 def test_an_undo_is_checked_like_any_request(ada: User, admin: User) -> None:
     job = job_make(ada, priority=50, tags=["old"])
-    client = session_of(admin)
+    client = logged_in(admin)
     form = {"do": "reprioritise", "job": job.pk, "priority": 900, "reason": "soon"}
     client.post("/jobs/actions/", form)
     assert Job.objects.get(pk=job.pk).priority == 900
     undo = client.session["jobs_undo"][0]
     assert json.loads(undo)[0]["changes"][0]["priority"] == 50
-    person = session_of(demoted(admin))
+    person = logged_in(demoted(admin))
     person.post("/jobs/actions/", {"undo": undo})
     assert Job.objects.get(pk=job.pk).priority == 900
     forged = json.dumps([{"action": "cancel", "jobs": [job.pk]}])
@@ -108,7 +102,7 @@ def test_an_undo_is_checked_like_any_request(ada: User, admin: User) -> None:
 def test_an_own_undo_stays_below_the_ceiling(ada: User, admin: User, settings: Any) -> None:
     """An owner cannot give back by an undo what only an admin may give."""
     job = job_make(ada, priority=900, tier="urgent")
-    client = session_of(ada)
+    client = logged_in(ada)
     client.post("/jobs/actions/", {"do": "reprioritise", "job": job.pk, "priority": 10})
     undo = client.session["jobs_undo"][0]
     client.post("/jobs/actions/", {"undo": undo})
@@ -150,7 +144,7 @@ BYPASSES: dict[str, tuple[str, str, Any]] = {
 @pytest.mark.parametrize("what", BYPASSES)
 def test_no_way_leads_above_the_ceilings(what: str, ada: User) -> None:
     job = job_make(ada)
-    client = session_of(ada)
+    client = logged_in(ada)
     method, path, body = BYPASSES[what]
     text = json.dumps(body).replace('"{n}"', str(job.pk))
     ask = getattr(client, method)
@@ -162,7 +156,7 @@ def test_no_way_leads_above_the_ceilings(what: str, ada: User) -> None:
 
 @pytest.mark.parametrize("kind", ["yaml", "json", "form"])
 def test_no_submission_is_above_the_ceilings(kind: str, ada: User) -> None:
-    client = session_of(ada)
+    client = logged_in(ada)
     values = {"template": "tabular", "name": "x"}
     for more in ({"tier": "urgent"}, {"priority": 900}):
         given = {**values, **more}
@@ -181,7 +175,7 @@ def test_no_submission_is_above_the_ceilings(kind: str, ada: User) -> None:
 def test_previews_are_counted(ada: User, settings: Any) -> None:
     settings.PREVIEWS_PER_MINUTE = 3
     job = job_make(ada)
-    client = session_of(ada)
+    client = logged_in(ada)
     ways: list[tuple[str, Any]] = [
         ("/api/v1/jobs/?dry_run=1", {"template": "tabular", "name": "x"}),
         ("/api/v1/jobs/actions/preview/",
@@ -197,5 +191,5 @@ def test_previews_are_counted(ada: User, settings: Any) -> None:
     refused = answers[codes.index(429)]
     assert refused.json()["code"] == "throttled"
     assert 1 <= int(refused.headers["Retry-After"]) <= 60
-    other = session_of(User.objects.create_user("eve"))
+    other = logged_in(User.objects.create_user("eve"))
     assert other.post(ways[0][0], ways[0][1], content_type="application/json").status_code == 200

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
-from rest_framework.test import APIClient
 
 from controlplane.core.protocol.codec import is_nested_deeper
 from controlplane.core.values.lifecycle import JobStatus
@@ -19,9 +17,8 @@ from jobs.services.cluster.tokens import token_digest
 from tests.jobs.losses import fresh
 from tests.jobs.world import World
 from tests.security.hostile_values import nested
-from tests.support.builders import at, job_make, node_make, submission_values
+from tests.support.builders import Clients, at, job_make, node_make, submission_values
 
-Clients = Callable[..., APIClient]
 pytestmark = pytest.mark.django_db
 
 

@@ -17,6 +17,7 @@ from jobs.services.cluster.nodes import node_hello
 from tests.jobs.world import PlayedNode, World
 from tests.security.every_answer import answers_of
 from tests.support.builders import accelerators, at, job_make, node_make, user_make
+from tests.support.messages import hello_request
 
 pytestmark = pytest.mark.django_db
 
@@ -29,13 +30,8 @@ SENTINELS = re.compile(
 
 
 def hello(node: Node, host: str) -> HelloRequest:
-    return HelloRequest(
-        host=host,
-        first_port=PORTS[2],
-        last_port=PORTS[3],
-        boot_id=node.boot_id,
-        accelerators=accelerators(3),
-    )
+    ports = {"first_port": PORTS[2], "last_port": PORTS[3]}
+    return hello_request(node, host=host, accelerators=accelerators(3), **ports)
 
 
 def shape_propose(node: Node, token: str, host: str) -> Node:

@@ -14,14 +14,14 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from controlplane.core.protocol.codec import encode
-from controlplane.core.protocol.wire import HelloRequest
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Event, Node
 from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.cluster.nodes import enrolment_token_create
 from jobs.services.submission.validations import validation_start
 from jobs.tasks import expire_nodes
-from tests.support.builders import accelerators, enrol_request, job_make, node_make
+from tests.support.builders import enrol_request, job_make, logged_in, node_make
+from tests.support.messages import hello_request
 
 pytestmark = pytest.mark.django_db
 FIX = "VIRTUALFLOW_USERS_TRUST_EACH_OTHER=1"
@@ -39,16 +39,8 @@ def enrol(isolation: str) -> Any:
 
 
 def hello(node: Node, token: str, isolation: str) -> Any:
-    request = HelloRequest(
-        host=node.host,
-        first_port=node.first_port,
-        last_port=node.last_port,
-        boot_id=node.boot_id,
-        accelerators=accelerators(2),
-        isolation=isolation,
-    )
     client = Client(headers={"Authorization": f"Agent {token}"})
-    body = json.dumps(encode(request))
+    body = json.dumps(encode(hello_request(node, isolation=isolation)))
     return client.post("/api/v1/agent/hello/", body, content_type="application/json")
 
 
@@ -162,8 +154,7 @@ def test_the_reason_is_shown_and_a_cordon_that_would_return_is_not_lifted(
     reason = "its jobs share a user, and the site has several active accounts"
     (row,) = client_of(ada).get("/api/v1/nodes/").json()["results"]
     assert row["cordon_reason"] == reason
-    browser = Client()
-    browser.force_login(admin)
+    browser = logged_in(admin)
     for path in ("/nodes/", f"/nodes/{node.pk}/"):
         page = browser.get(path).content.decode()
         assert f"Cordoned by system: {reason}" in page
@@ -186,8 +177,7 @@ def test_the_reason_is_shown_and_a_cordon_that_would_return_is_not_lifted(
 
 
 def test_the_command_for_a_new_node_is_one_that_is_taken(admin: User) -> None:
-    browser = Client()
-    browser.force_login(admin)
+    browser = logged_in(admin)
     path = reverse("node_token")
     assert "--isolation" not in browser.post(path, {"hours": 1}).content.decode()
     User.objects.create_user("newcomer")
@@ -210,8 +200,7 @@ def test_it_is_shown(
     node_make(now=timezone.now(), isolation=isolation)
     (row,) = client_of(ada).get("/api/v1/nodes/").json()["results"]
     assert row["isolation"] == isolation
-    browser = Client()
-    browser.force_login(ada)
+    browser = logged_in(ada)
     page = browser.get("/nodes/").content.decode()
     assert words in page
     told = "until an administrator isolates them"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
-from rest_framework.test import APIClient
 
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.wire import HelloRequest
@@ -20,9 +18,9 @@ from jobs.models import Event, Node
 from jobs.services.cluster import node_shapes
 from jobs.services.cluster.node_shapes import CHANGES_AN_HOUR, host_check, shape_check
 from tests.jobs.world import World
-from tests.support.builders import accelerators, job_make, node_make
+from tests.support.builders import Clients, accelerators, job_make, logged_in, node_make
+from tests.support.messages import hello_request
 
-Clients = Callable[..., APIClient]
 pytestmark = pytest.mark.django_db
 
 PINNED = accelerators(2)
@@ -44,14 +42,7 @@ def node() -> tuple[Node, Client]:
 
 
 def hello_of(node: Node, **changes: Any) -> HelloRequest:
-    request = HelloRequest(
-        host=node.host,
-        first_port=node.first_port,
-        last_port=node.last_port,
-        boot_id=node.boot_id,
-        accelerators=PINNED,
-    )
-    return dataclasses.replace(request, **changes)
+    return hello_request(node, **{"accelerators": PINNED, **changes})
 
 
 def hello(client: Client, node: Node, **changes: Any) -> Any:
@@ -98,8 +89,7 @@ def test_another_shape_waits_for_an_admin(
 def test_the_honest_agent_is_not_disturbed(node: tuple[Node, Client], ada: User) -> None:
     row, agent = node
     hello(agent, row, **CHANGES["more"])
-    browser = Client()
-    browser.force_login(ada)
+    browser = logged_in(ada)
     assert "Waits for an administrator" in browser.get("/nodes/").content.decode()
     assert hello(agent, row).status_code == 200
     row.refresh_from_db()

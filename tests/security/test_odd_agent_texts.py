@@ -10,12 +10,13 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from controlplane.core.protocol.wire import HelloRequest, encode
+from controlplane.core.protocol.wire import encode
 from jobs.exceptions import InvalidInputError
 from jobs.models import Node
 from jobs.services.cluster import nodes
 from jobs.services.cluster.nodes import enrolment_token_create
 from tests.support.builders import accelerators, enrol_request, node_make
+from tests.support.messages import hello_request
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
@@ -50,14 +51,8 @@ def test_an_enrolment_is_refused(field: str, odd: str) -> None:
 @pytest.mark.parametrize("field", [*FIELDS, *ACCELERATOR_FIELDS])
 def test_a_hello_is_refused(field: str, odd: str) -> None:
     node, token = node_make(now=timezone.now())
-    hello = HelloRequest(
-        host=node.host,
-        first_port=node.first_port,
-        last_port=node.last_port,
-        boot_id="another",
-        accelerators=accelerators(2),
-    )
-    answer = post("hello", with_odd(hello, field, odd), token)
+    hello = with_odd(hello_request(node, boot_id="another"), field, odd)
+    answer = post("hello", hello, token)
     assert answer.status_code == 400
     assert Node.objects.get().boot_id == node.boot_id
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from jobs.models import NotificationChannel
 from tests.jobs.test_authorisation import routes
-from tests.support.builders import job_make, node_make, validation_make
+from tests.support.builders import job_make, logged_in, node_make, validation_make
 
 pytestmark = pytest.mark.django_db
 
@@ -73,9 +73,7 @@ def paths(ada: User, admin: User) -> list[str]:
 
 
 def session_of(user: User) -> Client:
-    client = Client(raise_request_exception=False)
-    client.force_login(user, "django.contrib.auth.backends.ModelBackend")
-    return client
+    return logged_in(user, raise_request_exception=False)
 
 
 @pytest.mark.parametrize(

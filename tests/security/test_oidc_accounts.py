@@ -13,6 +13,7 @@ from django.urls import reverse
 
 from jobs.models import ApiToken, AuditEntry, ExternalIdentity
 from jobs.services.cluster.accounts import CONFIRMED_S, OIDC_LOGIN_AT
+from tests.support.builders import logged_in
 from tests.support.oidc_login import (
     PASSWORD,
     known,
@@ -326,8 +327,7 @@ def test_passwords_can_be_for_superusers_alone(provider: Provider, settings: Any
 
 def test_an_admin_removes_a_link(provider: Provider) -> None:
     ada = known("ada", "s-ada", provider)
-    boss = Client()
-    boss.force_login(User.objects.create_superuser("boss", password=PASSWORD))
+    boss = logged_in(User.objects.create_superuser("boss", password=PASSWORD))
     page = boss.get(reverse("admin:auth_user_change", args=[ada.pk])).content.decode()
     assert "external_identities-0-DELETE" in page
     assert "s-ada" in page

@@ -11,11 +11,12 @@ from django.test import Client
 
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.api.jobs.serializers import JobSerializer
-from jobs.models import Artifact, Job, JobMetric, Validation
+from jobs.models import Job, JobMetric, Validation
 from jobs.selectors.job_order import ORDERS, _cursor_write
 from jobs.services.lifecycle.search_rows import search_terms_write
-from tests.support.builders import job_make, submission_values, validation_make
+from tests.support.builders import job_make, logged_in, submission_values, validation_make
 from tests.support.cases import pairs
+from tests.support.rows import artifact_make
 
 pytestmark = pytest.mark.django_db
 
@@ -47,19 +48,14 @@ def victim(bob: User) -> Job:
     job_make(bob, forked_from=job, status=JobStatus.FINISHED)
     search_terms_write(job)
     JobMetric.objects.create(job=job, name="sesame_metric", best=0.9, best_epoch=1, last=0.9)
-    Artifact.objects.create(
-        job=job, name="checkpoint.npz", sha256="a" * 64, size_bytes=1, generation=1,
-        at=job.submitted_at, step=20, file="x",
-    )  # fmt: skip
+    artifact_make(job, step=20)
     return job
 
 
 @pytest.fixture
 def thief(ada: User, victim: Job) -> Client:
     job_make(ada, name="own", settings={"sesame": "own"})
-    client = Client()
-    client.force_login(ada, "django.contrib.auth.backends.ModelBackend")
-    return client
+    return logged_in(ada)
 
 
 def shown(answer: Any) -> tuple[int, str]:
@@ -216,8 +212,7 @@ def test_a_validation_of_somebody_else(thief: Client, victim: Job) -> None:
 def test_an_idempotency_key_is_one_users(ada: User, bob: User) -> None:
     made = {}
     for person in (bob, ada):
-        client = Client(headers={"Idempotency-Key": "the same"})
-        client.force_login(person, "django.contrib.auth.backends.ModelBackend")
+        client = logged_in(person, headers={"Idempotency-Key": "the same"})
         for _ in range(2):
             answer = client.post(
                 "/api/v1/jobs/", submission_values(), content_type="application/json"
@@ -228,10 +223,7 @@ def test_an_idempotency_key_is_one_users(ada: User, bob: User) -> None:
         refused = client.post("/api/v1/jobs/", other, content_type="application/json")
         assert refused.json()["code"] == "idempotency_key_reused"
         parent = job_make(person)
-        Artifact.objects.create(
-            job=parent, name="checkpoint.npz", sha256="a" * 64, size_bytes=1, generation=1,
-            at=parent.submitted_at, step=20, file="x",
-        )  # fmt: skip
+        artifact_make(parent, step=20)
         path = f"/api/v1/jobs/{parent.pk}/fork/"
         refused = client.post(path, {}, content_type="application/json")
         assert refused.json()["code"] == "idempotency_key_reused"

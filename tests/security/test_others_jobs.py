@@ -10,7 +10,6 @@ from string import Formatter
 
 import pytest
 from django.contrib.auth.models import User
-from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -36,7 +35,7 @@ from jobs.services.lifecycle.notifications import JOB_EVENTS
 from tests.core.values.test_explanations import FIELDS
 from tests.jobs.world import World
 from tests.security.every_answer import answers_of
-from tests.support.builders import api_token_make, job_make, submission_values, user_make
+from tests.support.builders import api_token_make, job_make, logged_in, submission_values, user_make
 
 pytestmark = pytest.mark.django_db
 
@@ -140,8 +139,7 @@ def test_a_dry_run_names_no_job_of_others(policy: str, ada: User, bob: User, adm
         answers[person] = client.post("/api/v1/jobs/?dry_run=1", values, format="json").content
     assert str(OTHER // 10) not in answers[ada].decode()
     assert f"another user's job {OTHER // 10}" in answers[admin].decode()
-    page = Client()
-    page.force_login(ada)
+    page = logged_in(ada)
     form = {
         name: "on" if value is True else value
         for name, value in all_template_values()["template:tabular"].items()
@@ -180,8 +178,7 @@ def test_forks_in_a_project_are_listed_for_its_members(ada: User, bob: User, adm
         assert only == {"id": parent.pk, "forks": numbers}
         rows = client.get("/api/v1/jobs/?fields=id,forks").json()["results"]
         assert {row["id"]: row["forks"] for row in rows}[parent.pk] == numbers
-        browser = Client()
-        browser.force_login(person)
+        browser = logged_in(person)
         page = browser.get(f"/jobs/{parent.pk}/").content.decode()
         linked = [one.pk for one in seen[admin] if f'href="/jobs/{one.pk}/"' in page]
         assert linked == numbers
@@ -198,8 +195,7 @@ def test_a_private_parent_is_no_link_for_other_members(ada: User, bob: User) -> 
         source_job=parent, source_sha256="0" * 64,
     )  # fmt: skip
     for person, num_links in ((ada, 1), (bob, 0)):
-        browser = Client()
-        browser.force_login(person)
+        browser = logged_in(person)
         for job in (fork, prediction):
             page = browser.get(f"/jobs/{job.pk}/").content.decode()
             assert page.count(f'href="/jobs/{parent.pk}/"') == num_links
@@ -223,8 +219,7 @@ def test_a_former_admin_reads_no_messages_about_others(ada: User, admin: User) -
     assert channel.deliveries.count() == 3
     person = User.objects.get(pk=admin.pk)
     User.objects.filter(pk=admin.pk).update(is_staff=False)
-    client = Client()
-    client.force_login(User.objects.get(pk=person.pk))
+    client = logged_in(User.objects.get(pk=person.pk))
     path = f"/api/v1/channels/{channel.pk}/"
     for is_wide in (True, False):
         NotificationChannel.objects.update(is_cluster_wide=is_wide)

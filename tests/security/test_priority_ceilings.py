@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.test import Client
 from django.urls import reverse
 from rest_framework.test import APIClient
 
 from jobs.models import AuditEntry, Job, UserLimits
-from tests.support.builders import api_token_make, job_make, submission_values
+from tests.support.builders import Clients, api_token_make, job_make, logged_in, submission_values
 
 pytestmark = pytest.mark.django_db
 
-Clients = Callable[..., APIClient]
 Way = Callable[[APIClient, Job, int], Any]
 
 
@@ -58,8 +56,7 @@ def test_no_way_leads_above_the_ceiling(
 
 
 def test_pages_refuse_and_show_it(ada: User) -> None:
-    client, job = Client(), job_make(ada)
-    client.force_login(ada)
+    client, job = logged_in(ada), job_make(ada)
     fields = {"code_from": "template:tabular", "name": "x", "task": "train", "priority": "101"}
     fields |= {"global_batch_size": "32", "num_virtual_nodes": "4", "stop_kind": "epochs"}
     fields |= {"stop_limit": "1", "settings": "{}", "seed": "0", "reduction": "exact"}
@@ -74,8 +71,7 @@ def test_pages_refuse_and_show_it(ada: User) -> None:
 
 
 def test_a_superuser_sets_a_ceiling_in_the_admin_site(ada: User) -> None:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
+    client = logged_in(User.objects.create_superuser("root"))
     address = reverse("admin:auth_user_change", args=[ada.pk])
     fields = {"username": "ada", "is_active": "on", "date_joined_0": "2026-11-24"}
     fields |= {"date_joined_1": "00:00:00", "limits-0-priority_ceiling": "400"}

@@ -6,12 +6,11 @@ import re
 from typing import Any
 
 import pytest
-from django.test import Client
 from rest_framework.exceptions import ValidationError
 
 from jobs.api.jobs.submission_fields import NumberField, WholeField
 from jobs.models import NotificationChannel
-from tests.support.builders import at, job_make, node_make, user_make, validation_make
+from tests.support.builders import at, job_make, logged_in, node_make, user_make, validation_make
 from tests.support.documented import openapi_document
 
 pytestmark = pytest.mark.django_db
@@ -43,8 +42,7 @@ def test_odd_values_in_queries() -> None:
     channel = NotificationChannel.objects.create(owner=admin, name="a", created_at=at(0))
     numbers = {"job_id": job, "node_id": node, "validation_id": validation_make(job)}
     numbers["channel_id"] = channel
-    client = Client()
-    client.force_login(admin)
+    client = logged_in(admin)
     found = parameters()
     assert len(found) > 25
     wrong = []

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.test import Client, override_settings
+from django.test import override_settings
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest_django import DjangoDbBlocker
@@ -20,7 +20,7 @@ from controlplane.core.protocol.reported_values import facts_read, report_read
 from controlplane.core.protocol.wire import LogChunk, ReportKind, TrainerReport, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
 from jobs.api.jobs.submission_request import submission_read
-from jobs.models import Artifact, ClusterSetting, Event, Job, StepReport, Validation
+from jobs.models import ClusterSetting, Event, Job, StepReport, Validation
 from jobs.selectors.dry_run import submission_outlook
 from jobs.selectors.estimates.job import fits_forget
 from jobs.selectors.logs import log_tail
@@ -31,8 +31,9 @@ from tests.jobs.losses import fresh
 from tests.jobs.world import World
 from tests.security.hostile_reports import FACTS, SOUND, STEPS, offered, two_jobs
 from tests.security.hostile_values import HOSTILE
-from tests.support.builders import job_make, submission_values, user_make
+from tests.support.builders import job_make, logged_in, submission_values, user_make
 from tests.support.cases import some
+from tests.support.rows import artifact_make
 from tests.support.shared_rows import rows_shared
 
 
@@ -131,8 +132,7 @@ class TestReports:
         assert models_fit(world.now) == 2
         assert "cannot be fitted" not in caplog.text
         Job.objects.filter(pk=job.pk).update(step=10**6)  # few bins, with several reports each
-        client = Client()
-        client.force_login(job.owner)
+        client = logged_in(job.owner)
         pages = [f"/jobs/{job.pk}/figures/", f"/jobs/compare/figures/?job={job.pk}"]
         answers = [f"jobs/{job.pk}/metrics/", f"jobs/compare/?job={job.pk}&series=1"]
         for path in (*pages, *(f"/api/v1/{one}" for one in answers)):
@@ -162,9 +162,7 @@ class TestReports:
         monkeypatch.setattr(events, "REPORTED_LIMIT", 2)
         world, job, _ = jobs
         played, trainer = world.leader_of(job)
-        Artifact.objects.create(
-            job=job, name="checkpoint.npz", generation=1, size_bytes=1, at=world.now
-        )
+        artifact_make(job)
         for number in range(4):
             checkpoint = {"step": 10, "file": "a", "sha256": "b", "bytes": 1, "is_last": False}
             played.say(trainer, ReportKind.CHECKPOINTED, upload_errors={"a": "c"}, **checkpoint)

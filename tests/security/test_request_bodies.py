@@ -8,7 +8,6 @@ import json
 import tempfile
 import zipfile
 from base64 import b64encode
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,11 +16,10 @@ import numpy as np
 import pytest
 from django.contrib.auth.models import User
 from django.core.files.uploadedfile import SimpleUploadedFile
-from django.test import Client, RequestFactory
+from django.test import RequestFactory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rest_framework.exceptions import ParseError
-from rest_framework.test import APIClient
 
 from controlplane.core.protocol.code_archive import (
     ENTRIES_LIMIT,
@@ -33,9 +31,7 @@ from jobs.api.jobs.submission_request import submission_read
 from jobs.api.parsers import SUBMISSION_LIMIT_BYTES, YAML_LIMIT_BYTES, yaml_read
 from jobs.exceptions import InvalidInputError
 from tests.security.hostile_values import HOSTILE
-from tests.support.builders import job_make, submission_values
-
-Clients = Callable[..., APIClient]
+from tests.support.builders import Clients, job_make, logged_in, submission_values
 
 YAML = (
     "!!timestamp foo",
@@ -158,8 +154,7 @@ def test_reasons_are_text_that_can_be_stored(ada: User, client_of: Clients, reas
 
 @pytest.mark.django_db
 def test_pages_and_files_stay_out_of_caches(ada: User) -> None:
-    client, job = Client(), job_make(ada)
-    client.force_login(ada)
+    client, job = logged_in(ada), job_make(ada)
     paths = ["/", "/jobs/", f"/jobs/{job.pk}/", f"/jobs/{job.pk}/code/", "/account/", "/nowhere/"]
     for path in [*paths, f"/api/v1/jobs/{job.pk}/", f"/api/v1/jobs/{job.pk}/code/"]:
         assert client.get(path).headers["Cache-Control"] == "private, no-store", path

@@ -14,8 +14,6 @@ from urllib.parse import quote
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import call_command
-from django.test import Client
-from rest_framework.test import APIClient
 
 from agents.supervision.fork_servers import ForkServers
 from agents.supervision.isolation import JOB_USER_COMMAND
@@ -37,7 +35,7 @@ from tests.agents.control_plane import ControlPlane
 from tests.jobs.test_authorisation import routes
 from tests.jobs.world import World
 from tests.security.secret_forms import secret_forms
-from tests.support.builders import at, audit_acts, job_make, submission_values
+from tests.support.builders import Clients, at, audit_acts, job_make, logged_in, submission_values
 from tests.support.reachable import root_needed
 
 pytestmark = pytest.mark.django_db
@@ -46,7 +44,6 @@ URL = "/api/v1/secrets/"
 #: Lines, quotes and letters beyond ASCII: its encodings differ from it.
 VALUE = 'k€y/"7+x%&\nsecond ¢line of it'
 FORMS = secret_forms(VALUE)
-Clients = Callable[..., APIClient]
 Drive = Callable[..., DrivenAgent]
 
 
@@ -118,8 +115,7 @@ def test_a_user_has_so_many_secrets(ada: User, client_of: Clients) -> None:
 
 
 def test_the_page_stores_and_deletes_and_shows_no_value(ada: User) -> None:
-    client = Client()
-    client.force_login(ada)
+    client = logged_in(ada)
     browser_sends = VALUE.replace("\n", "\r\n")
     page = client.post("/account/secrets/", {"name": "S3_KEY", "value": browser_sends}, follow=True)
     assert "S3_KEY" in page.content.decode()
@@ -179,8 +175,7 @@ def test_an_admins_clone_hands_no_secrets_to_strange_code(
     store(admin)
     job = job_make(ada, secrets=["S3_KEY"])
     assert client_of(admin).post(f"/api/v1/jobs/{job.pk}/clone/", {}).json()["secrets"] == []
-    client = Client()
-    client.force_login(admin)
+    client = logged_in(admin)
     form = client.get(f"/jobs/new/?from={job.pk}").context["form"]
     assert not form["secrets"].value()
 
@@ -282,8 +277,7 @@ def test_a_validation_without_its_secret_fails_with_the_reason(
 def test_no_answer_and_no_row_has_the_value(
     admin: User, client_of: Clients, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    rest, pages = client_of(admin), Client()
-    pages.force_login(admin)
+    rest, pages = client_of(admin), logged_in(admin)
     with caplog.at_level(0):
         rest.put(f"{URL}S3_KEY/", {"value": VALUE})
         pages.post("/account/secrets/", {"name": "S3_KEY", "value": VALUE})

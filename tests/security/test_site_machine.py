@@ -36,7 +36,7 @@ from tests.jobs.world import PlayedNode, PlayedTrainer
 from tests.security.hostile_reports import FACTS, SOUND
 from tests.security.hostile_values import HOSTILE
 from tests.security.site_actors import PASSWORD, Actor, AgentActor, Site
-from tests.support.builders import at, enrol_request
+from tests.support.builders import at, enrol_request, submission_values
 
 API = "/api/v1"
 picks = st.integers(0, 1000)
@@ -69,19 +69,26 @@ FIELDS = ("global_batch_size", "num_virtual_nodes", "min_accelerators", "max_acc
           "secrets", "selection", "batch_size_min", "reduction", "source_job")  # fmt: skip
 
 
+def submission_of(name: str, **other: Any) -> dict[str, Any]:
+    """Give a submission with the words of an actor."""
+    code = f"# CODE-OF-{name}\ndef build(settings): ...\n"
+    return submission_values(code=code, **{"note": f"NOTE-OF-{name}", **other})
+
+
 class RunningSite(RuleBasedStateMachine):
     """One site in a transaction that is rolled back at the end."""
 
+    site: Site
+
     def __init__(self) -> None:
         super().__init__()
-        self.site: Site | None = None
         self.clock = mock.patch("django.utils.timezone.now", self.now)
         self.clock.start()
         self.undone = transaction.atomic()
         self.undone.__enter__()
 
     def now(self) -> Any:
-        return at(self.site.now_s if self.site else 0)
+        return at(self.site.now_s if hasattr(self, "site") else 0)
 
     def teardown(self) -> None:
         transaction.set_rollback(True)
@@ -90,8 +97,7 @@ class RunningSite(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        site = Site(2)
-        self.site = site
+        self.site = site = Site(2)
         self.tokens: list[Actor] = []
         self.enrolments: list[str] = []
         for name in ("ada", "bob"):
@@ -103,7 +109,6 @@ class RunningSite(RuleBasedStateMachine):
 
     def actor(self, name: str, pick: int) -> Actor:
         """Choose a way of a person to come: by token, by session, by a token made meanwhile."""
-        assert self.site is not None
         own = [actor for actor in self.tokens if actor.user == self.site.people[name]]
         ways = [self.site.actors[name], self.site.sessions[name], self.site.actors[name], *own]
         return ways[pick % len(ways)]
@@ -115,17 +120,14 @@ class RunningSite(RuleBasedStateMachine):
         return numbers[pick % len(numbers)]
 
     def node(self, pick: int) -> PlayedNode:
-        assert self.site is not None
         self.site.now_s += 0.1
         return self.site.nodes[pick % len(self.site.nodes)]
 
     def agent(self, played: PlayedNode) -> AgentActor:
-        assert self.site is not None
         return self.site.agents[played.node.pk]
 
     def trainer(self, pick: int) -> tuple[PlayedNode, PlayedTrainer]:
         """Choose a trainer; one that never was if none is there."""
-        assert self.site is not None
         rows = [(node, trainer) for node in self.site.nodes for trainer in node.trainers.values()]
         invented = (self.node(pick), PlayedTrainer(self.job(pick) % 2**31, 0, 0))
         return rows[pick % len(rows)] if rows else invented
@@ -133,17 +135,11 @@ class RunningSite(RuleBasedStateMachine):
     # --- users --------------------------------------------------------------------------------
 
     def submit_sound(self, name: str, **other: Any) -> Any:
-        assert self.site is not None
-        body = {
-            "name": "a job", "code": f"# CODE-OF-{name}\ndef build(settings): ...\n",
-            "note": f"NOTE-OF-{name}", "global_batch_size": 32, "num_virtual_nodes": 4,
-            "max_accelerators": 2, "stop": {"kind": "steps", "limit": 100}, "secrets": ["A"],
-        }  # fmt: skip
-        return self.site.actors[name].ask("POST", f"{API}/jobs/", {**body, **other})
+        body = submission_of(name, **{"max_accelerators": 2, "secrets": ["A"], **other})
+        return self.site.actors[name].ask("POST", f"{API}/jobs/", body)
 
-    @rule(name=users, pick=picks, most=st.integers(1, 4), is_dry=st.booleans())
-    def submit(self, name: str, pick: int, most: int, is_dry: bool) -> None:
-        del is_dry
+    @rule(name=users, pick=picks, most=st.integers(1, 4))
+    def submit(self, name: str, pick: int, most: int) -> None:
         self.submit_sound(name, max_accelerators=most, priority=1 + pick % 100)
 
     @rule(
@@ -153,12 +149,7 @@ class RunningSite(RuleBasedStateMachine):
         path=st.sampled_from(["jobs/", "jobs/?dry_run=1", "validations/"]),
     )
     def submit_odd(self, name: str, field: str, value: Any, path: str) -> None:
-        assert self.site is not None
-        body = {
-            "name": "a job", "code": f"# CODE-OF-{name}\ndef build(settings): ...\n",
-            "note": f"NOTE-OF-{name}", "global_batch_size": 32, "num_virtual_nodes": 4,
-            "stop": {"kind": "steps", "limit": 100}, field: value,
-        }  # fmt: skip
+        body = submission_of(name, **{field: value})
         self.site.actors[name].ask("POST", f"{API}/{path}", body)
 
     @rule(
@@ -247,7 +238,6 @@ class RunningSite(RuleBasedStateMachine):
         field=st.sampled_from(["", "", "name", "scopes", "lifetime_days", "password"]),
     )
     def token_make(self, name: str, pick: int, value: Any, field: str) -> None:
-        assert self.site is not None
         scopes = [["jobs:read"], ["jobs:read", "jobs:write"], ["admin"]][pick % 3]
         body = {"name": "t", "password": PASSWORD, "scopes": scopes}
         if field:
@@ -263,7 +253,6 @@ class RunningSite(RuleBasedStateMachine):
 
     @rule(name=people, pick=picks)
     def token_revoke(self, name: str, pick: int) -> None:
-        assert self.site is not None
         numbers = [*ApiToken.objects.order_by("id").values_list("id", flat=True), 10**20]
         path = f"{API}/tokens/{numbers[pick % len(numbers)]}/"
         mine = self.site.people[name]
@@ -278,13 +267,11 @@ class RunningSite(RuleBasedStateMachine):
         path=st.sampled_from(READS),
     )
     def read(self, name: str, pick: int, value: Any, path: str) -> None:
-        assert self.site is not None
         visitor = name == "visitor"
         actor = self.site.visitor if visitor else self.actor(name, pick)
         actor.ask("GET", f"{API}/{self.filled(path, pick, value)}")
 
     def filled(self, path: str, pick: int, value: Any) -> str:
-        assert self.site is not None
         text = str(value)[:300].encode("utf-8", "replace").hex() if pick % 3 == 0 else "1"
         text = "".join(f"%{text[i : i + 2]}" for i in range(0, len(text) - 1, 2)) or "-1"
         node = self.site.nodes[pick % len(self.site.nodes)].node.pk
@@ -292,7 +279,6 @@ class RunningSite(RuleBasedStateMachine):
 
     @rule(name=people, pick=picks, path=st.sampled_from(PAGES))
     def page(self, name: str, pick: int, path: str) -> None:
-        assert self.site is not None
         self.site.sessions[name].ask("GET", self.filled(path, pick, ""))
 
     # --- admins, and users who try the same ---------------------------------------------------
@@ -305,7 +291,6 @@ class RunningSite(RuleBasedStateMachine):
         ),
     )
     def node_change(self, name: str, pick: int, what: str) -> None:
-        assert self.site is not None
         node = self.node(pick).node
         if what == "" and len(self.site.nodes) < 3:
             return  # the last nodes stay
@@ -371,7 +356,6 @@ class RunningSite(RuleBasedStateMachine):
         ),
     )
     def enrol(self, name: str, pick: int, value: Any, field: str) -> None:
-        assert self.site is not None
         answer = self.actor(name, pick).ask("POST", f"{API}/enrolment-tokens/")
         if answer.status_code == 201:
             self.enrolments.append(json.loads(answer.all_text)["token"])
@@ -389,12 +373,10 @@ class RunningSite(RuleBasedStateMachine):
 
     @rule(pick=picks, boots=st.booleans())
     def follow(self, pick: int, boots: bool) -> None:
-        assert self.site is not None
         self.site.follow(self.node(pick), boots=boots)
 
     @rule(pick=picks, num=st.integers(0, 4), boot=st.sampled_from(["", "new", "\0", "x" * 300]))
     def hello(self, pick: int, num: int, boot: str) -> None:
-        assert self.site is not None
         played = self.node(pick)
         boot_id = f"{boot}-{self.site.now_s:.1f}" if boot else played.node.boot_id
         if boot == "new":
@@ -404,7 +386,6 @@ class RunningSite(RuleBasedStateMachine):
     @rule(pick=picks, other=picks, value=odd, kind=st.sampled_from([*ReportKind]))
     def report(self, pick: int, other: int, value: Any, kind: ReportKind) -> None:
         """Let a trainer say anything, about its own job or another one."""
-        assert self.site is not None
         played, trainer = self.trainer(pick)
         sound = dict(SOUND[kind])
         if other % 3 and sound:
@@ -423,7 +404,6 @@ class RunningSite(RuleBasedStateMachine):
         ),
     )
     def batch(self, pick: int, other: int, value: Any, field: str) -> None:
-        assert self.site is not None
         played = self.node(pick)
         entry = {
             "reports": {"job_id": self.job(other), "slot": value, "generation": 1, "sequence": 0,
@@ -466,13 +446,11 @@ class RunningSite(RuleBasedStateMachine):
 
     @rule()
     def cycle(self) -> None:
-        assert self.site is not None
         self.site.now_s += 0.1
         tasks.allocate_cluster()
 
     @rule(seconds=st.sampled_from([1.0, 30.0, 100.0, 400.0]), task=st.sampled_from(TASKS))
     def time_passes(self, seconds: float, task: Any) -> None:
-        assert self.site is not None
         self.site.now_s += seconds
         task()
 
@@ -486,7 +464,7 @@ class RunningSite(RuleBasedStateMachine):
 
     @invariant()
     def a_cycle_succeeds(self) -> None:
-        if self.site is None:
+        if not hasattr(self, "site"):
             return
         with rolled_back():
             tasks.allocate_cluster()

@@ -20,7 +20,6 @@ from jobs.models import (
     Generation,
     Job,
     JobMetric,
-    LogChunk,
     Node,
     NotificationChannel,
 )
@@ -30,6 +29,7 @@ from jobs.services.notifications.senders import _email_send, message_text
 from tests.jobs.world import World
 from tests.security.every_answer import answers_of
 from tests.support.builders import job_make
+from tests.support.rows import log_add
 
 pytestmark = pytest.mark.django_db
 
@@ -65,9 +65,7 @@ def stuffed(ada: User) -> dict[str, int]:
         job=job, epoch=0, generation=1, step=10, at=timezone.now(), logs={PAYLOAD: 0.5, "loss": 0.5}
     )
     JobMetric.objects.create(job=job, name=PAYLOAD, best=0.5, best_epoch=0, last=0.5)
-    LogChunk.objects.create(
-        job=job, slot=0, offset=0, size_bytes=9, text=PAYLOAD, at=timezone.now()
-    )
+    log_add(job, PAYLOAD, now=timezone.now())
     ApiToken.objects.create(user=ada, name=PAYLOAD[:60], digest="d", scopes=[])
     channel = NotificationChannel.objects.create(
         owner=ada, name=PAYLOAD[:60], kind="webhook", address="x", shown_address=PAYLOAD,

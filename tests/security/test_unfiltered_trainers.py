@@ -10,19 +10,18 @@ from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import User
-from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
 from agents.trainer.contract.failures import EXIT_FAILED
 from agents.trainer.contract.run_dir import REPORTS_FILE
 from agents.trainer.local.local_cluster import LocalJobError
-from controlplane.core.protocol.wire import HelloRequest
 from jobs.models import Event, Node
 from jobs.services.cluster.nodes import enrolment_token_create, node_enrol, node_hello
 from tests.agents.trainer.local_jobs import local_job, training_spec
 from tests.security.refusing_kernel import LIMIT_S
-from tests.support.builders import accelerators, enrol_request
+from tests.support.builders import enrol_request, logged_in
+from tests.support.messages import hello_request
 
 needs_seccomp = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"),
@@ -61,23 +60,12 @@ def test_a_listener_without_a_filter_serves_its_machine_alone_or_ends() -> None:
 def test_the_site_shows_which_nodes_want_no_filter(
     admin: User, client_of: Callable[..., APIClient]
 ) -> None:
-    browser = Client()
-    browser.force_login(admin)
+    browser = logged_in(admin)
 
     def hello(*, filters_peers: bool) -> None:
-        node_hello(
-            Node.objects.get(),
-            HelloRequest(
-                host=request.host,
-                first_port=request.first_port,
-                last_port=request.last_port,
-                boot_id=request.boot_id,
-                accelerators=accelerators(2),
-                filters_peers=filters_peers,
-            ),
-            reply.agent_token,
-            timezone.now(),
-        )
+        node = Node.objects.get()
+        request = hello_request(node, filters_peers=filters_peers)
+        node_hello(node, request, reply.agent_token, timezone.now())
 
     def is_told() -> bool:
         row = client_of(admin).get("/api/v1/nodes/").json()["results"][0]

@@ -16,7 +16,7 @@ from jobs.models import ClusterSetting, Event, Job
 from jobs.selectors.dry_run import submission_outlook
 from tests.jobs.losses import fresh
 from tests.jobs.world import World
-from tests.support.builders import job_make, submission_values, user_make
+from tests.support.builders import job_make, logged_in, submission_values, user_make
 
 pytestmark = pytest.mark.django_db
 
@@ -86,8 +86,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def overview(user: User) -> str:
-    client = Client()
-    client.force_login(user)
+    client = logged_in(user)
     return client.get("/").content.decode()
 
 

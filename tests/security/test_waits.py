@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from jobs import nudges
 from jobs.models import ApiToken, Job, Project, ProjectMembership, Validation
-from tests.support.builders import api_token_make, job_make, user_make, validation_make
+from tests.support.builders import api_token_make, job_make, logged_in, user_make, validation_make
 
 pytestmark = pytest.mark.django_db
 
@@ -61,9 +61,7 @@ ENDS: dict[str, tuple[Callable[[User], Any], bool, int]] = {
 def waiting_client(user: User, *, has_session: bool) -> Client:
     if not has_session:
         return Client(headers={"Authorization": f"Bearer {api_token_make(user)}"})
-    client = Client()
-    client.force_login(user)
-    return client
+    return logged_in(user)
 
 
 @pytest.fixture
