@@ -7,17 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from controlplane.core.cycle import decide
 from controlplane.core.estimates.step_time import Sample, StepTime, step_time_fit
+from controlplane.core.policies import POLICIES
 from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Accelerator, Job, Plan, Snapshot
 
 #: A property of every policy is drawn for each of a dozen: a third of the examples of others.
 per_policy = settings(max_examples=settings.default.max_examples // 3)
+every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
 
 
 def accelerators_make(*kinds_per_node: str) -> tuple[Accelerator, ...]:

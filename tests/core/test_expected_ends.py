@@ -18,6 +18,7 @@ from controlplane.core.values.types import Decision, Job, JobId, Snapshot
 from tests.core.snapshots import (
     Speed,
     accelerators_make,
+    every_policy,
     job_make,
     per_policy,
     snapshot_make,
@@ -25,8 +26,6 @@ from tests.core.snapshots import (
 )
 
 FOUR = accelerators_make("gpu gpu gpu gpu")
-
-every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
 
 
 def forecast(

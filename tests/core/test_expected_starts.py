@@ -26,6 +26,7 @@ from controlplane.core.values.types import Decision, Job, JobId, Snapshot
 from tests.core.snapshots import (
     Speed,
     accelerators_make,
+    every_policy,
     job_make,
     per_policy,
     snapshot_make,
@@ -33,8 +34,6 @@ from tests.core.snapshots import (
 )
 
 FOUR = accelerators_make("gpu gpu gpu gpu")
-
-every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
 
 
 def test_every_order_of_the_queue_is_known() -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from controlplane.core.cycle import decide
-from controlplane.core.policies import POLICIES
 from controlplane.core.values.projects import ProjectQuota
 from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Decision, Job, Snapshot
@@ -21,7 +19,6 @@ from tests.core.snapshots import (
     snapshots,
 )
 
-every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
 #: Every policy draws its own; many more in `make nightly`.
 fewer = settings(max_examples=settings.default.max_examples // 8)
 EIGHT = accelerators_make("cpu cpu cpu cpu", "cpu cpu cpu cpu")

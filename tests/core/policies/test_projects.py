@@ -22,7 +22,6 @@ from tests.core.policies.projects import (
     EIGHT,
     SPEECH,
     VISION,
-    every_policy,
     fast,
     fewer,
     given_to,
@@ -33,6 +32,7 @@ from tests.core.policies.projects import (
 from tests.core.snapshots import (
     accelerators_make,
     after,
+    every_policy,
     job_make,
     snapshot_make,
     snapshots,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,13 +16,12 @@ from controlplane.core.scheduling.placement import place
 from controlplane.core.scheduling.pools import can_start, capacity_by_kind
 from controlplane.core.values.tiers import TIERS
 from controlplane.core.values.types import Plan, Snapshot
-from tests.core.snapshots import after, job_make, per_policy, rested, snapshots
+from tests.core.snapshots import after, every_policy, job_make, per_policy, rested, snapshots
 
 #: Clusters with jobs of one tier, or of all tiers.
 tiered = st.one_of(snapshots(), snapshots(tiers=TIERS))
 
 #: Runs a test once for each policy of the registry.
-every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
 
 
 @every_policy

@@ -24,6 +24,7 @@ from tests.core.snapshots import (
     Speed,
     accelerators_make,
     after,
+    every_policy,
     job_make,
     per_policy,
     rested,
@@ -31,7 +32,6 @@ from tests.core.snapshots import (
     snapshots,
 )
 
-every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
 mixed = snapshots(tiers=TIERS)
 FOUR = accelerators_make("cpu cpu", "cpu cpu")
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.cycle import decide
 from controlplane.core.expected_starts import expected_starts
-from controlplane.core.policies import POLICIES
 from controlplane.core.values.projects import ProjectQuota
 from controlplane.core.values.types import Snapshot
 from tests.core.scheduling.test_circular_waits import full_clusters
 from tests.core.snapshots import (
     accelerators_make,
     after,
+    every_policy,
     job_make,
     per_policy,
     snapshot_make,
@@ -24,7 +23,6 @@ from tests.core.snapshots import (
 )
 
 TWO_NODES = accelerators_make("cpu cpu", "cpu cpu")
-every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
 
 
 @every_policy

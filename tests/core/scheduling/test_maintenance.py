@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from controlplane.core.cycle import decide
 from controlplane.core.expected_starts import expected_starts
-from controlplane.core.policies import POLICIES
 from controlplane.core.scheduling.maintenance import maintenance_ends, maintenance_over
 from controlplane.core.values.projects import ProjectQuota
 from controlplane.core.values.types import Accelerator, Maintenance, Snapshot
-from tests.core.snapshots import accelerators_make, job_make, snapshot_make
+from tests.core.snapshots import accelerators_make, every_policy, job_make, snapshot_make
 
 #: 2026-03-02 20:00 UTC.
 END = 1_772_481_600.0
 NOW = END - 7200.0
 FIRST, SECOND, THIRD = 1, 2, 3
-every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
 
 
 def away(node_id: int, ends_at: float, *kinds: str) -> Maintenance:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.cycle import decide
 from controlplane.core.expected_starts import expected_starts, unknown_starts
-from controlplane.core.policies import POLICIES
 from controlplane.core.values.projects import ProjectQuota
 from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Snapshot, Sweep
@@ -19,6 +17,7 @@ from tests.core.scheduling.test_circular_waits import full_clusters
 from tests.core.snapshots import (
     accelerators_make,
     after,
+    every_policy,
     job_make,
     per_policy,
     snapshot_make,
@@ -26,7 +25,6 @@ from tests.core.snapshots import (
 )
 
 TWO_NODES = accelerators_make("cpu cpu", "cpu cpu")
-every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
 
 
 def holding(snapshot: Snapshot) -> Counter[int | None]:
