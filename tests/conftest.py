@@ -11,7 +11,7 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -227,28 +227,27 @@ def _missing(reason: str) -> None:
     pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
-def postgresql_server() -> Iterator[servers.RunningServer]:
-    """Run a PostgreSQL server for this test session."""
+def _running(start: Callable[[], servers.RunningServer]) -> Iterator[servers.RunningServer]:
+    """Start a server, and stop it afterwards."""
     try:
-        server = servers.start_postgresql(servers.postgresql_directory())
+        server = start()
     except servers.ServerMissingError as error:
         _missing(str(error))
         raise
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[servers.RunningServer]:
+    """Run a PostgreSQL server for this test session."""
+    yield from _running(lambda: servers.start_postgresql(servers.postgresql_directory()))
 
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[servers.RunningServer]:
     """Run a Redis server for this test session."""
-    try:
-        server = servers.start_redis()
-    except servers.ServerMissingError as error:
-        _missing(str(error))
-        raise
-    yield server
-    server.stop()
+    yield from _running(servers.start_redis)
 
 
 @pytest.fixture(scope="session")

@@ -167,25 +167,30 @@ def test_the_algebra_of_policies_has_one_thread() -> None:
     assert done.stdout.strip() == "1"
 
 
-@pytest.mark.parametrize("missing", ["VIRTUALFLOW_SECRET_KEY", "REDIS_URL"])
-def test_nothing_starts_without_its_secrets(missing: str, tmp_path: Path) -> None:
+def _done(
+    state_dir: Path, *arguments: str, **changed: str | None
+) -> subprocess.CompletedProcess[str]:
+    """Run Python with the variables of a site, changed or left out, and no others."""
     given = {
-        "VIRTUALFLOW_SECRET_KEY": "k" * 60,
-        "REDIS_URL": "redis://localhost/0",
-        "VIRTUALFLOW_STATE_DIR": str(tmp_path),
+        "VIRTUALFLOW_SECRET_KEY": "0123456789abcdefghijklmnopqrstuvwxyz!?ABCDEFGHIJKLMNOPQRST",
+        "REDIS_URL": "redis://127.0.0.1:1/0",
+        "VIRTUALFLOW_STATE_DIR": str(state_dir),
         "DATABASE_URL": "sqlite:///:memory:",
         "DJANGO_SETTINGS_MODULE": "controlplane.settings",
         "PATH": os.environ["PATH"],
+        **changed,
     }
-    del given[missing]
-    done = subprocess.run(
-        [sys.executable, "-c", "from django.conf import settings; settings.DEBUG"],
-        env=given,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={name: value for name, value in given.items() if value is not None},
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", ["VIRTUALFLOW_SECRET_KEY", "REDIS_URL"])
+def test_nothing_starts_without_its_secrets(missing: str, tmp_path: Path) -> None:
+    done = _done(
+        tmp_path, "-c", "from django.conf import settings; settings.DEBUG", **{missing: None}
     )
     assert done.returncode != 0
     assert f"Set the environment variable {missing}" in done.stderr
@@ -207,47 +212,17 @@ def test_nothing_starts_without_its_secrets(missing: str, tmp_path: Path) -> Non
 def test_weak_keys_and_debugging_on_a_network_are_refused(
     given: dict[str, str], message: str, tmp_path: Path
 ) -> None:
-    usual = {
-        "VIRTUALFLOW_SECRET_KEY": "k" * 60,
-        "REDIS_URL": "redis://localhost/0",
-        "VIRTUALFLOW_STATE_DIR": str(tmp_path),
-        "PATH": os.environ["PATH"],
-    }
-    if given == {"VIRTUALFLOW_DEBUG": "1"}:
-        del usual["VIRTUALFLOW_SECRET_KEY"]
-    done = subprocess.run(
-        [sys.executable, "-c", "import controlplane.settings as s; print(s.SECRET_KEY)"],
-        env={**usual, **given},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    unset = {"VIRTUALFLOW_SECRET_KEY": None} if given == {"VIRTUALFLOW_DEBUG": "1"} else {}
+    show = "import controlplane.settings as s; print(s.SECRET_KEY)"
+    done = _done(tmp_path, "-c", show, **unset, **given)
     assert (done.returncode == 0) == (message == "")
     assert message in done.stderr
     assert message or len(done.stdout.strip()) >= 50
 
 
 def test_the_deployment_check_is_clean(tmp_path: Path) -> None:
-    given = {
-        "VIRTUALFLOW_SECRET_KEY": "0123456789abcdefghijklmnopqrstuvwxyz!?ABCDEFGHIJKLMNOPQRST",
-        "REDIS_URL": "redis://localhost/0",
-        "VIRTUALFLOW_STATE_DIR": str(tmp_path),
-        "DATABASE_URL": "sqlite:///:memory:",
-        "VIRTUALFLOW_TLS": "1",
-        "VIRTUALFLOW_HOSTS": "jobs.example",
-        "PATH": os.environ["PATH"],
-    }
-    done = subprocess.run(
-        [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
-        env=given,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    given = {"VIRTUALFLOW_TLS": "1", "VIRTUALFLOW_HOSTS": "jobs.example"}
+    done = _done(tmp_path, "manage.py", "check", "--deploy", "--fail-level", "WARNING", **given)
     assert done.returncode == 0, done.stderr
 
 
@@ -261,15 +236,7 @@ def test_the_deployment_check_is_clean(tmp_path: Path) -> None:
 def test_a_command_says_in_a_line_why_it_cannot_run(
     tmp_path: Path, changed: dict[str, str], expected: str
 ) -> None:
-    given = {
-        "VIRTUALFLOW_SECRET_KEY": "0123456789abcdefghijklmnopqrstuvwxyz!?ABCDEFGHIJKLMNOPQRST",
-        "REDIS_URL": "redis://localhost/0", "VIRTUALFLOW_STATE_DIR": str(tmp_path),
-        "PATH": os.environ["PATH"],
-    }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "manage.py", "enrolment_token"], env=given | changed, cwd=ROOT,
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = _done(tmp_path, "manage.py", "enrolment_token", **changed)
     assert (done.returncode, done.stderr[: len(expected)]) == (1, expected)
 
 
@@ -285,23 +252,7 @@ print(Client(headers={"host": "localhost"}).get(address).headers["Cache-Control"
 
 
 def test_browsers_keep_static_files_for_good(tmp_path: Path) -> None:
-    given = {
-        "VIRTUALFLOW_SECRET_KEY": "k" * 60,
-        "REDIS_URL": "redis://127.0.0.1:1/0",
-        "VIRTUALFLOW_STATE_DIR": str(tmp_path),
-        "DATABASE_URL": "sqlite:///:memory:",
-        "DJANGO_SETTINGS_MODULE": "controlplane.settings",
-        "PATH": os.environ["PATH"],
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", _STATIC_FILE_READ],
-        env=given,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = _done(tmp_path, "-c", _STATIC_FILE_READ)
     assert done.returncode == 0, done.stderr
     address, caching = done.stdout.split("\n")[:2]
     assert re.fullmatch(r"/static/[0-9a-f]{12}/frontend/app\.js", address)
