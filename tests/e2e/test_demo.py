@@ -22,6 +22,7 @@ import psutil
 import pytest
 
 from jobs.demo.demo_jobs import ARRIVALS
+from tests.support.present import present
 from tests.support.starts import count_start
 
 pytestmark = [pytest.mark.whole_stack, pytest.mark.timeout(1500)]
@@ -145,8 +146,7 @@ def test_demo_trains_follows_the_readme_and_stops_without_a_trace(tmp_path: Path
     directory = tmp_path / "demo"
     first = ARRIVALS[0].name
     with running_demo(directory, tmp_path / "first-run.txt") as demo:
-        port = demo.rest.base_url.port
-        assert port is not None
+        port = present(demo.rest.base_url.port)
         check_login(demo)
         check_second_demo_is_refused(directory)
         wait_for("its first job", lambda: holds_accelerators(demo, first), MOVE_DEADLINE_S)
@@ -168,8 +168,7 @@ def test_demo_shares_out_goes_on_elsewhere_and_leaves_nothing_when_killed(tmp_pa
         wait_for("the first job", lambda: count(demo, first) > 0, MOVE_DEADLINE_S)
         wait_for("the second job", lambda: count(demo, second) > 0, MOVE_DEADLINE_S)
         assert 0 < count(demo, first) < 4
-        port = demo.rest.base_url.port
-        assert port is not None
+        port = present(demo.rest.base_url.port)
         demo.stop()
     with listening_on(port), running_demo(directory, tmp_path / "second-run.txt") as demo:
         assert demo.rest.base_url.port != port
@@ -210,8 +209,7 @@ def has_finished(demo: Demo, name: str) -> bool:
 def check_login(demo: Demo) -> None:
     """Log in as a person does, with what the demo printed."""
     text = demo.output.read_text()
-    found = re.search(r"Log in as\s+(\S+)\n\s+with password\s+(\S+)", text)
-    assert found is not None
+    found = present(re.search(r"Log in as\s+(\S+)\n\s+with password\s+(\S+)", text))
     password_file = demo.directory / "admin-password"
     assert password_file.stat().st_mode & 0o777 == 0o600
     base = str(demo.rest.base_url).removesuffix("api/v1/")

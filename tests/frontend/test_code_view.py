@@ -19,6 +19,7 @@ from frontend.text.python_code import python_parts
 from jobs.models import AuditEntry, Job
 from jobs.selectors.code_text import SHOWN_BYTES, SHOWN_LINES, code_text
 from tests.frontend.world import World, make_job
+from tests.support.present import present
 
 
 def give_code(job: Job, name: str, data: bytes, entry: str = "job.py") -> None:
@@ -37,8 +38,7 @@ def archive(files: dict[str, bytes]) -> bytes:
 
 def shown_text(page: str) -> str:
     """Return what a reader would copy: the text of the lines without their numbers."""
-    block = re.search(r'<pre class="block code-text".*?>(.*?)</pre>', page, re.DOTALL)
-    assert block is not None
+    block = present(re.search(r'<pre class="block code-text".*?>(.*?)</pre>', page, re.DOTALL))
     return html.unescape(re.sub(r"<[^>]+>", "", block[1]))
 
 
@@ -77,8 +77,7 @@ def test_files_of_an_archive_are_chosen(world: World, ada: Client) -> None:
 def test_long_files_are_bounded(world: World, ada: Client, data: bytes, num_lines: int) -> None:
     job = make_job(world.ada, "long")
     give_code(job, "mine.py", data)
-    found = code_text(job)
-    assert found is not None
+    found = present(code_text(job))
     assert (len(found.lines), found.is_cut) == (num_lines, True)
     assert max(map(len, found.lines)) <= SHOWN_BYTES
     assert "the download has all" in ada.get(f"/jobs/{job.pk}/").content.decode()

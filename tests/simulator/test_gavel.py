@@ -19,6 +19,7 @@ from controlplane.simulator.published.gavel import (
 )
 from controlplane.simulator.settings import ResizeCosts
 from tests.simulator.worlds import TRACES
+from tests.support.present import present
 
 NET, TREE = "Net (batch size 32)", "Tree"
 
@@ -123,16 +124,13 @@ def test_the_truth_and_what_steps_teach(net: JobType) -> None:
     app, memory = MeasuredApplication("a", 1.0, net), Memory()
     assert memory.performance(app, 32, ()) is None
     for placement in ((1,), (2,), (4,), (2, 2)):
-        batch = app.batch("fast", placement, 32, 0)
-        assert batch is not None
+        batch = present(app.batch("fast", placement, 32, 0))
         memory.see("fast", placement, app.pace("fast", placement, batch, 0))
-    known = memory.performance(app, 32, ())
-    assert known is not None
+    known = present(memory.performance(app, 32, ()))
     for count, nodes, rate in ((1, 1, 10.0), (2, 1, 18.0), (4, 1, 30.0), (4, 2, 14.0)):
         assert known.goodput("fast", count, nodes) == pytest.approx(32 * rate, rel=0.02)
     assert known.goodput("slow", 1, 1) == known.goodput("fast", 1, 1)
-    told = memory.performance(app, 32, (("fast", 1.0), ("slow", 0.25)))
-    assert told is not None
+    told = present(memory.performance(app, 32, (("fast", 1.0), ("slow", 0.25))))
     assert told.goodput("slow", 1, 1) == pytest.approx(80.0, rel=0.02)
 
 
@@ -140,8 +138,7 @@ def memory_of(app: MeasuredApplication, *kinds: str) -> Memory:
     """Give what a job has shown that was on one accelerator of each of these kinds."""
     memory = Memory()
     for kind in kinds:
-        batch = app.batch(kind, (1,), 32, 0)
-        assert batch is not None
+        batch = present(app.batch(kind, (1,), 32, 0))
         memory.see(kind, (1,), app.pace(kind, (1,), batch, 0))
     return memory
 

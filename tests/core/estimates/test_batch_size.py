@@ -13,6 +13,7 @@ from controlplane.core.estimates.goodput import (
     efficiency,
 )
 from controlplane.core.estimates.throughput import ThroughputModel
+from tests.support.present import present
 
 #: On two accelerators 8 virtual nodes are 4 slices: a step takes 20 ms + 0.1 ms an example.
 MODEL = ThroughputModel(0.005, 0.0002)
@@ -38,8 +39,7 @@ def test_efficiency_by_hand():
 
 
 def test_it_doubles_at_most_and_says_why():
-    choice = choose()
-    assert choice is not None
+    choice = present(choose())
     assert choice.batch_size == 128  # the maximum is at sqrt(0.02 * 448 / 0.0001) = 299
     assert choice.gain == pytest.approx((128 / 0.0328 * 512 / 576) / (64 / 0.0264))
     assert choice.reason == (
@@ -56,16 +56,14 @@ def test_it_stops_near_the_maximum():
 
 
 def test_it_shrinks_by_half_at_most_when_noise_falls():
-    choice = choose(present=512, noise_scale=10.0)
-    assert choice is not None
+    choice = present(choose(present=512, noise_scale=10.0))
     assert choice.batch_size == 256
 
 
 def test_a_small_gain_changes_nothing():
     flat = ThroughputModel(0.0, 0.001)  # time in proportion: nothing but the noise scale counts
     assert choose(model=flat, noise_scale=2000.0) is None
-    choice = choose(model=flat, noise_scale=10.0)
-    assert choice is not None
+    choice = present(choose(model=flat, noise_scale=10.0))
     assert choice.batch_size == 32
     assert choice.gain == pytest.approx(74 / 42)
 

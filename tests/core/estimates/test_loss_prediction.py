@@ -17,6 +17,7 @@ from controlplane.core.estimates.loss_curves import (
     SublinearCurve,
 )
 from controlplane.core.estimates.loss_prediction import POINTS_LIMIT, LossFit, loss_fit
+from tests.support.present import present
 
 SUBLINEAR = SublinearCurve(height=2.0, a=0.001, b=0.05, floor=0.3, at=1.0)
 EXPONENTIAL = ExponentialCurve(height=2.0, rate=0.08, floor=0.3, at=1.0)
@@ -64,8 +65,7 @@ def test_the_class_is_told_by_what_came_after() -> None:
     assert played(SUBLINEAR, 40).curve_class is CurveClass.SUBLINEAR
     assert played(EXPONENTIAL, 40).curve_class is CurveClass.EXPONENTIAL
     # all at once: the last fifth of the points judges
-    cold = loss_fit(history(EXPONENTIAL, 40))
-    assert cold is not None
+    cold = present(loss_fit(history(EXPONENTIAL, 40)))
     assert cold.curve_class is CurveClass.EXPONENTIAL
 
 
@@ -88,8 +88,7 @@ def test_the_newest_points_count_most() -> None:
     # falls by 1 a point to begin with, and by .001 for the last fifteen
     slow = [(20.0 + i, 1.0 - 0.001 * i) for i in range(15)]
     points = [(float(i), 20.0 - i) for i in range(1, 20)] + slow
-    fit = loss_fit(points)
-    assert fit is not None
+    fit = present(loss_fit(points))
     assert 0.8 < fit.loss(10.0) < 0.999
 
 
@@ -106,11 +105,9 @@ def test_losses_that_do_not_fall_are_foretold_to_stay() -> None:
 
 def test_no_negative_loss_is_foretold_where_none_was_seen() -> None:
     line = [(float(x), 1.0 - 0.05 * x) for x in range(19)]
-    fit = loss_fit(line)
-    assert fit is not None
+    fit = present(loss_fit(line))
     assert fit.loss(1e6) >= 0.0
-    below = loss_fit([(x, loss - 5.0) for x, loss in line])
-    assert below is not None
+    below = present(loss_fit([(x, loss - 5.0) for x, loss in line]))
     assert below.loss(0.0) == pytest.approx(-4.9, abs=0.05)
 
 

@@ -16,6 +16,7 @@ from controlplane.core.estimates.noise_scale import (
     gradient_noise,
     noise_scale,
 )
+from tests.support.present import present
 
 
 def test_two_gradients_by_hand() -> None:
@@ -47,8 +48,7 @@ def test_expected_squares_give_back_the_truth_for_any_slices(
     """Put in the expectations of the module's text; `variance` is one example's."""
     total = sum(shares)
     mean_of_squares = sum(share / total * (square + variance / share) for share in shares)
-    noise = gradient_noise(mean_of_squares, len(shares), square + variance / total)
-    assert noise is not None
+    noise = present(gradient_noise(mean_of_squares, len(shares), square + variance / total))
     assert noise.sqr == pytest.approx(square, rel=1e-9)
     assert noise.var == pytest.approx(variance / total, rel=1e-9)
 
@@ -60,8 +60,7 @@ def test_variance_falls_with_the_batch() -> None:
 def test_averages_are_not_pulled_to_zero() -> None:
     average = NoiseAverage()
     assert average.mean() is None
-    once = average.with_value(GradientNoise(4.0, 1.0)).mean()
-    assert once is not None
+    once = present(average.with_value(GradientNoise(4.0, 1.0)).mean())
     assert (once.sqr, once.var) == pytest.approx((4.0, 1.0))
     twice = average.with_value(GradientNoise(4.0, 1.0)).with_value(GradientNoise(8.0, 3.0)).mean()
     assert twice is not None

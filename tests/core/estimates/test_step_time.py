@@ -17,6 +17,7 @@ from controlplane.core.estimates.step_time import (
     sync_seconds,
     sync_time_fit,
 )
+from tests.support.present import present
 
 
 def samples(**seconds: float) -> dict[int, Sample]:
@@ -40,8 +41,7 @@ def test_a_sample_without_time_is_refused(count: int, seconds: float) -> None:
 
 
 def test_a_straight_line_is_found_and_continued() -> None:
-    fitted = step_time_fit(samples(v1=0.15, v2=0.25, v4=0.45))
-    assert fitted is not None
+    fitted = present(step_time_fit(samples(v1=0.15, v2=0.25, v4=0.45)))
     assert fitted.slope_s == pytest.approx(0.1)
     assert [fitted(number) for number in (1, 2, 3, 4, 10)] == pytest.approx(
         [0.15, 0.25, 0.35, 0.45, 1.05]
@@ -49,16 +49,14 @@ def test_a_straight_line_is_found_and_continued() -> None:
 
 
 def test_measured_points_count_more_than_the_line() -> None:
-    fitted = step_time_fit(samples(v2=0.2, v4=0.3, v8=0.8))
-    assert fitted is not None
+    fitted = present(step_time_fit(samples(v2=0.2, v4=0.3, v8=0.8)))
     assert [fitted(number) for number in (2, 3, 4, 6, 8)] == pytest.approx(
         [0.2, 0.25, 0.3, 0.55, 0.8]
     )
 
 
 def test_one_point_is_taken_as_proportional() -> None:
-    fitted = step_time_fit(samples(v4=0.4))
-    assert fitted is not None
+    fitted = present(step_time_fit(samples(v4=0.4)))
     assert [fitted(number) for number in (1, 2, 8)] == pytest.approx([0.1, 0.2, 0.8])
 
 
@@ -71,8 +69,7 @@ def test_noise_that_falls_is_pooled() -> None:
 
 
 def test_a_slower_accelerator_has_the_same_shape() -> None:
-    fitted = step_time_fit(samples(v1=0.15, v2=0.25))
-    assert fitted is not None
+    fitted = present(step_time_fit(samples(v1=0.15, v2=0.25)))
     slow = fitted.scaled(2.0)
     assert [slow(number) for number in (1, 2, 5)] == pytest.approx([0.3, 0.5, 1.1])
 
@@ -105,8 +102,7 @@ def test_samples_have_a_bound_and_the_least_seen_go() -> None:
     )
 )
 def test_time_never_falls_and_is_never_negative(measured: dict[int, Sample]) -> None:
-    fitted = step_time_fit(measured)
-    assert fitted is not None
+    fitted = present(step_time_fit(measured))
     assert fitted.slope_s >= 0.0
     times = [fitted(number) for number in range(1, 100)]
     assert times[0] >= 0.0

@@ -17,6 +17,7 @@ from controlplane.core.membership.recovery import (
     mutually_reachable,
 )
 from controlplane.core.protocol.wire import Member, SlotAddress
+from tests.support.present import present
 
 
 def trainers(num: int, **of_slot: dict[str, Any]) -> list[SurvivorState]:
@@ -43,8 +44,7 @@ def test_nothing_is_done_while_nobody_is_missed() -> None:
 
 
 def test_a_sure_loss_is_answered_at_once() -> None:
-    verdict = decide(trainers(3, s1=LOST, s0=stalled(1)))
-    assert verdict is not None
+    verdict = present(decide(trainers(3, s1=LOST, s0=stalled(1))))
     assert (verdict.survivors, verdict.lost) == ((0, 2), {1})
     assert not verdict.suspects
     assert not verdict.dropped
@@ -53,8 +53,7 @@ def test_a_sure_loss_is_answered_at_once() -> None:
 def test_a_stalled_trainer_is_waited_with_for_the_grace() -> None:
     rows = trainers(3, s0=stalled(2))
     assert decide(rows, stalled_for_s=1.9) is None
-    verdict = decide(rows, stalled_for_s=2.0)
-    assert verdict is not None
+    verdict = present(decide(rows, stalled_for_s=2.0))
     # Slots 0 and 2 are in one complaint each: the junior one goes.
     assert (verdict.survivors, verdict.suspects) == ((0, 1), {2})
 
@@ -63,49 +62,42 @@ def test_the_one_beside_a_dead_node_is_not_outvoted_by_the_dead() -> None:
     silent = {"is_silent": True}
     rows = trainers(4, s0=silent, s1=silent, s2=stalled(0, 1), s3=silent)
     assert decide(rows, stalled_for_s=3.9) is None
-    verdict = decide(rows, stalled_for_s=4.0)
-    assert verdict is not None
+    verdict = present(decide(rows, stalled_for_s=4.0))
     # The others still reach the one of whom only its agent says nothing.
     assert (verdict.survivors, verdict.suspects) == ((2, 3), {0, 1})
 
 
 def test_when_all_have_stalled_nobody_waits() -> None:
-    verdict = decide(trainers(3, s0=stalled(2), s1=stalled(2), s2=stalled(0, 1)))
-    assert verdict is not None
+    verdict = present(decide(trainers(3, s0=stalled(2), s1=stalled(2), s2=stalled(0, 1))))
     assert (verdict.survivors, verdict.suspects) == ((0, 1), {2})
 
 
 def test_a_fault_that_has_passed_costs_nobody() -> None:
-    verdict = decide(trainers(2, s0=stalled(), s1=stalled()))
-    assert verdict is not None
+    verdict = present(decide(trainers(2, s0=stalled(), s1=stalled())))
     assert (verdict.survivors, verdict.suspects, verdict.lost) == ((0, 1), frozenset(), frozenset())
 
 
 def test_nobody_is_suspected_for_not_reaching_the_dead() -> None:
-    verdict = decide(trainers(3, s0=stalled(1), s1=LOST, s2=stalled(1)))
-    assert verdict is not None
+    verdict = present(decide(trainers(3, s0=stalled(1), s1=LOST, s2=stalled(1))))
     assert (verdict.survivors, verdict.suspects) == ((0, 2), frozenset())
 
 
 def test_the_larger_side_of_a_cut_network_goes_on() -> None:
     sides = {f"s{slot}": stalled(*(range(2, 5) if slot < 2 else range(2))) for slot in range(5)}
-    verdict = decide(trainers(5, **sides))
-    assert verdict is not None
+    verdict = present(decide(trainers(5, **sides)))
     assert (verdict.survivors, verdict.suspects) == ((2, 3, 4), {0, 1})
 
 
 def test_of_equal_sides_the_senior_trainers_goes_on() -> None:
     sides = {f"s{slot}": stalled(*(range(2, 4) if slot < 2 else range(2))) for slot in range(4)}
-    verdict = decide(trainers(4, **sides))
-    assert verdict is not None
+    verdict = present(decide(trainers(4, **sides)))
     assert verdict.survivors == (0, 1)
 
 
 def test_ready_joiners_help_and_others_are_dropped() -> None:
     ready = {"is_needed": False, "has_state": False}
     rows = trainers(4, s0=LOST, s2=ready, s3={**ready, "is_ready": False})
-    verdict = decide(rows)
-    assert verdict is not None
+    verdict = present(decide(rows))
     assert (verdict.survivors, verdict.dropped) == ((1, 2), {3})
 
 
@@ -116,14 +108,12 @@ def test_a_lost_joiner_alone_is_no_reason_to_recover() -> None:
 def test_the_most_that_a_job_may_hold_keeps_the_state_and_those_who_stay() -> None:
     joiner = {"has_state": False}
     rows = trainers(5, s0=LOST, s1={"is_leaving": True}, s3=joiner, s4=joiner)
-    verdict = decide(rows, limit=2)
-    assert verdict is not None
+    verdict = present(decide(rows, limit=2))
     assert (verdict.survivors, verdict.dropped) == ((1, 2), {3, 4})
 
 
 def test_all_lost_leaves_nobody() -> None:
-    verdict = decide(trainers(2, s0=LOST, s1=LOST))
-    assert verdict is not None
+    verdict = present(decide(trainers(2, s0=LOST, s1=LOST)))
     assert verdict.survivors == ()
 
 

@@ -13,6 +13,7 @@ from controlplane.core.virtual_nodes.stragglers import (
 )
 from controlplane.core.virtual_nodes.uneven_split import exchange_by_rows
 from tests.core.snapshots import linear
+from tests.support.present import present
 
 STEP_TIMES = {"cpu": linear(0.01), "slow": linear(0.03)}
 
@@ -42,12 +43,10 @@ def test_what_slows_all_alike_makes_no_straggler() -> None:
 
 
 def test_a_straggler_has_its_own_speed() -> None:
-    slow = step_time_of(1, member(0, 8, 0.08), member(1, 8, 0.16))
-    assert slow is not None
+    slow = present(step_time_of(1, member(0, 8, 0.08), member(1, 8, 0.16)))
     assert slow(5) == pytest.approx(0.1)
     # Twice as slow as the others is also meant where all of them take half as long again.
-    slow = step_time_of(2, member(0, 8, 0.12), member(1, 8, 0.12), member(2, 8, 0.24))
-    assert slow is not None
+    slow = present(step_time_of(2, member(0, 8, 0.12), member(1, 8, 0.12), member(2, 8, 0.24)))
     assert slow(5) == pytest.approx(0.1)
 
 
@@ -64,8 +63,7 @@ def test_one_report_makes_no_straggler() -> None:
 
 
 def test_an_unknown_kind_is_taken_by_its_one_measurement() -> None:
-    new = step_time_of(0, member(0, 4, 0.2, "new"))
-    assert new is not None
+    new = present(step_time_of(0, member(0, 4, 0.2, "new")))
     assert new(2) == pytest.approx(0.1)
     assert step_time_of(0, member(0, 4, None, "new")) is None
 
@@ -85,8 +83,7 @@ def test_a_straggler_does_not_tell_its_kind() -> None:
 
 
 def test_virtual_nodes_move_away_from_a_straggler() -> None:
-    found = revision_between([member(0, 8, 0.08), member(2, 8, 0.15)], STEP_TIMES)
-    assert found is not None
+    found = present(revision_between([member(0, 8, 0.08), member(2, 8, 0.15)], STEP_TIMES))
     # 10 ms and 18.75 ms each: 10 + 6 are done after 112 ms, 11 + 5 after 110 ms.
     assert found.counts == (11, 5)
     assert found.reason == (
@@ -99,24 +96,21 @@ def test_a_split_that_costs_more_to_exchange_than_it_saves_is_undone() -> None:
     members = [member(0, 12, 0.12), member(1, 4, 0.12, "slow")]
     by_rows = {1: linear(0.001, 0.05), 2: linear(0.001, 0.25)}
     assert revision_between(members, STEP_TIMES) is None
-    found = revision_between(members, STEP_TIMES, exchange_by_rows(by_rows, is_exact=True))
-    assert found is not None
+    found = present(revision_between(members, STEP_TIMES, exchange_by_rows(by_rows, is_exact=True)))
     assert found.counts == (8, 8)
     assert (found.before_s, found.after_s) == (pytest.approx(0.372), pytest.approx(0.292))
 
 
 def test_predictions_are_in_proportion_to_what_is_measured() -> None:
     members = [member(0, 8, 0.16), member(2, 8, 0.3)]  # all take twice as long as usual
-    found = revision_between(members, STEP_TIMES, measured_s=0.32)
-    assert found is not None
+    found = present(revision_between(members, STEP_TIMES, measured_s=0.32))
     # 80 and 150 become 110: 11 + 5 as above.
     assert found.counts == (11, 5)
     assert (found.before_s, found.after_s) == (0.32, pytest.approx(0.32 * 11 / 15))
 
 
 def test_virtual_nodes_come_back_when_it_has_recovered() -> None:
-    found = revision_between([member(0, 11, 0.11), member(2, 5, 0.05)], STEP_TIMES)
-    assert found is not None
+    found = present(revision_between([member(0, 11, 0.11), member(2, 5, 0.05)], STEP_TIMES))
     assert found.counts == (8, 8)
 
 
@@ -145,8 +139,7 @@ def test_nor_is_a_straggler_trusted_again_for_a_few_good_moments(num_fast: int) 
 
 
 def test_kinds_are_split_by_their_speed() -> None:
-    found = revision_between([member(0, 4, 0.04), member(1, 4, 0.12, "slow")], STEP_TIMES)
-    assert found is not None
+    found = present(revision_between([member(0, 4, 0.04), member(1, 4, 0.12, "slow")], STEP_TIMES))
     assert found.counts == (6, 2)
     assert found.reason.startswith("slot 1 is 3.0x slower: 4 → 2 virtual nodes")
 
@@ -167,7 +160,6 @@ def test_nothing_moves_for_too_little(members: list[MemberSpeed]) -> None:
 
 def test_a_split_that_was_just_made_stays() -> None:
     """What a revision leads to, measured, asks for no other one."""
-    found = revision_between([member(0, 8, 0.08), member(2, 8, 0.15)], STEP_TIMES)
-    assert found is not None
+    assert revision_between([member(0, 8, 0.08), member(2, 8, 0.15)], STEP_TIMES) is not None
     after = [member(0, 11, 0.11), member(2, 5, 5 * 0.01875)]
     assert revision_between(after, STEP_TIMES) is None

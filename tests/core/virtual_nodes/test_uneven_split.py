@@ -22,6 +22,7 @@ from controlplane.core.virtual_nodes.uneven_split import (
     rows_of,
     team_plan,
 )
+from tests.support.present import present
 
 Seconds = Callable[[int], float]
 
@@ -34,9 +35,7 @@ def linear(per_virtual_node_s: float, base_s: float = 0.0) -> StepTime:
         )
         for number in (1, 2)
     }
-    fitted = step_time_fit(points)
-    assert fitted is not None
-    return fitted
+    return present(step_time_fit(points))
 
 
 FAST, SLOW = linear(0.01), linear(0.03)
@@ -163,9 +162,7 @@ def verdict(offered: dict[str, int], sync_s: float, own: int = 1) -> MixVerdict 
 
 
 def known(offered: dict[str, int], sync_s: float) -> MixVerdict:
-    found = verdict(offered, sync_s)
-    assert found is not None
-    return found
+    return present(verdict(offered, sync_s))
 
 
 def test_a_mix_that_pays() -> None:

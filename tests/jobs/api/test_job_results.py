@@ -18,6 +18,7 @@ from jobs.selectors.forecast import expected_end_of
 from jobs.services.lifecycle.search_rows import metric_values_write
 from tests.jobs.world import World
 from tests.support.builders import Clients, at, job_make, steps_add
+from tests.support.present import present
 
 
 def epoch_add(job: Job, epoch: int, logs: Mapping[str, float | None]) -> None:
@@ -102,8 +103,7 @@ def test_a_running_job_ends_within_a_range(ada: User, client_of: Clients) -> Non
     client = client_of(ada)
     assert answer(client, job)["expected_end"] is None
     told_at = steps_add(job)
-    end = expected_end_of(job, told_at)
-    assert end is not None
+    end = present(expected_end_of(job, told_at))
     assert end.earliest_at == told_at + timedelta(seconds=100)
     assert end.latest_at == told_at + timedelta(seconds=144)
     shown = answer(client, job)["expected_end"]
@@ -122,8 +122,7 @@ def test_the_range_contains_an_end_with_resizes_to_come(ada: User, client_of: Cl
             job=job,
             defaults={"resized_end_earliest_at": earliest_at, "resized_end_latest_at": latest_at},
         )[0]
-        end = expected_end_of(job, told_at)
-        assert end is not None
+        end = present(expected_end_of(job, told_at))
         bounds = (end.earliest_at, end.latest_at)
         assert bounds == tuple(told_at + timedelta(seconds=seconds) for seconds in expected)
         shown = answer(client_of(ada), job)["expected_end"]
@@ -142,8 +141,7 @@ def test_a_job_that_stops_by_a_metric_has_a_latest_end_alone(ada: User) -> None:
         resized_end_earliest_at=told_at,
         resized_end_latest_at=told_at + timedelta(seconds=500),
     )
-    end = expected_end_of(job, timezone.now())
-    assert end is not None
+    end = present(expected_end_of(job, timezone.now()))
     assert (end.earliest_at, end.latest_at) == (None, told_at + timedelta(seconds=144))
 
 

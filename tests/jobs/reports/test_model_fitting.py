@@ -39,6 +39,7 @@ from jobs.services.scheduling.policy import cluster_setting
 from tests.jobs.timed_world import TRUTH, TimedWorld, begun, started, timed_job
 from tests.jobs.world import PlayedNode
 from tests.support.builders import accelerators, at, node_make
+from tests.support.present import present
 
 pytestmark = pytest.mark.django_db
 
@@ -110,8 +111,7 @@ def test_how_fast_kinds_are_is_remembered_when_the_jobs_that_showed_it_have_gone
     assert world.seen(fresh).performance is None
     speeds = world.seen(fresh).kind_speeds
     assert speeds["a"] / speeds["b"] == pytest.approx(3.0, rel=0.02)
-    known = world.seen(training).performance
-    assert known is not None
+    known = present(world.seen(training).performance)
     assert known.goodput("a", 1, 1) == pytest.approx(3.0 * known.goodput("b", 1, 1), rel=0.02)
 
 
@@ -294,8 +294,7 @@ def test_what_other_jobs_of_the_code_measured_on_more_accelerators_counts(is_ali
     job = timed_job(settings={} if is_alike else {"units": 5})
     started(world, job)
     world.train_on(job, 1)
-    seen = world.seen(job).performance
-    assert seen is not None
+    seen = present(world.seen(job).performance)
     rate = seen.goodput("cpu", 4, 1)
     assert rate == pytest.approx(64 / 0.5, rel=0.05) if is_alike else rate > 64 / 0.037
     row = JobEstimates.objects.get(job=job)
@@ -306,8 +305,7 @@ def test_what_other_jobs_of_the_code_measured_on_more_accelerators_counts(is_ali
 def test_the_same_models_give_the_same_object() -> None:
     world, job = begun()
     world.train_on(job, 3)
-    first = world.seen(job).performance
-    assert first is not None
+    first = present(world.seen(job).performance)
     assert world.seen(job).performance is first
     world.train_on(job, 6)
     assert world.seen(job).performance is not None
@@ -344,8 +342,7 @@ def test_a_kind_that_was_never_tried_is_judged_by_other_jobs() -> None:
     JobEstimates.objects.create(job=other, throughput=models, updated_at=at(0))
     models = {"cpu": list(TRUTH.slower(2.0).parameters)}
     JobEstimates.objects.create(job=job, throughput=models, updated_at=at(0))
-    seen = world.seen(job).performance
-    assert seen is not None
+    seen = present(world.seen(job).performance)
     # slices of 36 ms; four times as fast where the other job is so, too
     assert seen.goodput("cpu", 1, 1) == pytest.approx(64 / (8 * 0.036))
     assert seen.goodput("fast", 1, 1) == pytest.approx(64 / (8 * 0.009))
@@ -366,8 +363,7 @@ def test_a_profiled_kind_is_the_own_one_times_the_ratio_of_their_profiles() -> N
         )
     own = list(TRUTH.parameters)
     JobEstimates.objects.create(job=job, throughput={"cpu": own}, updated_at=at(0))
-    seen = world.seen(job).performance
-    assert seen is not None
+    seen = present(world.seen(job).performance)
     assert seen.goodput("cpu", 1, 1) == pytest.approx(64 / (8 * 0.018))
     # A quarter of the computing; the exchange of 30 ms is the own model's.
     assert seen.goodput("fast", 1, 1) == pytest.approx(64 / (8 * 0.018 / 4))

@@ -13,6 +13,7 @@ from jobs.models import Job, StepReport
 from jobs.selectors.estimates.noise import noise_scale_of
 from tests.jobs.world import World
 from tests.support.builders import job_make
+from tests.support.present import present
 
 pytestmark = pytest.mark.django_db
 
@@ -34,12 +35,10 @@ def test_reports_are_averaged_for_the_batch_that_was_submitted(ada: User, client
     job.refresh_from_db()
     assert noise_scale_of(job) is None
     tell_steps(world, job, 1, {"sqr": 4.0, "var": 1.0}, 64)
-    first = noise_scale_of(job)
-    assert first is not None
+    first = present(noise_scale_of(job))
     assert (first.examples, first.num_reports) == (pytest.approx(16.0), 1)
     tell_steps(world, job, 2, {"sqr": 8.0, "var": 1.0}, 32)  # variance 0.5 with 64 examples
-    second = noise_scale_of(job)
-    assert second is not None
+    second = present(noise_scale_of(job))
     assert second.sqr == pytest.approx((4.0 * SMOOTHING + 8.0) / (SMOOTHING + 1))
     assert second.var == pytest.approx((1.0 * SMOOTHING + 0.5) / (SMOOTHING + 1))
     told = client_of(ada).get(f"/api/v1/jobs/{job.pk}/").json()["noise_scale"]
@@ -62,8 +61,7 @@ def test_reports_that_cannot_tell_change_nothing(ada: User, client_of: Any, odd:
 def test_an_infinite_noise_scale_travels_as_null(ada: User, client_of: Any) -> None:
     world, job = running(ada)
     tell_steps(world, job, 1, {"sqr": -0.5, "var": 1.0}, None)
-    noise = noise_scale_of(job)
-    assert noise is not None
+    noise = present(noise_scale_of(job))
     assert math.isinf(noise.examples)
     told = client_of(ada).get(f"/api/v1/jobs/{job.pk}/").json()["noise_scale"]
     assert (told["examples"], told["sqr"]) == (None, -0.5)

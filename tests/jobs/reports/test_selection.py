@@ -18,6 +18,7 @@ from jobs.services.reports.selection import png_encode
 from tests.jobs.losses import event, fresh, training
 from tests.jobs.world import World
 from tests.support.builders import job_make
+from tests.support.present import present
 
 pytestmark = pytest.mark.django_db
 
@@ -112,8 +113,7 @@ def test_the_expected_end_does_not_jump_when_a_job_begins_to_select() -> None:
     ):
         steps(world, fresh(job), epoch, 101 + 10 * number, **values)
         job = fresh(job)
-        work = remaining_work(job)
-        assert work is not None
+        work = present(remaining_work(job))
         left.append(work / _measured_speeds(job)[2])
     assert left == pytest.approx([5 * 0.8, 4 * 0.8])
     assert job.examples_per_s == pytest.approx(50 / 0.8), "the page's has the passes"
@@ -130,8 +130,7 @@ def test_what_is_left_is_expected_by_the_times_with_as_many_accelerators() -> No
         values = {"examples": 160, "candidates": 160, "analysed": 160, "num_accelerators": count}
         seconds = {"seconds": 1.6 + pass_s, "pass_s": pass_s}
         steps(world, fresh(job), 4, 101 + 10 * number, **values, **seconds)
-        counts = selection_counts(fresh(job))
-        assert counts is not None
+        counts = present(selection_counts(fresh(job)))
         assert counts.predicted_speed_up == pytest.approx(1 / 0.8)
         work = remaining_work(fresh(job), in_epoch=0)
         assert counts.expected_speed_up is not None
@@ -148,8 +147,7 @@ def test_few_examples_change_no_expectation() -> None:
     times = {"loss_s": 0.003, "step_s": 0.01}
     Job.objects.update(facts={"num_examples": 100, "selection": times}, global_batch_size=20)
     steps(world, fresh(job), 4, 101, examples=159, candidates=160, analysed=160, pass_s=0.5)
-    counts = selection_counts(fresh(job))
-    assert counts is not None
+    counts = present(selection_counts(fresh(job)))
     assert counts.expected_speed_up == counts.predicted_speed_up
 
 
@@ -170,8 +168,7 @@ def test_selection_passes_are_no_exchange_of_gradients() -> None:
     for number in range(3):
         more = {"seconds": 1.6, "pass_s": 0.6, "candidates": 200}
         steps(world, job, 4, 101 + 10 * number, **more)
-    speeds = job.generations.latest("number").speeds
-    assert speeds is not None
+    speeds = present(job.generations.latest("number").speeds)
     assert speeds["step_s"] == pytest.approx(0.1)
 
 
@@ -190,8 +187,7 @@ def test_examples_of_epochs_with_trials_are_no_selected_ones() -> None:
     trial = {"number": 1, "search": 1, "values": {"weight_decay": 0.0}, "step": 121, "steps": 1}
     played.say(trainer, ReportKind.TRIAL, **trial, speed=0.0, is_running=True)
     batch_take(played.node, played.batch(), world.now)
-    counts = selection_counts(fresh(job))
-    assert counts is not None
+    counts = present(selection_counts(fresh(job)))
     assert (counts.candidates, counts.trained) == (100, 50)
 
 
@@ -297,8 +293,7 @@ def test_passes_after_the_last_step_count() -> None:
     batch_take(played.node, played.batch(), world.now)
     job = fresh(job)
     assert job.status == "finished"
-    counts = selection_counts(job)
-    assert counts is not None
+    counts = present(selection_counts(job))
     assert (counts.candidates, counts.analysed, counts.trained) == (464, 332, 200)
     last = StepReport.objects.get(job=job, last_step=120)
     assert (last.candidates, last.pass_s, last.seconds) == (264, 0.75, 2.25)

@@ -13,6 +13,7 @@ from jobs.selectors.estimates.job import samples_read
 from jobs.selectors.series import BatchSpan, batch_spans_of
 from tests.jobs.timed_world import TimedWorld, started
 from tests.support.builders import job_make
+from tests.support.present import present
 
 pytestmark = pytest.mark.django_db
 
@@ -80,12 +81,10 @@ def test_it_tries_twice_the_size_then_goes_to_the_best() -> None:
     row = Generation.objects.get(job=job, phase="active")
     assert (row.num_members, row.previous is not None) == (1, True)
     assert Event.objects.filter(job=job, kind="resize_requested").count() == 1  # its start
-    told = Event.objects.filter(job=job, kind="resize").order_by("id").last()
-    assert told is not None
+    told = present(Event.objects.filter(job=job, kind="resize").order_by("id").last())
     assert told.message.startswith("Batch size 256 at step ")
     assert told.message.endswith("state identical")
-    kept = StepReport.objects.filter(job=job).order_by("last_step").last()
-    assert kept is not None
+    kept = present(StepReport.objects.filter(job=job).order_by("last_step").last())
     assert (kept.batch_size, kept.learning_rate) == (sizes[-1], 0.1)
 
 
@@ -176,6 +175,5 @@ def test_a_recovery_keeps_what_was_chosen_and_a_resize_chooses_anew() -> None:
     # Without an exchange the best is at 299; 64 candidates in equal ratios come near it.
     alone = Generation.objects.get(job=job, phase="active").membership
     assert alone.global_batch_size == pytest.approx(299, rel=0.05)
-    resize = Event.objects.filter(job=job, kind="batch_size").order_by("id").last()
-    assert resize is not None
+    resize = present(Event.objects.filter(job=job, kind="batch_size").order_by("id").last())
     assert resize.actor.startswith("policy:")

@@ -30,6 +30,7 @@ from tests.jobs.kinds_world import settled
 from tests.jobs.losses import fresh
 from tests.jobs.world import World, num_held
 from tests.support.builders import at, job_make
+from tests.support.present import present
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
@@ -97,8 +98,7 @@ def test_every_resize_leaves_its_figures_in_an_event() -> None:
     world.train(job)
     Job.objects.filter(id=job.pk).update(max_accelerators=2)
     settled(world, job, 2)
-    event = Event.objects.filter(job=job, kind="resize").first()
-    assert event is not None
+    event = present(Event.objects.filter(job=job, kind="resize").first())
     data = event.data
     assert (data["num_before"], data["num_after"], data["step"]) == (1, 2, 10)
     assert (
@@ -139,8 +139,7 @@ def test_pause_saves_the_state_and_resume_restores_it() -> None:
     assert fresh(job).status == JobStatus.PAUSED
     job_resume(job.pk, world.now, actor="user:owner")
     settled(world, job, 4)
-    newest = job.generations.order_by("-number").first()
-    assert newest is not None
+    newest = present(job.generations.order_by("-number").first())
     assert newest.membership.restore is True
     assert newest.membership.source_slot is None
     assert fresh(job).restarts == 0
@@ -352,8 +351,7 @@ def test_a_job_that_will_grow_has_a_range_with_its_later_accelerators() -> None:
     assert JobForecast.of(growing).resized_end_earliest_at == at(world.now_s + 14.0 / 1.2)
     assert JobForecast.of(growing).resized_end_latest_at == at(world.now_s + 14.0 * 1.2)
     assert JobForecast.of(fresh(first)).resized_end_latest_at is None
-    end = expected_end_of(growing, world.now)
-    assert end is not None
+    end = present(expected_end_of(growing, world.now))
     assert end.earliest_at == JobForecast.of(growing).resized_end_earliest_at
     assert (
         end.latest_at > JobForecast.of(growing).resized_end_latest_at

@@ -25,6 +25,7 @@ from jobs.services.submission.forks import ASK_AGAIN_S, forks_advance
 from jobs.services.submission.job_actions import job_cancel
 from tests.jobs.world import World
 from tests.support.builders import CODE, Clients, at, job_make, submission_values
+from tests.support.present import present
 from tests.support.rows import file_store
 
 pytestmark = pytest.mark.django_db
@@ -74,8 +75,7 @@ def test_a_fork_has_its_own_state_and_the_rest_of_its_parent(
     job = Job.objects.get(id=made.data["id"])
     assert (job.forked_from, job.step, job.epoch) == (parent, 50, 2)
     assert job.settings == parent.settings
-    spec = training_spec(job).fork
-    assert spec is not None
+    spec = present(training_spec(job).fork)
     assert (spec.sha256, spec.step) == (SHA256, 50)
     assert (spec.keeps_order, spec.keeps_rate, spec.keeps_seed) == (True, True, True)
     own = job.artifacts.get()
@@ -128,8 +128,7 @@ def test_what_is_changed_says_what_goes_on(
     made = fork(ada_client, parent_make(ada, stop_kind="epochs"), **changes)
     assert made.status_code == 201, made.data
     job = Job.objects.get(id=made.data["id"])
-    spec = training_spec(job).fork
-    assert spec is not None
+    spec = present(training_spec(job).fork)
     assert (spec.keeps_order, spec.keeps_rate, spec.keeps_seed) == kept
     if "settings.rate" in changes:
         assert job.settings == {"rate": 0.5, "units": 8}
