@@ -28,14 +28,19 @@ def _modules(package: str) -> list[str]:
     return [package, *(module.name for module in found if not module.name.endswith("__main__"))]
 
 
-def _loaded_by(modules: str, suspects: tuple[str, ...]) -> list[str]:
-    """Import `modules` in a fresh interpreter and name the suspects that came with them."""
-    code = f"import sys, {modules}\nprint(*[name for name in {suspects!r} if name in sys.modules])"
+def _printed(code: str) -> list[str]:
+    """Run code in a fresh interpreter and give the words that it printed."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     return done.stdout.split()
+
+
+def _loaded_by(modules: str, suspects: tuple[str, ...]) -> list[str]:
+    """Import `modules` in a fresh interpreter and name the suspects that came with them."""
+    code = f"import sys, {modules}\nprint(*[name for name in {suspects!r} if name in sys.modules])"
+    return _printed(code)
 
 
 def _guilty(modules: list[str], suspects: tuple[str, ...]) -> dict[str, list[str]]:
@@ -88,11 +93,7 @@ def test_what_is_not_loaded_at_the_start(imports: str, absent: list[str]) -> Non
         "app.loader.import_default_modules()\n"
         f"print(*[name for name in {absent} if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    assert done.stdout.split() == []
+    assert _printed(code) == []
 
 
 def test_the_check_names_the_guilty_module() -> None:

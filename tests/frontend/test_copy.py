@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 from django.contrib.auth.models import User
-from rest_framework.test import APIClient
 
 from frontend.views import copy
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job
 from jobs.services.submission.rows import SUBMITTED_COLUMNS
-from tests.support.builders import CODE, logged_in, user_make
+from tests.support.builders import CODE, acting_as, logged_in, user_make
 from tests.support.cases import pairs
 
 pytestmark = pytest.mark.django_db
@@ -54,9 +53,7 @@ def columns(job_id: int) -> dict[str, object]:
 
 
 def submit(owner: User, content: object, **options: str) -> int:
-    client = APIClient()
-    client.force_authenticate(owner)
-    response = client.post("/api/v1/jobs/", content, **options)
+    response = acting_as(owner).post("/api/v1/jobs/", content, **options)
     assert response.status_code == 201, response.json()["errors"]
     number: int = response.json()["id"]
     return number

@@ -14,7 +14,6 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
-from rest_framework.test import APIClient
 
 from frontend.forms import JobForm, all_template_values
 from frontend.sweep_form import SWEEP_FIELDS
@@ -23,6 +22,7 @@ from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ClusterSetting, Job, Node
 from jobs.services.submission.rows import SUBMITTED_COLUMNS
 from tests.frontend.world import CODE, World, make_job
+from tests.support.builders import acting_as
 
 TEMPLATE = "digits_cnn"
 
@@ -401,8 +401,7 @@ def test_the_form_is_copied_as_texts_that_submit_the_same(world: World, ada: Cli
     assert Job.objects.count() == before
     ada.post("/jobs/new/", _values(**changes))
     posted = Job.objects.latest("id")
-    api = APIClient()
-    api.force_authenticate(world.ada)
+    api = acting_as(world.ada)
     answer = api.post("/api/v1/jobs/", copied["yaml"], content_type="application/yaml")
     again = Job.objects.get(pk=answer.json()["id"])
     assert posted.pk != again.pk

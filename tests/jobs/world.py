@@ -132,6 +132,11 @@ class World:
         self.now_s += ACT_S
         return cycle_run(self.now)
 
+    def cap(self, job: Job, num: int) -> None:
+        """Let a job have at most so many accelerators, and the control plane decide."""
+        Job.objects.filter(id=job.pk).update(max_accelerators=num)
+        self.cycle()
+
     def follow(self, played: PlayedNode, *, boots: bool = True) -> bool:
         """Let one node do what it is told, and report it; return whether there was anything."""
         self.now_s += ACT_S

@@ -49,6 +49,13 @@ def logged_in(user: User, **options: Any) -> Client:
     return client
 
 
+def acting_as(user: User) -> APIClient:
+    """Return a client of the API whose requests are `user`'s, whatever they carry."""
+    client = APIClient()
+    client.force_authenticate(user)
+    return client
+
+
 def api_token_make(user: User, scopes: tuple[str, ...] = ()) -> str:
     """Give a program's token that acts for `user`; unless told, with all that the user may."""
     text = token_make("vfp")

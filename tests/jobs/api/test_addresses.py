@@ -18,7 +18,7 @@ from jobs.api.addresses import query_parameters
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.api.requests import UNKNOWN_LIMIT
 from jobs.models import Job, Project
-from tests.support.builders import submission_values
+from tests.support.builders import acting_as, submission_values
 
 #: Fields that a submission by REST has as one object.
 GROUPED = ("stop_", "selection_", "tuning_")
@@ -44,8 +44,7 @@ def test_every_operation_and_field_is_on_the_page_about_rest() -> None:
 
 
 def test_every_operation_refuses_an_unknown_parameter(ada: User) -> None:
-    client = APIClient()
-    client.force_authenticate(ada)
+    client = acting_as(ada)
     operations = query_parameters()
     assert ("/api/v1/jobs/", "get") in operations
     for address, method in operations:
@@ -57,23 +56,18 @@ def test_every_operation_refuses_an_unknown_parameter(ada: User) -> None:
 
 @pytest.mark.parametrize("offset", ["Z", "%2B23:59", "-23:59", ""])
 def test_a_time_may_have_any_offset(ada: User, offset: str) -> None:
-    client = APIClient()
-    client.force_authenticate(ada)
-    answer = client.get(f"/api/v1/jobs/?submitted_after=2026-03-01T12:00:00{offset}")
+    answer = acting_as(ada).get(f"/api/v1/jobs/?submitted_after=2026-03-01T12:00:00{offset}")
     assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("name", ["q", "page_size", "cursor", "fields"])
 def test_a_known_parameter_is_not_refused(ada: User, name: str) -> None:
-    client = APIClient()
-    client.force_authenticate(ada)
-    answer = client.get("/api/v1/jobs/", {name: ""})
+    answer = acting_as(ada).get("/api/v1/jobs/", {name: ""})
     assert answer.status_code == 200
 
 
 def test_a_parameter_of_one_value_is_not_given_twice(ada: User) -> None:
-    client = APIClient()
-    client.force_authenticate(ada)
+    client = acting_as(ada)
     answer = client.get("/api/v1/jobs/?status=live&status=ended&owner=a&owner=b&fields=id&fields=q")
     once = ["Give this once."]
     assert (answer.status_code, answer.json()["errors"]) == (400, {"owner": once, "fields": once})
@@ -92,8 +86,7 @@ def test_a_parameter_of_one_value_is_not_given_twice(ada: User) -> None:
     ],
 )
 def test_a_wrong_value_is_not_ignored(ada: User, method: str, address: str) -> None:
-    client = APIClient()
-    client.force_authenticate(ada)
+    client = acting_as(ada)
     body = {} if method == "get" else submission_values()
     answer = getattr(client, method)(address, body)
     assert answer.status_code == 400
@@ -102,17 +95,13 @@ def test_a_wrong_value_is_not_ignored(ada: User, method: str, address: str) -> N
 
 
 def test_a_mistyped_parameter_gets_a_hint(ada: User) -> None:
-    client = APIClient()
-    client.force_authenticate(ada)
-    errors = client.get("/api/v1/jobs/?statsu=running").json()["errors"]
+    errors = acting_as(ada).get("/api/v1/jobs/?statsu=running").json()["errors"]
     assert errors["statsu"][0].endswith("Did you mean status?")
 
 
 def test_of_many_unknown_parameters_some_are_named(ada: User) -> None:
-    client = APIClient()
-    client.force_authenticate(ada)
     many = "&".join(f"{'x' * 500}{number}=1" for number in range(900))
-    answer = client.get(f"/api/v1/jobs/?{many}")
+    answer = acting_as(ada).get(f"/api/v1/jobs/?{many}")
     assert answer.status_code == 400
     assert 1 <= len(answer.json()["errors"]) <= UNKNOWN_LIMIT
     assert len(answer.content) < 20_000
@@ -139,8 +128,7 @@ PARTS: dict[str, Callable[[APIClient], Any]] = {
 def test_too_many_parts_of_a_request_are_a_problem_that_names_the_limit(
     limit: str, ada: User
 ) -> None:
-    client = APIClient()
-    client.force_authenticate(ada)
+    client = acting_as(ada)
     answer = PARTS[limit](client)
     assert (answer.status_code, answer["Content-Type"]) == (400, "application/problem+json")
     assert answer.json()["code"] == "invalid"
@@ -163,8 +151,7 @@ def test_an_unknown_address_is_a_problem(path: str) -> None:
 
 
 def test_a_write_to_an_address_without_its_slash_is_not_lost_in_a_redirect(ada: User) -> None:
-    client = APIClient()
-    client.force_authenticate(ada)
+    client = acting_as(ada)
     answer = client.post("/api/v1/jobs", submission_values(), format="json")
     assert (answer.status_code, answer["Content-Type"]) == (404, "application/problem+json")
     assert answer.json()["detail"].endswith("end it with a slash: /api/v1/jobs/")
@@ -172,8 +159,7 @@ def test_a_write_to_an_address_without_its_slash_is_not_lost_in_a_redirect(ada: 
 
 
 def test_a_zero_byte_is_part_of_no_name(admin: User) -> None:
-    client = APIClient()
-    client.force_authenticate(admin)
+    client = acting_as(admin)
     project = Project.objects.create(name="vision", created_at=timezone.now())
     named = [(path, method) for path, method in query_parameters() if "{name}" in path]
     assert len({path for path, _ in named}) > 3

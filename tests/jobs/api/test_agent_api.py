@@ -314,8 +314,7 @@ class TestWanted:
         world.settle()
         (node,) = world.nodes
         before = {t.slot: t for t in wanted_state(node.node).trainers}
-        Job.objects.filter(id=job.pk).update(max_accelerators=2)
-        world.cycle()
+        world.cap(job, 2)
         during = {t.slot: t for t in wanted_state(node.node).trainers}
         (member,) = before
         assert during[member] == before[member]
@@ -333,8 +332,7 @@ class TestWanted:
         (before,) = wanted_state(old.node).trainers
         new = PlayedNode(node_make("enrolled-later", 1, host="10.0.0.9")[0])
         world.nodes.append(new)
-        Job.objects.filter(id=job.pk).update(max_accelerators=2)
-        world.cycle()
+        world.cap(job, 2)
         (during,) = wanted_state(old.node).trainers
         assert during == dataclasses.replace(before, peers=("10.0.0.9",))
         (joiner,) = wanted_state(new.node).trainers

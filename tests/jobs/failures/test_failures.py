@@ -110,8 +110,7 @@ def test_a_trainer_reports_no_loss_that_is_found_out_here(code: str, taken: str)
 def test_a_joiner_that_fails_does_not_touch_the_members() -> None:
     world, job = settled(max_accelerators=1)
     member = set(job.allocations.values_list("slot", flat=True))
-    Job.objects.filter(id=job.pk).update(max_accelerators=2)
-    world.cycle()
+    world.cap(job, 2)
     (played,) = world.nodes
     world.follow(played, boots=False)
     (joiner,) = set(job.allocations.values_list("slot", flat=True)) - member
@@ -157,8 +156,7 @@ def test_a_finished_job_waits_for_its_trainers_but_not_for_ever(settings: Any) -
 
 def test_a_job_that_finishes_before_it_switches_sends_its_joiners_away() -> None:
     world, job = settled(max_accelerators=1)
-    Job.objects.filter(id=job.pk).update(max_accelerators=2)
-    world.cycle()
+    world.cap(job, 2)
     (played,) = world.nodes
     _, leader = world.leader_of(job)
     world.follow(played)
@@ -172,8 +170,7 @@ def test_a_job_that_finishes_before_it_switches_sends_its_joiners_away() -> None
 
 def test_a_growth_that_never_gets_ready_is_given_up(settings: Any) -> None:
     world, job = settled(max_accelerators=1)
-    Job.objects.filter(id=job.pk).update(max_accelerators=2)
-    world.cycle()
+    world.cap(job, 2)
     world.now_s += settings.PREPARE_LIMIT_S + 1
     assert generations_expire(world.now) == {job.pk}
     job.refresh_from_db()
@@ -534,8 +531,7 @@ class TestLogs:
 
 def test_a_leaver_that_crashes_after_the_switch_harms_nobody() -> None:
     world, job = settled()
-    Job.objects.filter(id=job.pk).update(max_accelerators=1)
-    world.cycle()
+    world.cap(job, 1)
     (played,) = world.nodes
     played_leader, leader = world.leader_of(job)
     (leaver,) = (t for _, t in world.trainers_of(job) if t is not leader)
@@ -554,8 +550,7 @@ def test_a_leaver_that_crashes_after_the_switch_harms_nobody() -> None:
 
 def test_a_leaver_that_crashes_before_the_switch_is_a_loss() -> None:
     world, job = settled()
-    Job.objects.filter(id=job.pk).update(max_accelerators=1)
-    world.cycle()
+    world.cap(job, 1)
     world.kill(job, 4, exit_code=-11)
     job.refresh_from_db()
     assert (job.status, job.restarts) == ("starting", 0)

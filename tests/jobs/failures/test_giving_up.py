@@ -80,8 +80,7 @@ class TestAllLost:
 
     def test_joiners_that_only_listened_are_not_to_blame(self) -> None:
         world, job = training(max_accelerators=2)
-        Job.objects.filter(id=job.pk).update(max_accelerators=4)
-        world.cycle()
+        world.cap(job, 4)
         (other,) = [played for played in world.nodes if not played.trainers]
         (first,) = [played for played in world.nodes if played.trainers]
         world.follow(other)

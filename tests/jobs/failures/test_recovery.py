@@ -160,8 +160,7 @@ class TestResizesUnderWay:
     def grow(self, **other: Any) -> tuple[World, Job]:
         """Ask a job of two, on the first node, to grow by two."""
         world, job = training(max_accelerators=2, **other)
-        Job.objects.filter(id=job.pk).update(max_accelerators=4)
-        world.cycle()
+        world.cap(job, 4)
         assert newest(job).phase == "preparing"
         return world, job
 
@@ -196,8 +195,7 @@ class TestResizesUnderWay:
 
     def test_who_was_to_leave_stays_when_the_others_are_lost(self) -> None:
         world, job = training()
-        Job.objects.filter(id=job.pk).update(max_accelerators=2)
-        world.cycle()
+        world.cap(job, 2)
         assert (newest(job).phase, slots(newest(job))) == ("switching", [A, B])
         world.kill(job, A, B)
         assert slots(newest(job)) == [C, D]
@@ -419,7 +417,6 @@ class TestEpochs:
 
     def test_a_leader_that_stays_is_not_asked(self) -> None:
         world, job = training(max_accelerators=1)
-        Job.objects.filter(id=job.pk).update(max_accelerators=2)
-        world.cycle()
+        world.cap(job, 2)
         assert newest(job).num_members == 2
         assert newest(job).membership.epochs_known is None

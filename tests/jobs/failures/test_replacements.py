@@ -124,13 +124,19 @@ def test_the_default_policy_does_not_stop_it_for_small_jobs() -> None:
     goes_on(world, job)
 
 
+def beside_a_spare_node() -> tuple[World, Job, set[int]]:
+    """Return a world whose job trains on two nodes of three, the job and these nodes."""
+    world = World(num_nodes=3)
+    job = job_make(**ALL)
+    world.settle(4)
+    world.train(job)
+    allocations = job.allocations.select_related("accelerator")
+    return world, job, {row.accelerator.node_id for row in allocations}
+
+
 class TestWhatReplaces:
     def test_another_one_that_is_free_if_the_node_is_gone(self) -> None:
-        world = World(num_nodes=3)
-        job = job_make(**ALL)
-        world.settle(4)
-        world.train(job)
-        on = {row.accelerator.node_id for row in job.allocations.select_related("accelerator")}
+        world, job, on = beside_a_spare_node()
         lost = next(played for played in world.nodes if played.node.pk in on)
         (spare,) = [played for played in world.nodes if played.node.pk not in on]
         small = [job_make(submitted_at=world.now, max_accelerators=1) for _ in range(2)]
@@ -147,11 +153,7 @@ class TestWhatReplaces:
 
     @pytest.mark.parametrize("cordoned", ["its own", "the spare one"])
     def test_none_of_a_cordoned_node_but_beside_those_it_has_there(self, cordoned: str) -> None:
-        world = World(num_nodes=3)
-        job = job_make(**ALL)
-        world.settle(4)
-        world.train(job)
-        on = {row.accelerator.node_id for row in job.allocations.select_related("accelerator")}
+        world, job, on = beside_a_spare_node()
         lost, own = (played for played in world.nodes if played.node.pk in on)
         (spare,) = [played for played in world.nodes if played.node.pk not in on]
         node = own.node if cordoned == "its own" else spare.node

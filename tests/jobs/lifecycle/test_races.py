@@ -146,8 +146,7 @@ class TestSupersedeAgainstReady:
         world = World(num_nodes=1)
         job = job_make(max_accelerators=1)
         world.settle(4)
-        Job.objects.filter(id=job.pk).update(max_accelerators=2)
-        world.cycle()
+        world.cap(job, 2)
         assert phases(job) == ["active", "preparing"]
         job_make(max_accelerators=1)
         return world, job, plan_of(world)

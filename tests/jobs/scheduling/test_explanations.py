@@ -47,9 +47,12 @@ def test_an_expected_start_is_told_anew_only_when_it_moves() -> None:
         starts = {} if earliest_s is None else {job.pk: ExpectedStart(earliest_s, latest_s)}
         reasons_save({job.pk: "Waits."}, starts, {}, later(at_s))
         job.refresh_from_db()
-        return JobForecast.of(job).expected_start_earliest_at, JobForecast.of(
-            job
-        ).expected_start_latest_at
+        forecast = JobForecast.of(job)
+        return forecast.expected_start_earliest_at, forecast.expected_start_latest_at
+
+    def changed() -> tuple[int, datetime.datetime | None]:
+        forecast = JobForecast.of(job)
+        return forecast.expected_start_changes, forecast.expected_start_changed_at
 
     assert told(0.0, 300.0, 600.0) == (later(300.0), later(600.0))
     assert job.policy_reason == "Waits.", "a duration in a stored sentence would grow old"
@@ -58,24 +61,15 @@ def test_an_expected_start_is_told_anew_only_when_it_moves() -> None:
     # The latest is 70 s later, more than a tenth of 660: both change.
     assert told(10.0, 320.0, 660.0) == (later(330.0), later(670.0))
     assert told(320.0, 20.0, 360.0) == (later(330.0), later(670.0))  # 10 s later: less than 15
-    assert (
-        JobForecast.of(job).expected_start_changes,
-        JobForecast.of(job).expected_start_changed_at,
-    ) == (1, later(10.0))
+    assert changed() == (1, later(10.0))
     assert told(330.0, None) == (None, None)
     assert job.policy_reason == "Waits."
     assert told(340.0, 60.0, 90.0) == (later(400.0), later(430.0))
     assert told(350.0, 120.0, 150.0) == (later(470.0), later(500.0))
-    assert (
-        JobForecast.of(job).expected_start_changes,
-        JobForecast.of(job).expected_start_changed_at,
-    ) == (2, later(350.0))
+    assert changed() == (2, later(350.0))
     Job.objects.filter(pk=job.pk).update(status=JobStatus.STARTING)
     assert told(360.0, None) == (None, None)
-    assert (
-        JobForecast.of(job).expected_start_changes,
-        JobForecast.of(job).expected_start_changed_at,
-    ) == (0, None)
+    assert changed() == (0, None)
 
 
 def test_an_end_with_resizes_is_told_anew_only_when_it_moves() -> None:
@@ -87,13 +81,9 @@ def test_an_end_with_resizes_is_told_anew_only_when_it_moves() -> None:
         ends = {} if earliest_s is None else {job.pk: TimeRange(earliest_s, latest_s)}
         reasons_save({job.pk: "Has 2."}, {}, ends, later(at_s))
         job.refresh_from_db()
-        assert (
-            JobForecast.of(job).expected_start_earliest_at,
-            JobForecast.of(job).expected_start_changes,
-        ) == (None, 0)
-        return JobForecast.of(job).resized_end_earliest_at, JobForecast.of(
-            job
-        ).resized_end_latest_at
+        forecast = JobForecast.of(job)
+        assert (forecast.expected_start_earliest_at, forecast.expected_start_changes) == (None, 0)
+        return forecast.resized_end_earliest_at, forecast.resized_end_latest_at
 
     assert told(0.0, 300.0, 600.0) == (later(300.0), later(600.0))
     version = job.version
@@ -113,9 +103,7 @@ def test_who_has_ended_keeps_the_last_word() -> None:
 def test_many_jobs_take_few_statements() -> None:
     owner = user_make()
     jobs = [job_make(owner, status=JobStatus.PENDING) for _ in range(40)]
-    with CaptureQueriesContext(
-        connection,
-    ) as queries:
+    with CaptureQueriesContext(connection) as queries:
         reasons_save({job.pk: "Waits." for job in jobs}, {}, {}, START)
     assert len(queries) <= 5  # a read, a lock, and a write with its transaction
 
