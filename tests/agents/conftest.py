@@ -21,10 +21,11 @@ from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
 from agents.supervision.devices import accelerators_found
 from agents.supervision.processes import subreaper_set
+from controlplane.core.protocol.wire import ReportKind, TrainerReport
 from tests.agents.builders import agent_settings
 from tests.agents.control_plane import ControlPlane
-
-DEADLINE_S = 60.0
+from tests.support.waiting import DEADLINE_S
+from tests.support.waiting import wait_until as wait_until
 
 # Hundreds of heartbeats would bury what a failed test has to say.
 logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -58,18 +59,11 @@ def deletions_wait() -> None:
             thread.join(DEADLINE_S)
 
 
-def wait_until(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
-    """Wait for something that another process or thread does."""
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-
-
 class DrivenAgent:
     """An agent in this process whose rounds the test calls."""
 
-    def __init__(self, settings: AgentSettings) -> None:
+    def __init__(self, settings: AgentSettings, plane: ControlPlane) -> None:
+        self.plane = plane
         self.state = StateDirectory(settings.state_dir)
         self.agent = Agent(settings, self.state, accelerators_found(settings), "127.0.0.1")
 
@@ -82,6 +76,11 @@ class DrivenAgent:
             self.agent.wake.wait(0.01)
             self.agent.wake.clear()
 
+    def told(self, job_id: int, slot: int, kind: ReportKind) -> TrainerReport:
+        """Run rounds until the control plane has this report of a trainer, and give it."""
+        self.until(lambda: self.plane.report(job_id, slot, kind))
+        return self.plane.told(job_id, slot, kind)
+
     def until_nothing_runs(self) -> None:
         """Run rounds until every process that the agent owns is gone."""
         self.until(lambda: not self.agent.running)
@@ -90,6 +89,9 @@ class DrivenAgent:
         """Stop as if killed: nothing is told, nothing is ended, the lock goes."""
         self.agent.close(keep_trainers=True)
         self.state.close()
+
+
+Drive = Callable[..., DrivenAgent]
 
 
 class AgentProcess:
@@ -112,6 +114,9 @@ class AgentProcess:
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
+
+
+Spawn = Callable[..., AgentProcess]
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -148,7 +153,7 @@ def drive(plane: ControlPlane, state_dir: Path) -> Iterator[Callable[..., Driven
 
     def make(**changes: Any) -> DrivenAgent:
         changes = {"state_dir": state_dir} | changes
-        driven = DrivenAgent(agent_settings(plane.address, **changes))
+        driven = DrivenAgent(agent_settings(plane.address, **changes), plane)
         made.append(driven)
         return driven
 

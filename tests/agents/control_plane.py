@@ -143,6 +143,16 @@ class ControlPlane:
         found = (item for item in self.reports(job_id, slot) if item.kind is kind)
         return next(found, None)
 
+    def told(self, job_id: int, slot: int, kind: ReportKind) -> TrainerReport:
+        report = self.report(job_id, slot, kind)
+        assert report is not None
+        return report
+
+    def sees(self, num: int) -> Callable[[], bool]:
+        """Give a condition that holds once `num` more batches have come."""
+        end = len(self.batches) + num
+        return lambda: len(self.batches) >= end
+
     def log(self, job_id: int, slot: int) -> str:
         """Join a trainer's log by byte offsets, as the real control plane does."""
         text = b""

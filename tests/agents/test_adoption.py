@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
@@ -21,11 +20,8 @@ from controlplane.core.protocol.wire import (
     TrainerOrders,
 )
 from tests.agents.builders import membership, run_directory, training_spec, wanted_trainer
-from tests.agents.conftest import AgentProcess, DrivenAgent, trainers_below, wait_until
+from tests.agents.conftest import Drive, Spawn, trainers_below, wait_until
 from tests.agents.control_plane import AGENT_TOKEN, ENROLMENT_TOKEN, ControlPlane
-
-Drive = Callable[..., DrivenAgent]
-Spawn = Callable[..., AgentProcess]
 
 
 def left_behind(
@@ -66,8 +62,7 @@ def test_a_killed_agents_trainer_goes_on_and_is_adopted(
     plane.want(wanted_trainer(plane, generation=membership(2, source=0)))
     wait_until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
     assert plane.uploads == {(1, "checkpoint.npz"): b"all variables"}
-    exited = plane.report(1, 0, ReportKind.EXITED)
-    assert exited is not None
+    exited = plane.told(1, 0, ReportKind.EXITED)
     assert exited.data["exit_code"] == 0
     assert_all_there(plane)
 
@@ -220,9 +215,7 @@ def test_a_folder_without_a_start_is_fetched_anew(
     (leftover / "half_written.py").touch()
     plane.want(wanted_trainer(plane))
     driven = drive()
-    driven.until(lambda: plane.report(1, 0, ReportKind.PHASE))
-    booted = plane.report(1, 0, ReportKind.PHASE)
-    assert booted is not None
+    booted = driven.told(1, 0, ReportKind.PHASE)
     assert booted.data["code"] == ["job.py"]
 
 

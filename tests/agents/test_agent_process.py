@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,10 +13,8 @@ import pytest
 from agents.__main__ import main
 from controlplane.core.protocol.wire import ReportKind
 from tests.agents.builders import wanted_trainer, wanted_validation
-from tests.agents.conftest import AgentProcess, trainers_below, wait_until
+from tests.agents.conftest import Spawn, trainers_below, wait_until
 from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane
-
-Spawn = Callable[..., AgentProcess]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

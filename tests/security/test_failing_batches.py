@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -15,11 +14,9 @@ from jobs.exceptions import TooLargeError
 from jobs.models import Node
 from jobs.services.reports.batches import ITEMS_LIMIT, batch_take
 from tests.agents.builders import wanted_trainer
-from tests.agents.conftest import DrivenAgent
+from tests.agents.conftest import Drive
 from tests.agents.control_plane import ControlPlane
 from tests.support.messages import batch_of
-
-Drive = Callable[..., DrivenAgent]
 
 
 def test_one_report_that_fails_does_not_hold_up_the_others(

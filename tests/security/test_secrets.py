@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -30,12 +30,13 @@ from jobs.selectors.secrets import JOB_SECRETS_LIMIT_BYTES
 from jobs.services.cluster.secrets import SECRETS_LIMIT, VALUE_LIMIT_BYTES, secret_store
 from jobs.services.failures.unsendable import unsendable_end
 from tests.agents.builders import agent_settings, run_directory, wanted_trainer, wanted_validation
-from tests.agents.conftest import DrivenAgent, trainers_below, wait_until
+from tests.agents.conftest import Drive, trainers_below, wait_until
 from tests.agents.control_plane import ControlPlane
 from tests.jobs.test_authorisation import routes
 from tests.jobs.world import World
 from tests.security.secret_forms import secret_forms
 from tests.support.builders import Clients, at, audit_acts, job_make, logged_in, submission_values
+from tests.support.present import present
 from tests.support.reachable import root_needed
 
 pytestmark = pytest.mark.django_db
@@ -44,7 +45,6 @@ URL = "/api/v1/secrets/"
 #: Lines, quotes and letters beyond ASCII: its encodings differ from it.
 VALUE = 'k€y/"7+x%&\nsecond ¢line of it'
 FORMS = secret_forms(VALUE)
-Drive = Callable[..., DrivenAgent]
 
 
 def leaks(text: str) -> list[str]:
@@ -324,12 +324,10 @@ def test_a_trainer_has_it_and_what_it_tells_is_masked(
         plane.want(with_secret(plane, play="tell"))
         driven.until(lambda: plane.report(1, 0, ReportKind.FAILED))
         driven.until(lambda: plane.log(1, 0).endswith("told\n"))
-    booted = plane.report(1, 0, ReportKind.PHASE)
-    assert booted is not None
+    booted = plane.told(1, 0, ReportKind.PHASE)
     # The value was there: nothing else becomes stars.
     assert booted.data["environment"]["S3_KEY"] == STARS
-    failed = plane.report(1, 0, ReportKind.FAILED)
-    assert failed is not None
+    failed = plane.told(1, 0, ReportKind.FAILED)
     assert failed.data["message"].count(STARS) == len(FORMS)
     log = plane.log(1, 0)
     assert log.count("*" * len(VALUE.encode())) >= 1
@@ -341,8 +339,7 @@ def test_a_trainer_has_it_and_what_it_tells_is_masked(
     assert leaks((run_dir / "orders.json").read_text()) == []
     plane.want()
     driven.until(lambda: not driven.agent.trainers)
-    exited = plane.report(1, 0, ReportKind.EXITED)
-    assert exited is not None
+    exited = plane.told(1, 0, ReportKind.EXITED)
     assert "exit_code" in exited.data  # the name of a field is no secret
     assert [path for path in files_with_the_value(state_dir) if path.parent != run_dir] == []
 
@@ -407,8 +404,7 @@ def test_a_secret_changes_no_variable_of_the_trainer(plane: ControlPlane, drive:
     secrets = {"PYTHONHASHSEED": "12345678", "S3_KEY": VALUE}
     plane.want(dataclasses.replace(wanted, secrets=secrets))
     drive().until(lambda: plane.report(1, 0, ReportKind.EXITED))
-    booted = plane.report(1, 0, ReportKind.PHASE)
-    assert booted is not None
+    booted = plane.told(1, 0, ReportKind.PHASE)
     assert booted.data["environment"]["PYTHONHASHSEED"] == "0"
 
 
@@ -483,11 +479,9 @@ def test_the_beginning_of_a_secret_at_a_logs_end_is_masked(tmp_path: Path) -> No
     tail = LogTail(directory, beginning_bytes=10_000, slack_bytes=10)
     tail.mask = Mask(["correct horse battery"])
     directory.log.write_text("it is correct horse")
-    waiting = tail.next_chunk(is_writer_gone=False)
-    assert waiting is not None
+    waiting = present(tail.next_chunk(is_writer_gone=False))
     assert waiting.text == "it is "
-    ended = tail.next_chunk(is_writer_gone=True)
-    assert ended is not None
+    ended = present(tail.next_chunk(is_writer_gone=True))
     assert ended.text == "it is *************"
 
 

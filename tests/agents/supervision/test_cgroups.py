@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agents.supervision.cgroups import OWN_GROUP, Cgroups
+from tests.support.present import present
 
 
 @pytest.fixture
@@ -28,8 +29,7 @@ def found(mount: Path) -> Cgroups | None:
 
 
 def test_jobs_have_groups_with_limits_and_the_agent_one_of_its_own(mount: Path) -> None:
-    groups = found(mount)
-    assert groups is not None
+    groups = present(found(mount))
     root = mount / "slice" / "agent"
     assert (root / OWN_GROUP / "cgroup.procs").read_text() == "13"  # one write a process
     assert (root / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
@@ -50,8 +50,7 @@ def test_jobs_have_groups_with_limits_and_the_agent_one_of_its_own(mount: Path) 
     assert groups.remove(trainer)
     # The next agent is started in the group of the one before.
     (mount.parent / "own").write_text(f"0::/slice/agent/{OWN_GROUP}\n")
-    again = found(mount)
-    assert again is not None
+    again = present(found(mount))
     assert again.make(trainer, 2**30, 100) == group
 
 

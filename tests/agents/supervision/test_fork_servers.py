@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,17 +20,8 @@ from tests.agents.builders import (
     wanted_trainer,
     wanted_validation,
 )
-from tests.agents.conftest import (
-    AgentProcess,
-    DrivenAgent,
-    run_dirs_below,
-    trainers_below,
-    wait_until,
-)
+from tests.agents.conftest import Drive, Spawn, run_dirs_below, trainers_below, wait_until
 from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane
-
-Drive = Callable[..., DrivenAgent]
-Spawn = Callable[..., AgentProcess]
 
 
 def servers(state_dir: Path) -> list[psutil.Process]:
@@ -66,8 +56,7 @@ def test_a_forked_trainer_keeps_its_contract(
     pid = booted_in(plane, 1, 0)
     assert is_forked(pid)
     assert (os.getpgid(pid), os.getsid(pid)) == (pid, pid)
-    booted = plane.report(1, 0, ReportKind.PHASE)
-    assert booted is not None
+    booted = plane.told(1, 0, ReportKind.PHASE)
     environment = booted.data["environment"]
     run_dir = state_dir / "trainers" / "1-0"
     assert environment["VIRTUALFLOW_RUN_DIR"] == str(run_dir)
@@ -79,9 +68,7 @@ def test_a_forked_trainer_keeps_its_contract(
     assert len(trainers_below(run_dir)) == 3  # itself, a child, and a child in its own session
     assert len(warm_servers(state_dir)) == 1  # emulated accelerators and validations share it
     plane.want(wanted_trainer(plane, 0, play="parent", generation=membership(2, source=0)))
-    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
-    exited = plane.report(1, 0, ReportKind.EXITED)
-    assert exited is not None
+    exited = driven.told(1, 0, ReportKind.EXITED)
     assert exited.data["exit_code"] == 0
     assert not trainers_below(run_dir)
     assert len(warm_servers(state_dir)) == 1
@@ -111,9 +98,7 @@ def test_its_exit_status_is_known(
     driven.until(lambda: ReportKind.READY in plane.kinds(1, 0))
     if play != "crash":
         plane.want()
-    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
-    exited = plane.report(1, 0, ReportKind.EXITED)
-    assert exited is not None
+    exited = driven.told(1, 0, ReportKind.EXITED)
     assert exited.data["exit_code"] == exit_code
     assert not trainers_below(state_dir / "trainers")
 
@@ -210,8 +195,7 @@ def test_broken_servers_are_not_tried_without_end(
     driven = drive(fork_servers=True, kept_environment=("FAKE_FORK_SERVER",))
     driven.until(lambda: servers(state_dir))
     driven.until(lambda: not servers(state_dir))
-    sent = len(plane.batches)
-    driven.until(lambda: len(plane.batches) > sent + 2)
+    driven.until(plane.sees(3))
     assert not servers(state_dir)
     plane.want(wanted_trainer(plane))
     driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
@@ -270,14 +254,12 @@ def test_no_server_is_started_where_none_is_wanted_or_memory_is_short(
 ) -> None:
     monkeypatch.setattr(fork_servers, "EXPECTED_BYTES", 2**60)
     driven = drive(fork_servers=True)
-    sent = len(plane.batches)
-    driven.until(lambda: len(plane.batches) > sent + 2)
+    driven.until(plane.sees(3))
     assert not servers(state_dir)
     monkeypatch.undo()
     driven.agent.end(0.0)
     driven.until_nothing_runs()
     driven.vanish()
     second = drive(fork_servers=False)
-    sent = len(plane.batches)
-    second.until(lambda: len(plane.batches) > sent + 2)
+    second.until(plane.sees(3))
     assert not servers(state_dir)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,9 @@ import pytest
 from agents.settings import TRAINER_COMMAND
 from controlplane.core.protocol.wire import ReportKind, SlotAddress, WantedTrainer
 from tests.agents.builders import membership, wanted_trainer
-from tests.agents.conftest import DrivenAgent
+from tests.agents.conftest import Drive
 from tests.agents.control_plane import ControlPlane
 from tests.agents.trainer.local_jobs import UNEVEN_JOB
-
-Drive = Callable[..., DrivenAgent]
 
 
 def wanted_for_real(plane: ControlPlane, job_id: int) -> WantedTrainer:
@@ -52,8 +49,7 @@ def test_a_forked_and_a_cold_trainer_end_with_the_same_bits(
         assert finished is not None, plane.log(job_id, 0)
         assert finished.data["step"] == 10
         digests[is_forked] = finished.data["digest"]
-        exited = plane.report(job_id, 0, ReportKind.EXITED)
-        assert exited is not None
+        exited = plane.told(job_id, 0, ReportKind.EXITED)
         assert exited.data["exit_code"] == 0
         lines = [line for line in plane.log(job_id, 0).splitlines() if line]
         assert [line.partition("Z ")[2].partition(":")[0] for line in lines] == [

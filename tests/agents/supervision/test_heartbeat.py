@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -11,10 +10,8 @@ import psutil
 from agents.supervision.heartbeat import Pulse
 from controlplane.core.protocol.wire import ReportKind
 from tests.agents.builders import wanted_trainer
-from tests.agents.conftest import DrivenAgent, trainers_below
+from tests.agents.conftest import Drive, trainers_below
 from tests.agents.control_plane import ControlPlane
-
-Drive = Callable[..., DrivenAgent]
 
 
 def touched(path: Path, at_s: float) -> None:
@@ -68,9 +65,7 @@ def test_a_stopped_trainer_is_killed_and_reported_with_the_reason(
     stopped = next(state.pid for state in plane.owned() if state.job_id == 1)
     driven.until(lambda: (state_dir / "trainers" / "1-0" / "pulse").exists())
     psutil.Process(stopped).suspend()
-    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
-    exited = plane.report(1, 0, ReportKind.EXITED)
-    assert exited is not None
+    exited = driven.told(1, 0, ReportKind.EXITED)
     assert exited.data["exit_code"] == -9
     assert exited.data["reason"].startswith("no sign of life for 2.")
     assert len(trainers_below(state_dir)) == 1
@@ -82,7 +77,5 @@ def test_a_trainer_that_never_gives_a_sign_is_killed_after_the_longer_bound(
 ) -> None:
     driven = drive(pulse_limit_s=2.0, boot_pulse_limit_s=0.5)
     plane.want(wanted_trainer(plane, play="silent"))
-    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
-    exited = plane.report(1, 0, ReportKind.EXITED)
-    assert exited is not None
+    exited = driven.told(1, 0, ReportKind.EXITED)
     assert exited.data["exit_code"] == -9

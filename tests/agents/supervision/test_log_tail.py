@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from agents.supervision.log_tail import PAUSE_S, LogTail
 from agents.supervision.run_directory import RunDirectory
 from tests.agents.builders import run_directory
+from tests.support.present import present
 
 
 @given(st.lists(st.binary(max_size=9), max_size=12))
@@ -41,13 +42,11 @@ def test_a_character_in_two_writes_stays_one(tmp_path: Path) -> None:
     tail = LogTail(directory, beginning_bytes=1000, slack_bytes=10)
     euro = "€".encode()
     directory.log.write_bytes(b"5 " + euro[:2])
-    chunk = tail.next_chunk(is_writer_gone=False)
-    assert chunk is not None
+    chunk = present(tail.next_chunk(is_writer_gone=False))
     assert chunk.text == "5 "
     tail.accept(chunk)
     directory.log.write_bytes(b"5 " + euro)
-    chunk = tail.next_chunk(is_writer_gone=False)
-    assert chunk is not None
+    chunk = present(tail.next_chunk(is_writer_gone=False))
     assert chunk.text == "€"
 
 

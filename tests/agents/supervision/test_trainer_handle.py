@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,10 +22,8 @@ from agents.supervision.trainer_handle import Stage
 from controlplane.core.protocol.fork import Adoption
 from controlplane.core.protocol.wire import ReportKind, TrainerOrders, TrainerState, decode
 from tests.agents.builders import membership, wanted_trainer
-from tests.agents.conftest import DrivenAgent, trainers_below
+from tests.agents.conftest import Drive, trainers_below
 from tests.agents.control_plane import ControlPlane
-
-Drive = Callable[..., DrivenAgent]
 
 
 def orders_of(state_dir: Path, name: str = "1-0") -> TrainerOrders:
@@ -75,8 +72,7 @@ def test_starts_a_trainer_that_waits_for_go(
     assert state == TrainerState(
         job_id=1, slot=1, generation=1, accelerator_index=1, pid=process.pid
     )
-    booted = plane.report(1, 1, ReportKind.PHASE)
-    assert booted is not None
+    booted = plane.told(1, 1, ReportKind.PHASE)
     assert booted.data["accelerator"]["index"] == 1
     assert booted.data["code"] == ["job.py"]
     assert ReportKind.SWITCHED not in plane.kinds(1, 1)
@@ -109,8 +105,7 @@ def test_a_resize_reaches_the_orders_and_a_leaver_is_reported_gone(
     assert reports[-1].data == {"exit_code": 0, "accelerator_index": 0}
     driven.until(lambda: [state.slot for state in plane.owned()] == [1])
     # A slot is never used twice: still wanted for a moment, it is not started again.
-    sent = len(plane.batches)
-    driven.until(lambda: len(plane.batches) > sent + 2)
+    driven.until(plane.sees(3))
     assert plane.kinds(1, 0).count(ReportKind.READY) == 1
 
 
@@ -155,15 +150,13 @@ def test_files_arrive_before_the_report_that_names_them(plane: ControlPlane, dri
     plane.refuse_with["jobs/1/files/"] = 503
     plane.want(wanted_trainer(plane, play="finish"))
     driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
-    sent = len(plane.batches)
-    driven.until(lambda: len(plane.batches) > sent + 3)
+    driven.until(plane.sees(4))
     assert ReportKind.FINISHED not in plane.kinds(1, 0)
     assert ReportKind.EXITED not in plane.kinds(1, 0)
 
     plane.refuse_with.clear()
     driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
-    finished = plane.report(1, 0, ReportKind.FINISHED)
-    assert finished is not None
+    finished = plane.told(1, 0, ReportKind.FINISHED)
     assert plane.uploads == {(1, "model.keras"): b"weights", (1, "metrics.json"): b"{}"}
     assert list(finished.data["upload_errors"]) == ["secrets.txt"]
     uploaded = max(index for index, call in enumerate(plane.calls) if call[0] == "PUT")
@@ -180,8 +173,7 @@ def test_a_file_refused_for_good_does_not_hold_up_the_report(
     plane.refuse_with["jobs/1/files/"] = status
     plane.want(wanted_trainer(plane, play="finish"))
     driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
-    finished = plane.report(1, 0, ReportKind.FINISHED)
-    assert finished is not None
+    finished = plane.told(1, 0, ReportKind.FINISHED)
     is_named = "model.keras" in finished.data["upload_errors"]
     assert is_named == (status != 409)  # stale: nobody wants the file, nothing is wrong with it
 
@@ -198,9 +190,7 @@ def test_preemption_saves_a_checkpoint_that_a_later_trainer_starts_from(
 
     sha256 = plane.add_checkpoint(1, plane.uploads[1, "checkpoint.npz"])
     plane.want(wanted_trainer(plane, 2, generation=membership(3, 2), checkpoint_sha256=sha256))
-    driven.until(lambda: plane.report(1, 2, ReportKind.PHASE))
-    booted = plane.report(1, 2, ReportKind.PHASE)
-    assert booted is not None
+    booted = driven.told(1, 2, ReportKind.PHASE)
     assert booted.data["restored"] == "all variables"
 
 
@@ -216,8 +206,7 @@ def test_an_unwanted_trainer_is_ended_and_its_folder_kept_only_for_a_while(
     folder = state_dir / "trainers"
     kept = {"1-4", "1-4.agent"}
     driven.until(lambda: {entry.name for entry in folder.iterdir()} == kept)
-    exited = plane.report(1, 0, ReportKind.EXITED)
-    assert exited is not None
+    exited = plane.told(1, 0, ReportKind.EXITED)
     assert exited.data["exit_code"] == -15
     assert not trainers_below(state_dir)
 
@@ -227,9 +216,7 @@ def test_a_trainer_that_ignores_sigterm_is_killed(plane: ControlPlane, drive: Dr
     plane.want(wanted_trainer(plane, play="stubborn"))
     driven.until(lambda: ReportKind.READY in plane.kinds(1, 0))
     plane.want()
-    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
-    exited = plane.report(1, 0, ReportKind.EXITED)
-    assert exited is not None
+    exited = driven.told(1, 0, ReportKind.EXITED)
     assert exited.data["exit_code"] == -9
 
 
@@ -248,9 +235,7 @@ def test_children_go_with_their_trainer_also_from_other_sessions(
 def test_a_crash_is_reported_and_not_repeated(plane: ControlPlane, drive: Drive) -> None:
     driven = drive()
     plane.want(wanted_trainer(plane, play="crash"))
-    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
-    exited = plane.report(1, 0, ReportKind.EXITED)
-    assert exited is not None
+    exited = driven.told(1, 0, ReportKind.EXITED)
     assert exited.data["exit_code"] == 7
 
 
@@ -351,8 +336,7 @@ def test_an_accelerator_that_is_not_there_fails_the_trainer(
     driven = drive(emulated=1)
     plane.want(wanted_trainer(plane, slot=1))
     driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 1))
-    failed = plane.report(1, 1, ReportKind.FAILED)
-    assert failed is not None
+    failed = plane.told(1, 1, ReportKind.FAILED)
     assert failed.data["message"] == "this node has no accelerator 1"
 
 
@@ -364,9 +348,7 @@ def test_trainers_see_little_of_the_agents_environment(
     monkeypatch.setenv("DATA_HOME", "/data")
     driven = drive(kept_environment=("DATA_HOME",), threads=3)
     plane.want(wanted_trainer(plane))
-    driven.until(lambda: plane.report(1, 0, ReportKind.PHASE))
-    booted = plane.report(1, 0, ReportKind.PHASE)
-    assert booted is not None
+    booted = driven.told(1, 0, ReportKind.PHASE)
     environment = booted.data["environment"]
     assert "secret" not in json.dumps(environment)
     assert environment["DATA_HOME"] == "/data"
@@ -379,9 +361,7 @@ def test_trainers_see_little_of_the_agents_environment(
 def test_a_number_that_is_not_finite_travels_as_null(plane: ControlPlane, drive: Drive) -> None:
     driven = drive()
     plane.want(wanted_trainer(plane, play="diverge"))
-    driven.until(lambda: plane.report(1, 0, ReportKind.STEPS))
-    steps = plane.report(1, 0, ReportKind.STEPS)
-    assert steps is not None
+    steps = driven.told(1, 0, ReportKind.STEPS)
     assert steps.data["loss"] is None
 
 
@@ -390,13 +370,11 @@ def test_the_files_of_a_failure_arrive_before_it(plane: ControlPlane, drive: Dri
     plane.refuse_with["jobs/1/files/"] = 503
     plane.want(wanted_trainer(plane, play="nonfinite"))
     driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
-    sent = len(plane.batches)
-    driven.until(lambda: len(plane.batches) > sent + 3)
+    driven.until(plane.sees(4))
     assert ReportKind.FAILED not in plane.kinds(1, 0)
     plane.refuse_with.clear()
     driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
-    failed = plane.report(1, 0, ReportKind.FAILED)
-    assert failed is not None
+    failed = plane.told(1, 0, ReportKind.FAILED)
     assert plane.uploads == {(1, "history.csv"): b"epoch"}
     assert list(failed.data["upload_errors"]) == ["secrets.txt"]
 
@@ -432,8 +410,7 @@ def test_checkpoints_beside_the_training_arrive_while_it_goes_on(
     plane.want(wanted_trainer(plane, play="save", saves=1))
     driven.until(lambda: ReportKind.CHECKPOINTED in plane.kinds(1, 0))
     assert plane.uploads == {(1, "checkpoint.npz"): b"step 1"}
-    saved = plane.report(1, 0, ReportKind.CHECKPOINTED)
-    assert saved is not None
+    saved = plane.told(1, 0, ReportKind.CHECKPOINTED)
     assert saved.data == {
         "step": 1, "epoch": 0, "file": "checkpoint-1.npz", "is_last": False
     }  # fmt: skip
@@ -513,8 +490,7 @@ def test_a_full_disk_is_told_once_there_is_nothing_to_spare(
         assert len(spared) == 2
     else:
         driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
-        failed = plane.report(1, 0, ReportKind.FAILED)
-        assert failed is not None
+        failed = plane.told(1, 0, ReportKind.FAILED)
         assert "No space left on device" in failed.data["message"]
     assert spared
 
@@ -552,6 +528,5 @@ def test_a_prediction_gets_its_model_and_its_parts_are_sent_and_deleted(
     driven.until(lambda: ReportKind.PART in plane.kinds(1, 0))
     assert plane.uploads == {(1, "predictions-0-4.npz"): b"made by another job's model"}
     assert not part.exists()
-    report = plane.report(1, 0, ReportKind.PART)
-    assert report is not None
+    report = plane.told(1, 0, ReportKind.PART)
     assert "upload_errors" not in report.data

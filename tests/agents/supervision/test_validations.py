@@ -8,7 +8,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,10 +22,8 @@ from agents.supervision.trainer_handle import AgentContext
 from agents.trainer.contract.job_user import JobUser
 from controlplane.core.protocol.wire import ValidationReport, WantedValidation
 from tests.agents.builders import training_spec, wanted_validation
-from tests.agents.conftest import DrivenAgent, run_dirs_below, trainers_below
+from tests.agents.conftest import Drive, run_dirs_below, trainers_below
 from tests.agents.control_plane import ControlPlane
-
-Drive = Callable[..., DrivenAgent]
 
 
 def results(plane: ControlPlane) -> list[ValidationReport]:
@@ -47,8 +44,7 @@ def test_what_the_process_found_is_passed_on_once(
     assert not results(plane)
     monkeypatch.setattr(Isolation, "is_paused", False)
     driven.until(lambda: results(plane))
-    sent = len(plane.batches)
-    driven.until(lambda: len(plane.batches) > sent + 2)
+    driven.until(plane.sees(3))
     (report,) = results(plane)
     assert report.ok
     assert (report.validation_id, report.attempt) == (1, 1)

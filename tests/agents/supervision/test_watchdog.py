@@ -27,10 +27,8 @@ from agents.supervision.validations import ValidationAttempt
 from agents.supervision.watchdog import CHECK_S, Watchdog
 from controlplane.core.protocol.wire import ReportKind
 from tests.agents.builders import wanted_trainer, wanted_validation
-from tests.agents.conftest import DrivenAgent, run_dirs_below, wait_until
+from tests.agents.conftest import Drive, run_dirs_below, wait_until
 from tests.agents.control_plane import ControlPlane
-
-Drive = Callable[..., DrivenAgent]
 
 
 @pytest.fixture(autouse=True)
@@ -82,9 +80,7 @@ def test_a_trainer_is_killed_whose_files_keep_the_loop_waiting(
     driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
     driven.until(lambda: ReportKind.SWITCHED in plane.kinds(2, 1))
     blocked(monkeypatch, owner, name, folder_of, state_dir / "trainers" / "1-0")
-    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
-    exited = plane.report(1, 0, ReportKind.EXITED)
-    assert exited is not None
+    exited = driven.told(1, 0, ReportKind.EXITED)
     assert exited.data["reason"] == "its files could not be read or written"
     num_before = len(plane.reports(2, 1))
     driven.until(lambda: len(plane.reports(2, 1)) > num_before + 10)
@@ -128,9 +124,7 @@ def test_a_trainer_is_killed_whose_sent_file_cannot_be_deleted(
     spec = replace(wanted.spec, model_sha256=hashlib.sha256(content).hexdigest())
     plane.want(replace(wanted, spec=spec))
     driven = drive()
-    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
-    exited = plane.report(1, 0, ReportKind.EXITED)
-    assert exited is not None
+    exited = driven.told(1, 0, ReportKind.EXITED)
     assert exited.data["reason"] == "its files could not be read or written"
 
 
