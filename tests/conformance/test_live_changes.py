@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from controlplane.core.protocol.wire import StopCondition, StopKind, TrainingSpec
-from tests.agents.trainer.local_jobs import local_job, training_spec
+from tests.agents.trainer.local_jobs import local_job, training_spec, undisturbed
 from tests.agents.trainer.scheduled_trainer import scheduled_program
 from tests.conformance.cases import Case
 from tests.conformance.conftest import EVERYTHING
@@ -46,13 +45,6 @@ def spec_of(case: Case) -> TrainingSpec:
     )
 
 
-def undisturbed(folder: Path, case: Case) -> dict[str, Any]:
-    folder.mkdir()
-    with local_job(folder, spec_of(case), JOB) as job:
-        job.resize(1)
-        return job.wait_finished()
-
-
 @pytest.mark.nightly  # tests/agents/trainer does the same to jobs of its own
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", chosen(), ids=lambda case: case.key)
@@ -60,7 +52,7 @@ def test_resized_and_robbed_of_a_trainer_it_ends_with_the_same_bits(
     tmp_path: Path, case: Case
 ) -> None:
     """Two trainers become three; one is killed in the ten steps after that."""
-    expected = undisturbed(tmp_path / "undisturbed", case)
+    expected = undisturbed(tmp_path / "undisturbed", spec_of(case), JOB)
     with local_job(tmp_path, spec_of(case), JOB) as job:
         job.program = scheduled_program(LAST_STEPS)
         job.resize(2, [[0, 3], [1, 2]])

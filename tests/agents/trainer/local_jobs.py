@@ -19,6 +19,7 @@ from controlplane.core.protocol.wire import (
     SlotAddress,
     StopCondition,
     StopKind,
+    TrainerReport,
     TrainingSpec,
 )
 from tests.support.warm_trainers import trainer_fork
@@ -184,10 +185,12 @@ class FaultyJob(LocalJob):
 
     def epochs(self) -> list[int]:
         """List the numbers of the epochs that any trainer has reported, in order."""
+        return sorted({report.data["epoch"] for report in self.told(ReportKind.EPOCH)})
+
+    def told(self, kind: ReportKind) -> list[TrainerReport]:
+        """List the reports of a kind that were read of all trainers, including lost ones."""
         reports = [report for trainer in self.trainers.values() for report in trainer.reports]
-        return sorted(
-            {report.data["epoch"] for report in reports if report.kind is ReportKind.EPOCH}
-        )
+        return [report for report in reports if report.kind is kind]
 
 
 def training_spec(**changes: Any) -> TrainingSpec:
@@ -248,6 +251,16 @@ def local_job(
     return job
 
 
+def undisturbed(
+    folder: Path, spec: TrainingSpec, code: str = PLAIN_JOB, **options: Any
+) -> dict[str, Any]:
+    """Run a job on one accelerator from start to end; give its result."""
+    folder.mkdir()
+    with local_job(folder, spec, code, **options) as job:
+        job.resize(1)
+        return job.wait_finished()
+
+
 def prepared(job: LocalJob, memberships: Sequence[Membership]) -> None:
     """Start all trainers of some memberships before the first one trains, and wait for them.
 
@@ -257,6 +270,20 @@ def prepared(job: LocalJob, memberships: Sequence[Membership]) -> None:
         job.prepare(membership)
     for membership in memberships:
         job.wait_ready(membership)
+
+
+def bereft_and_restored(job: FaultyJob) -> dict[str, Any]:
+    """Let three lose a follower and then their leader, stop the last one, and restore two."""
+    job.resize(3, mapping=[[0, 3], [1], [2, 4]])
+    job.wait_lost(1)
+    job.recover([0, 2], [[0, 1, 4], [2, 3]])
+    job.wait_lost(0)
+    last = job.recover([2])
+    job.wait_switched(last)
+    checkpoint = job.preempt()
+    assert job.finished() is None, "the job ended before it was preempted: give it more epochs"
+    job.restore(2, checkpoint)
+    return job.wait_finished()
 
 
 def resized(job: LocalJob, sizes: list[int], every: int) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from controlplane.core.protocol.wire import (
     TrainingSpec,
 )
 from tests.agents.trainer.dying_trainer import Ending, dying_program
-from tests.agents.trainer.local_jobs import local_job, training_spec
+from tests.agents.trainer.local_jobs import FaultyJob, local_job, prepared, training_spec
 from tests.agents.trainer.scheduled_trainer import scheduled_program
 from tests.agents.trainer.streaming_trainer import streaming_program
 from tests.support.warm_trainers import trainer_fork
@@ -132,9 +132,7 @@ def ready(job: LocalJob, *sizes: int) -> list[Membership]:
     memberships: list[Membership] = []
     for size in sizes:
         memberships.append(job.plan(size, memberships[-1] if memberships else None))
-        job.prepare(memberships[-1])
-    for membership in memberships:
-        job.wait_ready(membership)
+    prepared(job, memberships)
     return memberships
 
 
@@ -154,11 +152,11 @@ def kinds_of(job: LocalJob) -> list[ReportKind]:
     return [report.kind for trainer in job.trainers.values() for report in trainer.reports]
 
 
-def told(job: LocalJob, kind: ReportKind) -> list[dict[str, Any]]:
+def told(job: FaultyJob, kind: ReportKind) -> list[dict[str, Any]]:
     """Give the data of all reports of a kind, with JSON's own numbers only."""
-    reports = [r for trainer in job.trainers.values() for r in trainer.reports if r.kind is kind]
-    json.dumps([report.data for report in reports], allow_nan=False)
-    return [report.data for report in reports]
+    found = [report.data for report in job.told(kind)]
+    json.dumps(found, allow_nan=False)
+    return found
 
 
 @pytest.mark.nightly

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind
-from tests.agents.trainer.local_jobs import local_job, training_spec
+from tests.agents.trainer.local_jobs import local_job, prepared, training_spec, undisturbed
 
 #: The first scales overflow half precision: those steps are skipped, and each halves the scale.
 HALF_JOB = """
@@ -44,18 +44,12 @@ STEPS = 240
 def test_a_loss_scale_moves_and_overflows_are_skipped_by_all(tmp_path: Path) -> None:
     """1 -> 3 -> 2 trainers end with the bits of one; steps were skipped, the scale moved."""
     spec = training_spec(stop=StopCondition(kind=StopKind.STEPS, limit=STEPS))
-    (tmp_path / "one").mkdir()
-    with local_job(tmp_path / "one", spec, HALF_JOB) as job:
-        job.resize(1)
-        expected = job.wait_finished()
+    expected = undisturbed(tmp_path / "one", spec, HALF_JOB)
     with local_job(tmp_path, spec, HALF_JOB, num_slots=8) as job:
         memberships = [job.plan(1, None)]
         memberships += [job.plan(3, memberships[0])]
         memberships += [job.plan(2, memberships[1])]
-        for membership in memberships:
-            job.prepare(membership)
-        for membership in memberships:
-            job.wait_ready(membership)
+        prepared(job, memberships)
         for number, membership in enumerate(memberships):
             job.wait_step(4 * number)
             job.go(membership)
@@ -68,12 +62,7 @@ def test_a_loss_scale_moves_and_overflows_are_skipped_by_all(tmp_path: Path) -> 
     assert result["digest"] == expected["digest"]
     scale = variables["dynamic_scale"]
     num_applied = variables["iteration"]
-    saved_step = next(
-        report.data["step"]
-        for trainer in job.trainers.values()
-        for report in trainer.reports
-        if report.kind is ReportKind.CHECKPOINTED
-    )
+    saved_step = job.told(ReportKind.CHECKPOINTED)[0].data["step"]
     assert scale != 2.0**24
     assert np.log2(scale) == round(np.log2(scale)), "it only doubles and halves"
     assert 0 < num_applied < saved_step, "no step was skipped: give it a larger first scale"

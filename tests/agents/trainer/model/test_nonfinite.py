@@ -19,6 +19,7 @@ from agents.trainer.model.schedule import TrainingSchedule
 from controlplane.core.protocol.nonfinite import Nonfinite
 from controlplane.core.protocol.wire import StopCondition, StopKind
 from controlplane.core.tuning.course import TuningCourse
+from tests.support.present import present
 
 
 def track_of(*losses: float, skipped: frozenset[int] = frozenset()) -> LossTrack:
@@ -44,14 +45,12 @@ def test_finite_losses_however_large_are_nothing() -> None:
 
 def test_a_loss_that_is_finite_again_begins_anew() -> None:
     assert track_of(3.0, math.nan, 2.0).finding is None
-    found = track_of(3.0, math.nan, 2.0, 1.5, 1.4, math.inf).finding
-    assert found is not None
+    found = present(track_of(3.0, math.nan, 2.0, 1.5, 1.4, math.inf).finding)
     assert (found.step, found.epoch, found.last_finite, found.last_finite_step) == (6, 1, 1.4, 5)
 
 
 def test_a_loss_that_was_never_finite() -> None:
-    found = track_of(math.nan).finding
-    assert found is not None
+    found = present(track_of(math.nan).finding)
     assert (found.step, found.last_finite, found.last_finite_step) == (1, None, None)
 
 

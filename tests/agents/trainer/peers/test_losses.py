@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -33,16 +32,10 @@ from controlplane.core.protocol.wire import (
     TrainerOrders,
 )
 from tests.agents.trainer.local_jobs import membership_of, training_spec
+from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 ACCELERATOR = AcceleratorInfo(index=0, kind="cpu", name="one", memory_bytes=0, threads=1)
-
-
-def wait_until(is_done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10.0
-    while not is_done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def orders_of(generation: int, go: bool, **changes: bool) -> TrainerOrders:

@@ -30,7 +30,7 @@ from controlplane.core.protocol.wire import (
     Task,
     TrainingSpec,
 )
-from tests.agents.trainer.local_jobs import local_job, training_spec
+from tests.agents.trainer.local_jobs import local_job, prepared, training_spec
 
 NUM_EXAMPLES = 2_003
 BATCH_SIZE = 20
@@ -148,10 +148,7 @@ def test_resizes_a_preemption_and_losses_change_no_bit(
     with local_job(tmp_path, spec, CODE, num_slots=8) as job:
         first = job.plan(1, None)
         grown = job.plan(3, first, mapping=[[0, 3], [4], [1, 2]])
-        for membership in (first, grown):
-            job.prepare(membership)
-        for membership in (first, grown):
-            job.wait_ready(membership)
+        prepared(job, [first, grown])
         job.go(first)
         job.wait_step(5)
         job.go(grown)

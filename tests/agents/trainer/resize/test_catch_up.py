@@ -24,8 +24,9 @@ from controlplane.core.protocol.wire import (
     StopCondition,
     StopKind,
 )
-from tests.agents.trainer.local_jobs import local_job, membership_of, training_spec
+from tests.agents.trainer.local_jobs import local_job, membership_of, prepared, training_spec
 from tests.agents.trainer.streaming_trainer import streaming_program
+from tests.support.present import present
 
 
 def steps(limit: int) -> StopCondition:
@@ -59,8 +60,7 @@ def test_a_note_tells_the_cursor_and_who_works_meanwhile() -> None:
     new = membership_of({0: (0, 1), 10: (2, 3), 2: (4,)}, generation=2, source_slot=0)
     logs = {"loss": 0.5}
     progress = Progress(step=9, epoch=1, activity=Activity.VALIDATE, batch=1, train_logs=logs)
-    note = stream_note(old, new, [2], progress)
-    assert note is not None
+    note = present(stream_note(old, new, [2], progress))
     assert CatchUpPlan.unpack(note.pack()) == note
     assert note.cursor.place == progress.place
     assert note.cursor.train_logs == {}
@@ -84,8 +84,7 @@ def test_the_cursor_can_be_foreseen_until_a_metric_tells() -> None:
     ]
     stop = StopCondition(kind=StopKind.METRIC, limit=5, metric="loss", target=0.1)
     watched = TrainingSchedule(num_train=10, num_validation=0, batch_size=5, stop=stop)
-    moved = watched.predicted_next(Progress())
-    assert moved is not None
+    moved = present(watched.predicted_next(Progress()))
     assert moved.step == 1
     assert watched.predicted_next(moved) is None
 
@@ -126,19 +125,15 @@ def test_a_job_that_ends_while_one_listens_and_the_fast_mode(tmp_path: Path) -> 
         job.program = streaming_program(None)
         first = job.plan(1, None)
         grown = job.plan(2, first)
-        for membership in (first, grown):
-            job.prepare(membership)
-        for membership in (first, grown):
-            job.wait_ready(membership)
+        prepared(job, [first, grown])
         job.go(first)
         job.wait_step(1)
         job.go(grown)
         result = job.wait_finished()
         digests = {
             report.data["digest"]
-            for trainer in job.trainers.values()
-            for report in trainer.reports
-            if report.kind is ReportKind.FINISHED and "digest" in report.data
+            for report in job.told(ReportKind.FINISHED)
+            if "digest" in report.data
         }
     assert result["step"] == 60
     assert np.isfinite(result["metrics"]["loss"])

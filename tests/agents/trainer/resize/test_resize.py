@@ -21,13 +21,16 @@ from controlplane.core.protocol.wire import (
 from tests.agents.trainer.local_jobs import (
     TEMPLATES,
     UNEVEN_JOB,
+    FaultyJob,
     local_job,
     prepared,
     resized,
     training_spec,
+    undisturbed,
 )
 from tests.agents.trainer.scheduled_trainer import scheduled_program
 from tests.agents.trainer.streaming_trainer import streaming_program
+from tests.support.present import present
 
 #: The loss of the uneven job falls to it at the end of epoch 4: 101 examples in batches of 20.
 METRIC_STOP = StopCondition(
@@ -38,14 +41,6 @@ NUM_EPOCHS, NUM_STEPS = 5, 30
 
 def steps(limit: int) -> StopCondition:
     return StopCondition(kind=StopKind.STEPS, limit=limit)
-
-
-def undisturbed(folder: Path, **options: Any) -> dict[str, Any]:
-    """Run a job on one accelerator from start to end."""
-    folder.mkdir()
-    with local_job(folder, **{"code": UNEVEN_JOB, **options}) as job:
-        job.resize(1)
-        return job.wait_finished()
 
 
 @pytest.fixture(scope="module")
@@ -59,20 +54,17 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], li
         return result, job.trainers[0].reports
 
 
-def digests(job: LocalJob) -> dict[int, set[str]]:
+def digests(job: FaultyJob) -> dict[int, set[str]]:
     """Collect the digests that were reported at each switch, by generation."""
     found: dict[int, set[str]] = {}
-    for trainer in job.trainers.values():
-        for report in trainer.reports:
-            if report.kind is ReportKind.DIGEST:
-                found.setdefault(report.generation, set()).add(report.data["sha256"])
+    for report in job.told(ReportKind.DIGEST):
+        found.setdefault(report.generation, set()).add(report.data["sha256"])
     return found
 
 
 def switched_at(job: LocalJob, slot: int, generation: int) -> int:
     """Give the first step that a trainer did with the mapping of a generation."""
-    report = job.trainers[slot].last(ReportKind.SWITCHED, generation)
-    assert report is not None
+    report = present(job.trainers[slot].last(ReportKind.SWITCHED, generation))
     return int(report.data["step"])
 
 
@@ -102,7 +94,7 @@ def test_a_template_resized_1_3_2_4_ends_with_the_bits_of_the_undisturbed_run(
         stop=steps(300 if name in STREAMED_JOBS else 60),
     )
     code = TEMPLATES / f"{name}.py"
-    expected = undisturbed(tmp_path / "one", spec=spec, code=code)
+    expected = undisturbed(tmp_path / "one", spec, code)
     with local_job(tmp_path, spec, code, num_slots=5) as job:
         if name in STREAMED_JOBS:
             job.program = streaming_program(HEARD_STEPS)
@@ -141,13 +133,11 @@ def test_uneven_mappings_a_leaving_leader_and_a_checkpoint_change_nothing(
         assert moved.leader_slot == 1
         checkpoint = job.preempt()
         assert job.finished() is None, "the job ended before it was preempted: give it more steps"
-        saved = job.trainers[1].last(ReportKind.CHECKPOINTED)
-        assert saved is not None
+        saved = present(job.trainers[1].last(ReportKind.CHECKPOINTED))
         assert checkpoint.stat().st_size == saved.data["bytes"]
         job.restore(2, checkpoint)
         result = job.wait_finished()
-        back = job.trainers[3].last(ReportKind.SWITCHED)
-        assert back is not None
+        back = present(job.trainers[3].last(ReportKind.SWITCHED))
         assert back.data["step"] == saved.data["step"]
         outputs = job.output_folder()
         check_outputs(outputs, result)
@@ -175,7 +165,7 @@ def check_outputs(outputs: Path, result: dict[str, Any]) -> None:
 def test_a_joiner_can_be_turned_to_another_membership_while_it_waits(tmp_path: Path) -> None:
     """Generation 2 is given up before its go; its joiner comes in with generation 3."""
     spec = training_spec(stop=steps(400))
-    expected = undisturbed(tmp_path / "one", spec=spec)
+    expected = undisturbed(tmp_path / "one", spec, UNEVEN_JOB)
     with local_job(tmp_path, spec, UNEVEN_JOB) as job:
         first = job.plan(1, None)
         given_up = job.plan(2, first)
@@ -201,7 +191,7 @@ def test_a_joiner_can_be_turned_to_another_membership_while_it_waits(tmp_path: P
 @pytest.mark.nightly  # test_gradient_noise.py compares the sums of one step
 def test_the_fast_mode_sums_the_same_up_to_rounding(tmp_path: Path) -> None:
     spec = training_spec(stop=steps(30), reduction=ReductionMode.FAST)
-    exact = undisturbed(tmp_path / "one", spec=training_spec(stop=steps(30)))
+    exact = undisturbed(tmp_path / "one", training_spec(stop=steps(30)), UNEVEN_JOB)
     with local_job(tmp_path, spec, UNEVEN_JOB) as job:
         job.resize(2)
         fast = job.wait_finished()

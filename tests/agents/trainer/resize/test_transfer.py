@@ -101,9 +101,8 @@ def test_a_state_in_many_pieces_arrives_bit_by_bit(tmp_path: Path) -> None:
         def has_all() -> bool:
             digests[:] = [
                 report.data["sha256"]
-                for trainer in job.trainers.values()
-                for report in trainer.reports
-                if report.kind is ReportKind.DIGEST and report.generation == grown.generation
+                for report in job.told(ReportKind.DIGEST)
+                if report.generation == grown.generation
             ]
             return len(digests) == 3
 
@@ -129,10 +128,4 @@ def test_a_source_that_leaves_stays_until_its_state_has_arrived(tmp_path: Path) 
             job.go(membership)
             job.wait_switched(membership)
             job.wait_step(job.step() + 5)
-        stalls = [
-            report.data
-            for trainer in job.trainers.values()
-            for report in trainer.reports
-            if report.kind is ReportKind.STALLED
-        ]
-    assert stalls == []
+    assert job.told(ReportKind.STALLED) == []

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from agents.trainer.local.local_cluster import LocalJob
 from controlplane.core.protocol.codec import decode
 from controlplane.core.protocol.selection import EndReason, SelectionEnd, SelectionMethod
 from controlplane.core.protocol.wire import ReportKind, TrainingSpec
 from tests.agents.trainer.dying_trainer import Ending
-from tests.agents.trainer.local_jobs import local_job, resized
+from tests.agents.trainer.local_jobs import FaultyJob, local_job, resized
 from tests.agents.trainer.selection.costly_trainer import costly_program
 from tests.agents.trainer.selection.test_selected_runs import selecting_spec, undisturbed
 
@@ -29,15 +28,10 @@ def guarded_spec() -> TrainingSpec:
     return replace(spec, selection=replace(spec.selection, guard=True, end=None))
 
 
-def ended(job: LocalJob) -> SelectionEnd:
+def ended(job: FaultyJob) -> SelectionEnd:
     """Return the decision that the leaders have reported, which is one."""
-    found = {
-        decode(SelectionEnd, report.data)
-        for trainer in job.trainers.values()
-        for report in trainer.reports
-        if report.kind is ReportKind.SELECTION_ENDED
-    }
-    (end,) = found
+    told = job.told(ReportKind.SELECTION_ENDED)
+    (end,) = {decode(SelectionEnd, report.data) for report in told}
     assert end.reason is EndReason.GUARD
     assert 1.2 < end.ratio < 1.7  # a pass, and 0.45 of a step
     return end

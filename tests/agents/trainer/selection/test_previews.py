@@ -16,6 +16,7 @@ from controlplane.core.protocol.reported_values import report_read
 from controlplane.core.protocol.selection import LABEL_LENGTH
 from controlplane.core.protocol.wire import ReportKind, TrainerReport
 from jobs.services.reports.selection import png_encode
+from tests.support.present import present
 
 GREY = np.array([[0, 15, 0, 0], [0, 5, 0, 0], [0, 3, 0, 0], [0, 0, 0, 0]], np.float32)
 
@@ -39,8 +40,7 @@ def test_png_files_hold_their_pixels(channels: int) -> None:
 
 @pytest.mark.parametrize("image", [GREY, GREY[..., None], (GREY * 100).astype("int32"), GREY - 9])
 def test_values_are_stretched_to_the_whole_range(image: np.ndarray) -> None:
-    found = picture(image[None])
-    assert found is not None
+    found = present(picture(image[None]))
     expected = [[0, 255, 0, 0], [0, 85, 0, 0], [0, 51, 0, 0], [0, 0, 0, 0]]
     assert pixels(found)[..., 0].tolist() == expected
 
@@ -56,16 +56,14 @@ def test_values_are_stretched_to_the_whole_range(image: np.ndarray) -> None:
     ],
 )
 def test_images_shrink_in_proportion(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    found = picture(np.random.default_rng(1).normal(size=(1, *shape)))
-    assert found is not None
+    found = present(picture(np.random.default_rng(1).normal(size=(1, *shape))))
     assert pixels(found).shape == expected
 
 
 def test_the_corners_of_a_large_image_stay_in_their_places() -> None:
     image = np.zeros((1, 64, 64, 3), np.uint8)
     image[0, :32, 32:] = [255, 0, 0]
-    found = picture(image)
-    assert found is not None
+    found = present(picture(image))
     assert pixels(found)[[0, 0, -1, -1], [0, -1, 0, -1], 0].tolist() == [0, 255, 0, 0]
 
 
@@ -86,8 +84,7 @@ def test_other_arrays_are_no_images(example: np.ndarray) -> None:
 
 
 def test_the_first_input_that_is_an_image_is_shown() -> None:
-    found = picture({"a": np.zeros((1, 3)), "b": (np.full((1, 5, 7, 1), np.nan),)})
-    assert found is not None
+    found = present(picture({"a": np.zeros((1, 3)), "b": (np.full((1, 5, 7, 1), np.nan),)}))
     assert pixels(found).shape == (5, 7, 1)
     assert not pixels(found).any()
 

@@ -15,11 +15,12 @@ from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind, TrainingSpec
 from tests.agents.trainer.dying_trainer import Ending, dying_program
 from tests.agents.trainer.local_jobs import (
-    PLAIN_JOB,
     UNEVEN_JOB,
+    bereft_and_restored,
     local_job,
     resized,
     training_spec,
+    undisturbed,
 )
 from tests.agents.trainer.scheduled_trainer import scheduled_program
 from tests.agents.trainer.step.test_batch_sizes import SGD_JOB, scheduled
@@ -54,14 +55,6 @@ def selecting_spec(
     )
     stop = StopCondition(kind=StopKind.EPOCHS, limit=num_epochs)
     return training_spec(selection=selection, stop=stop, **more)
-
-
-def undisturbed(folder: Path, spec: TrainingSpec, code: str = PLAIN_JOB) -> dict[str, Any]:
-    """Run a job on one accelerator from start to end."""
-    folder.mkdir()
-    with local_job(folder, spec, code) as job:
-        job.resize(1)
-        return job.wait_finished()
 
 
 def check_counts(job: LocalJob, spec: TrainingSpec, num_steps: int) -> None:
@@ -173,16 +166,7 @@ def test_killed_in_selection_passes_preempted_and_restored(tmp_path: Path) -> No
     ]
     with local_job(tmp_path, spec, UNEVEN_JOB) as job:
         job.program = dying_program(endings)
-        job.resize(3, mapping=[[0, 3], [1], [2, 4]])
-        job.wait_lost(1)
-        job.recover([0, 2], [[0, 1, 4], [2, 3]])
-        job.wait_lost(0)
-        last = job.recover([2])
-        job.wait_switched(last)
-        checkpoint = job.preempt()
-        assert job.finished() is None, "the job ended before it was preempted: give it more epochs"
-        job.restore(2, checkpoint)
-        result = job.wait_finished()
+        result = bereft_and_restored(job)
     assert result["digest"] == expected["digest"]
     assert result["metrics"] == expected["metrics"]
     check_counts(job, spec, result["step"])

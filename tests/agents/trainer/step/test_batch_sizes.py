@@ -37,6 +37,7 @@ from controlplane.core.protocol.wire import (
 from tests.agents.trainer.job_texts import SMALL_NETWORK
 from tests.agents.trainer.local_jobs import (
     PLAIN_JOB,
+    FaultyJob,
     local_job,
     membership_of,
     prepared,
@@ -282,23 +283,15 @@ def scheduled(job: LocalJob, sizes: list[int]) -> dict[str, Any]:
     return job.wait_finished()
 
 
-def steps_reported(job: LocalJob) -> list[dict[str, Any]]:
-    rows = [
-        report.data
-        for trainer in job.trainers.values()
-        for report in trainer.reports
-        if report.kind is ReportKind.STEPS
-    ]
+def steps_reported(job: FaultyJob) -> list[dict[str, Any]]:
+    rows = [report.data for report in job.told(ReportKind.STEPS)]
     return sorted(rows, key=lambda row: row["first_step"])
 
 
-def sizes_begin(job: LocalJob) -> list[int]:
+def sizes_begin(job: FaultyJob) -> list[int]:
     """List the first step of each generation, after what its trainers said when they switched."""
     switched = {
-        report.generation: report.data["step"] + 1
-        for trainer in job.trainers.values()
-        for report in trainer.reports
-        if report.kind is ReportKind.SWITCHED
+        report.generation: report.data["step"] + 1 for report in job.told(ReportKind.SWITCHED)
     }
     return [switched[generation] for generation in sorted(switched)]
 

@@ -11,9 +11,10 @@ import pytest
 import tensorflow as tf
 
 from controlplane.core.estimates.noise_scale import GradientNoise, gradient_noise
-from controlplane.core.protocol.wire import ReductionMode, ReportKind, StopCondition, StopKind
+from controlplane.core.protocol.wire import ReductionMode, StopCondition, StopKind
 from tests.agents.trainer.local_jobs import local_job, training_spec
 from tests.agents.trainer.step.test_functions import EpochByVirtualNodes, half_precision, plain
+from tests.support.present import present
 
 BATCH_SIZE = 16
 RANDOM = np.random.default_rng(8)
@@ -58,10 +59,8 @@ def test_a_step_tells_what_its_slices_gradients_tell(
     keras.utils.set_random_seed(4)
     model = build()
     epoch = EpochByVirtualNodes(model, (X, Y), len(bounds))
-    expected = direct_noise(model, bounds)
-    assert expected is not None
-    told = gradient_noise(*epoch.train_once()[1:4])
-    assert told is not None
+    expected = present(direct_noise(model, bounds))
+    told = present(gradient_noise(*epoch.train_once()[1:4]))
     assert (told.sqr, told.var) == pytest.approx((expected.sqr, expected.var), rel=tolerance)
 
 
@@ -102,12 +101,7 @@ def reported(folder: Path, mode: ReductionMode, num_workers: int) -> list[dict[s
     with local_job(folder, spec, JOB) as job:
         job.resize(num_workers)
         job.wait_finished()
-        return [
-            report.data["noise"]
-            for trainer in job.trainers.values()
-            for report in trainer.reports
-            if report.kind is ReportKind.STEPS
-        ]
+        return [report.data["noise"] for report in job.step_reports()]
 
 
 def test_reports_carry_the_noise_alike_over_mappings(tmp_path: Path) -> None:

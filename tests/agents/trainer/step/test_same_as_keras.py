@@ -16,14 +16,12 @@ from agents.trainer.model.progress import Activity, Progress
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.validate.job_file import LoadedJob, job_load
 from controlplane.core.protocol.wire import (
-    Member,
-    Membership,
-    ReductionMode,
     StopCondition,
     StopKind,
     TrainingSpec,
 )
 from tests.agents.trainer.job_texts import SMALL_NETWORK
+from tests.agents.trainer.local_jobs import membership_of, training_spec
 from tests.support.cases import some
 
 BATCH_SIZE, EPOCHS = 11, 2
@@ -227,28 +225,15 @@ IN_ONE_SLICE = {
 
 
 def spec(num_virtual_nodes: int = 3) -> TrainingSpec:
-    return TrainingSpec(
-        job_id=0,
-        name="trial",
-        entry_file="job.py",
-        code_sha256="",
-        settings={},
-        global_batch_size=BATCH_SIZE,
-        num_virtual_nodes=num_virtual_nodes,
-        seed=4,
-        reduction=ReductionMode.EXACT,
-        stop=StopCondition(kind=StopKind.EPOCHS, limit=EPOCHS),
-    )
+    stop = StopCondition(kind=StopKind.EPOCHS, limit=EPOCHS)
+    values = {"global_batch_size": BATCH_SIZE, "seed": 4, "stop": stop}
+    return training_spec(num_virtual_nodes=num_virtual_nodes, **values)
 
 
 def trained_by_engine(work: BuiltJob) -> list[dict[str, float]]:
     """Run all epochs over virtual nodes; returns the logs of each."""
     virtual_nodes = tuple(range(work.data.spec.num_virtual_nodes))
-    lone = Member(slot=0, node_id=0, accelerator_index=0, virtual_nodes=virtual_nodes)
-    membership = Membership(
-        generation=0, members=(lone,), leader_slot=0, source_slot=None, cluster_addresses=()
-    )
-    planner = Planner(work.data.spec, membership, (0,), 0)
+    planner = Planner(work.data.spec, membership_of({0: virtual_nodes}), (0,), 0)
     functions = work.trace()
     logs: list[dict[str, float]] = []
     step = 0

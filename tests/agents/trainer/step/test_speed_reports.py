@@ -10,7 +10,7 @@ import pytest
 from agents.trainer.local.local_cluster import LocalJob
 from controlplane.core.protocol.wire import ReductionMode, ReportKind, StopCondition, StopKind
 from controlplane.core.virtual_nodes.uneven_split import runs
-from tests.agents.trainer.local_jobs import local_job, training_spec
+from tests.agents.trainer.local_jobs import local_job, prepared, training_spec, undisturbed
 
 #: Counts of virtual nodes of each membership; the third differs from the second in nothing else.
 SPLITS = [(6, 2), (5, 2, 1), (2, 2, 4), (7, 1)]
@@ -49,10 +49,7 @@ def test_uneven_splits_report_their_speed_and_keep_the_bits(
         memberships = [job.plan(2, None, runs(SPLITS[0]))]
         for split in SPLITS[1:]:
             memberships.append(job.plan(len(split), memberships[-1], runs(split)))
-        for membership in memberships:
-            job.prepare(membership)
-        for membership in memberships:
-            job.wait_ready(membership)
+        prepared(job, memberships)
         check_profile(job, 0, [1, 2, 4, 6])
         check_profile(job, 1, [1, 2])
         for number, membership in enumerate(memberships):
@@ -63,10 +60,8 @@ def test_uneven_splits_report_their_speed_and_keep_the_bits(
         result = job.wait_finished()
         check_computing(job, SPLITS)
     if reduction is ReductionMode.EXACT:
-        (tmp_path / "one").mkdir()
-        with local_job(tmp_path / "one", spec, HEAVY_JOB, num_slots=1) as job:
-            job.resize(1)
-            assert job.wait_finished()["digest"] == result["digest"]
+        alone = undisturbed(tmp_path / "one", spec, HEAVY_JOB, num_slots=1)
+        assert alone["digest"] == result["digest"]
 
 
 def check_profile(job: LocalJob, slot: int, sizes: list[int]) -> None:

@@ -70,8 +70,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def adopted_numbers(job: FaultyJob) -> dict[int, int]:
     """Return by generation the number of the adoption in the reports of its members."""
-    reports = [report for trainer in job.trainers.values() for report in trainer.reports]
-    switched = [report for report in reports if report.kind is ReportKind.SWITCHED]
+    switched = job.told(ReportKind.SWITCHED)
     found = {report.generation: report.data["adopted"] for report in switched}
     assert all(found[report.generation] == report.data["adopted"] for report in switched)
     return found

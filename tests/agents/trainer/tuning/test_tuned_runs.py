@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
-from agents.trainer.local.local_cluster import LocalJob
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.tuning import TunableRange, TuningSpec
 from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind, TrainingSpec
 from tests.agents.trainer.dying_trainer import Ending, dying_program
-from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, resized, training_spec
+from tests.agents.trainer.local_jobs import (
+    UNEVEN_JOB,
+    FaultyJob,
+    bereft_and_restored,
+    local_job,
+    resized,
+    training_spec,
+)
 from tests.agents.trainer.scheduled_trainer import scheduled_program
 
 #: Its losses fall more steadily, so that trials converge.
@@ -91,10 +97,9 @@ def undisturbed(folder: Path, spec: TrainingSpec) -> tuple[dict[str, Any], dict[
     return result, trials
 
 
-def trials_of(job: LocalJob) -> dict[int, Any]:
+def trials_of(job: FaultyJob) -> dict[int, Any]:
     """Return the last report of each trial, without the steps of the job after which it came."""
-    reports = [report for trainer in job.trainers.values() for report in trainer.reports]
-    trials = [dict(report.data) for report in reports if report.kind is ReportKind.TRIAL]
+    trials = [dict(report.data) for report in job.told(ReportKind.TRIAL)]
     trials.sort(key=lambda trial: trial.pop("step"))
     return {trial["number"]: trial for trial in trials}
 
@@ -119,9 +124,8 @@ def test_a_job_that_tunes_and_selects_resized_in_mid_trial_ends_with_the_undistu
     with local_job(tmp_path, spec, CODE) as job:
         job.resize(1)
         expected, trials = job.wait_finished(), trials_of(job)
-        (trainer,) = job.trainers.values()
-        found = [report for report in trainer.reports if report.kind is ReportKind.TRIAL]
-        rows = [row.data for row in trainer.reports if row.kind is ReportKind.EPOCH]
+        found = job.told(ReportKind.TRIAL)
+        rows = [row.data for row in job.told(ReportKind.EPOCH)]
     begun = min(report.data["step"] for report in found if report.data["search"] == 2)
     ended = max(report.data["step"] for report in found if report.data["search"] == 2)
     before = [row for row in rows if row["step"] <= begun and "selected_share" in row["logs"]]
@@ -175,16 +179,7 @@ def test_killed_in_mid_trial_preempted_and_restored(tuning: TuningSpec, tmp_path
     ]
     with local_job(tmp_path, spec, CODE) as job:
         job.program = dying_program(endings)
-        job.resize(3, mapping=[[0, 3], [1], [2, 4]])
-        job.wait_lost(1)
-        job.recover([0, 2], [[0, 1, 4], [2, 3]])
-        job.wait_lost(0)
-        last = job.recover([2])
-        job.wait_switched(last)
-        checkpoint = job.preempt()
-        assert job.finished() is None, "the job ended before it was preempted: give it more epochs"
-        job.restore(2, checkpoint)
-        result = job.wait_finished()
+        result = bereft_and_restored(job)
     check_same(result, expected)
     assert trials_of(job) == trials
 

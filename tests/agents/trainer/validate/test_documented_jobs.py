@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from agents.trainer.validate.run import job_validate
-from controlplane.core.protocol.wire import ReductionMode, StopCondition, StopKind, TrainingSpec
+from controlplane.core.protocol.wire import StopCondition, StopKind
+from tests.agents.trainer.local_jobs import training_spec
 
 PAGE = Path(__file__).parents[4] / "docs" / "writing-a-job.md"
 JOBS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
@@ -15,18 +16,8 @@ JOBS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.D
 @pytest.mark.parametrize("number", range(len(JOBS)))
 def test_a_documented_job_is_valid(number: int, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOBS[number], encoding="utf-8")
-    spec = TrainingSpec(
-        job_id=1,
-        name="documented",
-        entry_file="job.py",
-        code_sha256="",
-        settings={},
-        global_batch_size=64,
-        num_virtual_nodes=8,
-        seed=0,
-        reduction=ReductionMode.EXACT,
-        stop=StopCondition(kind=StopKind.EPOCHS, limit=1),
-    )
+    stop = StopCondition(kind=StopKind.EPOCHS, limit=1)
+    spec = training_spec(global_batch_size=64, num_virtual_nodes=8, seed=0, stop=stop)
     report = job_validate(spec, tmp_path)
     assert report.ok, f"{report.code}: {report.message}\n{report.traceback}"
     assert report.facts["warnings"] == []

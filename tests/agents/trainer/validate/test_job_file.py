@@ -1,8 +1,5 @@
 """Loading a job: what `build` may return, and whose fault an error is."""
 
-import json
-import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -12,12 +9,9 @@ import keras
 import numpy as np
 import pytest
 
-from agents.supervision.devices import VALIDATION_ENVIRONMENT
-from agents.supervision.processes import trainer_environment
-from agents.trainer.local.local_trainer import REPOSITORY
 from agents.trainer.validate.job_file import JobCodeError, LoadedJob, job_load
-from controlplane.core.protocol.wire import ValidationReport, decode, encode
 from tests.agents.trainer.local_jobs import training_spec
+from tests.agents.trainer.trial_jobs import run_to_validate
 
 MODEL = """
 import keras
@@ -235,17 +229,8 @@ def test_turning_eager_execution_off_is_refused_and_no_thread_waited_for(
     thread = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n"
     off = f"__import__('tensorflow').compat.v1.{call}()\n"
     first, inside = (off, "") if place == "top" else ("", f"    {off}")
-    (tmp_path / "code").mkdir()
     body = f"{thread}{first}def build(settings):\n{inside}    return None\n"
-    (tmp_path / "code" / "job.py").write_text(body)
-    (tmp_path / "orders.json").write_text(json.dumps(encode(training_spec())))
-    done = subprocess.run(
-        [sys.executable, "-m", "agents.trainer", "--validate", str(tmp_path)],
-        env=trainer_environment(os.environ, tmp_path, VALIDATION_ENVIRONMENT),
-        cwd=REPOSITORY, capture_output=True, text=True, timeout=120.0, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    report = decode(ValidationReport, json.loads((tmp_path / "validation.json").read_text()))
+    report = run_to_validate(tmp_path, body, training_spec())
     assert (report.ok, report.code) == (False, "eager_execution_disabled")
     assert "leave such calls out" in report.message
 

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from mmap import PAGESIZE, mmap
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from agents.supervision.devices import VALIDATION_ENVIRONMENT
 from agents.trainer.model.keras_private import model_build
 from agents.trainer.validate import trial_steps
 from agents.trainer.validate.job_file import job_load
 from agents.trainer.validate.trial_steps import free_bytes, memory_read, slice_ladder, steps_try
 from controlplane.core.estimates.memory import memory_need_read
 from controlplane.core.protocol.tuning import TunableRange, TuningSpec
-from controlplane.core.protocol.wire import ValidationReport, decode, encode
-from tests.agents.trainer.trial_jobs import HEAD, returning, spec_of
+from tests.agents.trainer.trial_jobs import HEAD, returning, run_to_validate, spec_of
 
 #: An example becomes 8 MiB twice, in the layer and its square; a slice of the batch has 8.
 WIDE = """
@@ -68,20 +62,7 @@ def test_memory_of_an_example_is_measured_in_a_process_of_its_own(tmp_path: Path
     What shares a buffer depends on processor and threads; the tiled input is always there. Seen at
     slice 1 with one buffer more, it hides an eighth of what an example needs.
     """
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "job.py").write_text(HEAD + WIDE)
-    spec = spec_of(global_batch_size=16)
-    (tmp_path / "orders.json").write_text(json.dumps(encode(spec)))
-    done = subprocess.run(
-        [sys.executable, "-m", "agents.trainer", "--validate", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | VALIDATION_ENVIRONMENT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    report = decode(ValidationReport, json.loads((tmp_path / "validation.json").read_text()))
+    report = run_to_validate(tmp_path, HEAD + WIDE, spec_of(global_batch_size=16))
     assert report.ok, report.message
     assert report.facts["memory"]["measured_slices"] == [1, 4, 8]
     need = memory_need_read(report.facts)
