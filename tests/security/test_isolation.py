@@ -53,6 +53,7 @@ from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane
 from tests.agents.trainer.local_jobs import PLAIN_JOB, undisturbed
 from tests.security import intruder
 from tests.support.cases import pairs
+from tests.support.present import present
 from tests.support.reachable import reachable_command, root_needed
 
 FAKE, REAL = "tests.agents.agent_process", "agents"
@@ -389,8 +390,7 @@ def test_a_user_is_shared_by_a_job_alone_and_not_while_it_is_cleared(tmp_path: P
 
     def entered(owner: str, name: str) -> int:
         (tmp_path / name).mkdir()
-        user = isolation.enter(owner, tmp_path / name)
-        assert user is not None
+        user = present(isolation.enter(owner, tmp_path / name))
         assert (tmp_path / name).stat().st_uid == user.uid
         return user.uid
 
@@ -468,8 +468,7 @@ def test_what_a_user_shares_does_not_outlive_it(tmp_path: Path) -> None:
     isolation = Isolation(settings, 1)
     run_dir = tmp_path / "1-0"
     run_dir.mkdir()
-    user = isolation.enter("job 1", run_dir)
-    assert user is not None
+    user = present(isolation.enter("job 1", run_dir))
     folders = [folder for folder in _shared_folders() if Path(folder).is_dir()]
     command = [*JOB_USER_COMMAND, user.text(), sys.executable, "-I", "-c", LEAVING, *folders]
     left = subprocess.run(
@@ -494,8 +493,7 @@ def test_all_of_a_user_is_killed_at_once_and_nothing_else(tmp_path: Path) -> Non
     for job in (1, 2):
         run_dir = tmp_path / f"{job}-0"
         run_dir.mkdir()
-        user = isolation.enter(f"job {job}", run_dir)
-        assert user is not None
+        user = present(isolation.enter(f"job {job}", run_dir))
         # A session of its own, and nothing in its environment.
         command = ["/bin/sleep", "100"]
         process = subprocess.Popen(command, env={}, user=user.uid, start_new_session=True)
