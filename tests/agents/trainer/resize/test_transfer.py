@@ -128,4 +128,4 @@ def test_a_source_that_leaves_stays_until_its_state_has_arrived(tmp_path: Path) 
             job.go(membership)
             job.wait_switched(membership)
             job.wait_step(job.step() + 5)
-    assert job.told(ReportKind.STALLED) == []
+        assert job.told(ReportKind.STALLED) == []
