@@ -22,7 +22,8 @@ from frontend.choices import SYSTEM, ZONES, Theme, theme_of, zone_of
 from frontend.figures.parts import Figure
 from frontend.policy import stream_address
 from frontend.text.python_code import Part, python_parts
-from jobs.models import Job, Node, Replay, ReplayStatus
+from jobs.models import Job, Node, NotificationChannel, Replay, ReplayStatus
+from jobs.models.notifications import PAUSED_BY_OWNER
 from jobs.selectors.access import Person, text_for
 from jobs.selectors.code_text import CodeText
 from jobs.selectors.estimates.memory import size_text
@@ -272,6 +273,13 @@ _FAULTS = {
     "data.validation": "its validation data",
     "forked_from": "the job that it was forked from",
 }
+
+
+@register.filter
+def pause_text(channel: NotificationChannel) -> str:
+    """Return that a channel is paused, with the reason unless its owner paused it."""
+    reason = channel.paused_reason
+    return "Paused" if reason == PAUSED_BY_OWNER else f"Paused: {reason}"
 
 
 @register.filter

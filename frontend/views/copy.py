@@ -69,7 +69,7 @@ def copy_context(
 ) -> dict[str, Any]:
     """Return the texts that submit a job, and the file with its code that they need."""
     values = {**job_clone_values(job, person(request)), **more}
-    # What is empty would be empty again.
+    # Fields left out get their empty defaults again.
     values = {name: value for name, value in values.items() if value not in ("", None, [])}
     values |= {} if _is_of_template(job) else {"code_name": job.code_name}
     text = yaml_write(values)

@@ -13,6 +13,7 @@ from jobs.models.history import Event
 
 #: Kind of the messages by which an owner tests a channel.
 TEST_EVENT = "test"
+PAUSED_BY_OWNER = "paused by its owner"
 
 
 class ChannelKind(StrEnum):
@@ -40,7 +41,8 @@ class NotificationChannel(models.Model):
         signing_key: of webhooks, encrypted.
         events: kinds of `Event`.
         is_cluster_wide: events of all jobs and nodes, while the owner is an admin.
-        paused_reason: the cause for which nothing is sent any more; empty: it is sent.
+        paused_reason: `PAUSED_BY_OWNER`, or the cause for which nothing is sent any more; empty:
+            it is sent.
         num_failures: messages given up since the last one that was delivered.
         num_dropped: messages that were not kept because too many waited.
     """

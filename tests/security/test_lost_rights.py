@@ -54,7 +54,9 @@ def test_a_waiting_message_about_others_is_not_sent(
 def test_a_former_admin_still_has_the_channel(wide: NotificationChannel, admin: User) -> None:
     client = logged_in(demoted(admin))
     path = f"/account/notifications/{wide.pk}/"
-    client.post(f"{path}pause/")
+    listed = client.post(f"{path}pause/", follow=True).content.decode()
+    assert ">Paused<" in listed
+    assert ">Paused.<" in client.get(path).content.decode()
     wide.refresh_from_db()
     assert wide.paused_reason == "paused by its owner"
     page = client.post(f"{path}pause/", {"do": "resume"}, follow=True).content.decode()

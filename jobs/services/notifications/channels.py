@@ -18,7 +18,7 @@ from django.db import transaction
 
 from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError
 from jobs.models import AuditAction, ChannelKind, DeliveryStatus, NotificationChannel
-from jobs.models.notifications import TEST_EVENT
+from jobs.models.notifications import PAUSED_BY_OWNER, TEST_EVENT
 from jobs.sealing import seal
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.notifications import (
@@ -108,7 +108,7 @@ def channel_change(user: User, channel_id: int, values: dict[str, Any]) -> Notif
             raise InvalidInputError("The channel is not valid.", fields=wrong)
         channel.events, channel.is_cluster_wide = _in_order(new["events"]), new["is_cluster_wide"]
         if "is_paused" in values:
-            channel.paused_reason = "paused by its owner" if values["is_paused"] else ""
+            channel.paused_reason = PAUSED_BY_OWNER if values["is_paused"] else ""
             channel.num_failures = 0
         channel.save(update_fields=["events", "is_cluster_wide", "paused_reason", "num_failures"])
         audit_add(AuditAction.CHANNEL_CHANGED, _object(channel), **values)
