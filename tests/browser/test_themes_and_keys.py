@@ -107,7 +107,7 @@ def test_everything_is_reached_by_keyboard(admin: Visitor) -> None:
     page.keyboard.press("Escape")
     expect(page.get_by_role("link", name="Account and API tokens")).to_be_hidden()
     expect(summary).to_be_focused()
-    # It does not cover what has the focus after it.
+    # The menu closes when the focus leaves it, so it covers nothing that has the focus.
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Log out").focus()
     page.keyboard.press("Tab")

@@ -108,7 +108,7 @@ class World:
     Accelerators are shared by weight alone, so that a test can foretell who gets how many.
     """
 
-    #: What a validation finds.
+    #: Facts that a validation reports.
     facts: Mapping[str, Any] = {"num_examples": 64}
 
     def __init__(

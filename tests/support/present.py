@@ -1,4 +1,4 @@
-"""What must be there for a test to go on with it."""
+"""Values that a test cannot go on without."""
 
 from __future__ import annotations
 

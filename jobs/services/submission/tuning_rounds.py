@@ -195,7 +195,7 @@ def _trials_make(
 ) -> set[int]:
     numbers = Trial.objects.filter(job=job).order_by("-number").values_list("number", flat=True)
     first, num_before = (numbers.first() or 0) + 1, job.trial_jobs.count()
-    # What won the last round, if the job has overtaken it, is worth another trial, of more steps.
+    # The winner of the last round, if the job has overtaken it, is tried again, with more steps.
     overtaken = Trial.objects.filter(job=job, search=found.number - 1, end=TrialEnd.OVERTAKEN)
     again = list(overtaken.order_by("-speed").values_list("values", flat=True)[:1])
     _trial_add(job, found, first, {}, None, now)
