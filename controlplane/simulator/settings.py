@@ -63,12 +63,15 @@ class Failures:
         mttr_s: mean time from its loss until it is back.
         lease_s: silence after which a node counts as lost (VIRTUALFLOW_LEASE_S).
         checkpoint_s: interval of checkpoints of running jobs (VIRTUALFLOW_CHECKPOINT_EVERY_S).
+        replace_s: time after a loss for which accelerators are kept for a job that is left below
+            its minimum (VIRTUALFLOW_REPLACE_LIMIT_S).
     """
 
     mtbf_s: float
     mttr_s: float
     lease_s: float = 20.0
     checkpoint_s: float = 300.0
+    replace_s: float = 60.0
 
     def __post_init__(self) -> None:
         if not min(self.mtbf_s, self.mttr_s, self.lease_s, self.checkpoint_s) > 0.0:

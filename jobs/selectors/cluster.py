@@ -14,7 +14,7 @@ from django.db.models import Count, Q, QuerySet
 from controlplane.core.protocol.reported_values import COUNT_LIMIT
 from controlplane.core.protocol.selection import SelectionSpec
 from controlplane.core.protocol.wire import StopKind
-from controlplane.core.scheduling.replacements import replacements
+from controlplane.core.scheduling.replacements import replacements_kept
 from controlplane.core.values import types
 from controlplane.core.values.lifecycle import (
     OPEN_PHASES,
@@ -120,21 +120,12 @@ def cluster_snapshot(now: datetime.datetime, *, without_nodes: Collection[int] =
     accelerators, cordoned = _accelerators(now, without_nodes)
     accelerators = tuple(row for row in accelerators if row.id not in kept_out)
     releasing = frozenset(row.accelerator_id for row in allocations) - in_hands - kept_out
-    excluded = _accelerators_excluded(now)
-    kept = replacements(
-        short_jobs(zip(jobs, core_jobs, strict=True), generations, manned, now),
-        accelerators,
-        held=in_hands.union(row.id for row in accelerators if row.node_id in cordoned),
-        releasing=releasing,
-        excluded=excluded,
-    )
     snapshot = types.Snapshot(
         now=now.timestamp(),
         seed=0,
         accelerators=accelerators,
         jobs=tuple(core_jobs),
-        held=manned | {job_id: manned.get(job_id, ()) + row for job_id, row in kept.items()},
-        kept=kept,
+        held=manned,
         releasing=releasing,
         vacating=_vacating(in_hands.difference(row.id for row in accelerators)),
         resizing=frozenset(
@@ -143,12 +134,13 @@ def cluster_snapshot(now: datetime.datetime, *, without_nodes: Collection[int] =
             if generation.phase == GenerationPhase.SWITCHING
             or _is_ending(generation, by_job.get(job_id, []))
         ),
-        excluded=excluded,
+        excluded=_accelerators_excluded(now),
         cordoned=cordoned,
         maintenance=_maintenance(now, without_nodes),
         sweeps=_sweeps({job.sweep_id for job in jobs if job.sweep_id is not None}),
         projects=project_quotas(),
     )
+    snapshot = replacements_kept(snapshot, short_jobs(jobs, generations, manned, now))
     return ClusterView(snapshot, {job.pk: job.generation for job in jobs}, unreadable)
 
 

@@ -8,38 +8,32 @@ from collections.abc import Iterable, Mapping
 from django.conf import settings
 from django.db.models import Q
 
-from controlplane.core.scheduling.replacements import ShortJob
-from controlplane.core.values import types
 from jobs.models import Allocation, Generation, Job
 from jobs.models.jobs import PREEMPTED
 
 
 def short_jobs(
-    jobs: Iterable[tuple[Job, types.Job]],
+    jobs: Iterable[Job],
     newest_open: Mapping[int, Generation],
     manned: Mapping[int, tuple[int, ...]],
     now: datetime.datetime,
-) -> list[ShortJob]:
-    """List the jobs for which accelerators are reserved, for `REPLACE_LIMIT_S` from their loss on.
+) -> dict[int, set[int]]:
+    """Return the accelerators that jobs below their minimum lost in the last `REPLACE_LIMIT_S`.
 
     Survivors of such a job wait in memory, or none is left and the job is to restart from its
     checkpoint.
     """
     since = now - datetime.timedelta(seconds=settings.REPLACE_LIMIT_S)
-    short = [
-        (row, job)
-        for row, job in jobs
+    lost: dict[int, set[int]] = {
+        row.pk: set()
+        for row in jobs
         if len(manned.get(row.pk, ())) < row.min_accelerators
         and _lost_after(since, row, newest_open.get(row.pk))
-    ]
-    lost: dict[int, set[int]] = {row.pk: set() for row, _ in short}
+    }
     if lost:
         for job_id, accelerator_id in _losses(lost, since):
             lost[job_id].add(accelerator_id)
-    return [
-        ShortJob(job=job, held=manned.get(row.pk, ()), lost=frozenset(lost[row.pk]))
-        for row, job in short
-    ]
+    return lost
 
 
 def _lost_after(since: datetime.datetime, job: Job, newest: Generation | None) -> bool:

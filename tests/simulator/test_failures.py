@@ -43,15 +43,21 @@ def outages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int, float]]:
     return rows
 
 
-def ended_at(*jobs: object, work: float = 400.0) -> list[float]:
-    """Simulate on two nodes of two accelerators; gives when each job ended."""
+def ended_at(
+    *jobs: object,
+    work: float = 400.0,
+    nodes: int = 2,
+    policy: str = "weighted_fair",
+    round_s: float = 10_000.0,
+) -> list[float]:
+    """Simulate on nodes of two accelerators; gives when each job ended."""
     report = simulate(
         workload(*jobs, work=work),  # type: ignore[arg-type]
-        cluster_make(2, 2),
-        "weighted_fair",
+        cluster_make(nodes, 2),
+        policy,
         costs=COSTS,
         failures=FAILURES,
-        round_s=10_000.0,
+        round_s=round_s,
     )
     return [row.ended_at for row in report.jobs]
 
@@ -90,6 +96,33 @@ def test_too_few_survivors_hold_their_state(outages: list[tuple[float, int, floa
     """It needs all four: 80 done by 30 s stay; the node is back at 200 s, comes up, 2 s pause."""
     outages.append((30.0, 1, 200.0))
     assert ended_at(job("a", least=4)) == pytest.approx([207.0 + 320.0 / 4])
+
+
+def test_what_survivors_lack_is_kept_for_them(outages: list[tuple[float, int, float]]) -> None:
+    """80 done by 30 s; at 52 s it is given two more, before the job that is more important."""
+    outages.append((30.0, 1, 1000.0))
+    jobs = job("a", least=4), job("b", at=20.0, least=4, weight=2.0)
+    a, b = ended_at(*jobs, nodes=3, policy="priority", round_s=1.0)
+    assert a == pytest.approx(59.0 + 320.0 / 4)
+    assert b == pytest.approx(a + 3.0 + 10.0 + 400.0 / 4)
+
+
+@pytest.mark.parametrize(
+    ("back_at", "a_at", "b_at"), [(200.0, 200.0, 223.0), (211.0, 223.0, 211.0)]
+)
+def test_a_node_that_is_soon_back_is_kept_for_who_lost_it(
+    outages: list[tuple[float, int, float]], back_at: float, a_at: float, b_at: float
+) -> None:
+    """Lost at 150 s with all but 180 of a. At 223 s the other node is free for a or b.
+
+    Job b is more important and waits since 20 s.
+    """
+    outages.append((130.0, 0, back_at))
+    rows = (("a", 0.0, 1.0), ("c", 10.0, 9.0), ("b", 20.0, 2.0))
+    jobs = [job(name, at, most=2, least=2, weight=weight) for name, at, weight in rows]
+    assert ended_at(*jobs, policy="priority") == pytest.approx(
+        [a_at + 10.0 + (400.0 - 180.0) / 2, 20.0 + 400.0 / 2, b_at + 10.0 + 400.0 / 2]
+    )
 
 
 @pytest.mark.parametrize("round_s", [1.0, 60.0])

@@ -7,78 +7,63 @@ nor do the missing ones because no job holds them at the moment.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import replace
 
 from controlplane.core.scheduling.pools import urgency_order
-from controlplane.core.values.types import Accelerator, AcceleratorId, Job, JobId
+from controlplane.core.values.types import AcceleratorId, JobId, Snapshot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShortJob:
-    """A job that lost trainers and holds less than its minimum.
+def replacements_kept(
+    snapshot: Snapshot, lost: Mapping[JobId, AbstractSet[AcceleratorId]]
+) -> Snapshot:
+    """Return a snapshot in which jobs that lost trainers hold what brings them to their minimum.
 
-    Attributes:
-        held: accelerators still held, and with them the job's state; empty: it starts from its
-            checkpoint.
-        lost: accelerators that its trainers have lost lately, schedulable or not.
-    """
-
-    job: Job
-    held: tuple[AcceleratorId, ...]
-    lost: frozenset[AcceleratorId]
-
-
-def replacements(
-    short: Collection[ShortJob],
-    accelerators: Iterable[Accelerator],
-    *,
-    held: AbstractSet[AcceleratorId],
-    releasing: AbstractSet[AcceleratorId],
-    excluded: Mapping[JobId, AbstractSet[AcceleratorId]],
-) -> dict[JobId, tuple[AcceleratorId, ...]]:
-    """Choose accelerators that bring each job to its minimum; leave out jobs that cannot reach it.
-
-    The order of preference is: free accelerators, then those being released, then those that the
-    job itself lost, then those on a node where the job runs. A job that holds nothing is kept only
+    A job that cannot reach its minimum is kept nothing. The order of preference is: free
+    accelerators, then those being released, then those that the job itself lost, then those on a
+    node where the job runs. A job that holds nothing, and starts from its checkpoint, is kept only
     those that it lost: no accelerator can save state that is not in memory. Jobs of higher tiers,
     then of higher weight, then older ones choose first, and no accelerator is chosen twice.
 
     Args:
-        accelerators: accelerators that may be given out.
-        held: accelerators held by any job or on cordoned nodes; none of them is chosen.
-        releasing: accelerators that cannot be given out yet because a former trainer has not gone.
-        excluded: accelerators on which a job's trainers did not come up lately.
+        snapshot: without kept accelerators; a job's held ones are those with its trainers.
+        lost: job -> accelerators that its trainers have lost lately, schedulable or not.
     """
-    by_id = {one.id: one for one in accelerators}
-    left = {one.id: one for one in by_id.values() if one.id not in held}
+    by_id = {one.id: one for one in snapshot.accelerators}
+    held = frozenset[AcceleratorId]().union(*snapshot.held.values())
+    left = {
+        one.id: one
+        for one in snapshot.accelerators
+        if one.id not in held and one.node_id not in snapshot.cordoned
+    }
     kept: dict[JobId, tuple[AcceleratorId, ...]] = {}
-    order = {job.id: place for place, job in enumerate(urgency_order(row.job for row in short))}
-    for row in sorted(short, key=lambda row: order[row.job.id]):
-        own = [by_id[one] for one in row.held if one in by_id]
+    for job in urgency_order(job for job in snapshot.jobs if job.id in lost):
+        row = snapshot.held.get(job.id, ())
+        own = [by_id[one] for one in row if one in by_id]
         nodes, kinds = {one.node_id for one in own}, {one.kind for one in own}
-        avoided = excluded.get(row.job.id, frozenset())
+        avoided = snapshot.excluded.get(job.id, frozenset())
         fitting = [
             one
             for one in left.values()
             if one.id not in avoided
-            and row.job.accepts(one.kind)
-            and (row.job.allow_mixed_kinds or not kinds or one.kind in kinds)
-            and (row.held or one.id in row.lost)
+            and job.accepts(one.kind)
+            and (job.allow_mixed_kinds or not kinds or one.kind in kinds)
+            and (row or one.id in lost[job.id])
         ]
         fitting.sort(
             key=lambda one: (
-                one.id in releasing,
-                one.id not in row.lost,
+                one.id in snapshot.releasing,
+                one.id not in lost[job.id],
                 one.node_id not in nodes,
                 one.node_id,
                 one.index,
             )
         )
-        missing = row.job.min_accelerators - len(row.held)
+        missing = job.min_accelerators - len(row)
         if 0 < missing <= len(fitting):
-            kept[row.job.id] = tuple(one.id for one in fitting[:missing])
+            kept[job.id] = tuple(one.id for one in fitting[:missing])
             for one in fitting[:missing]:
                 del left[one.id]
-    return kept
+    whole = {job_id: snapshot.held.get(job_id, ()) + row for job_id, row in kept.items()}
+    return replace(snapshot, held={**snapshot.held, **whole}, kept=kept)

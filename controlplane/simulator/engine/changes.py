@@ -27,6 +27,7 @@ class JobAccelerators:
         switch_at: time of the change; infinite: none is under way.
         paused_until: the end of the last switch; plans do not change the job before.
         starting_until: end of its last start.
+        lost: accelerator -> time at which its trainer there was lost, since its last resize.
     """
 
     job: SimulatedJob
@@ -35,6 +36,7 @@ class JobAccelerators:
     switch_at: float = math.inf
     paused_until: float = -math.inf
     starting_until: float = -math.inf
+    lost: dict[AcceleratorId, float] = field(default_factory=dict)
 
     def next_at(self, now: float) -> float:
         """Return the time of the job's next event."""
@@ -45,6 +47,7 @@ class JobAccelerators:
         """Order other accelerators; return the releases, as far as their times are known."""
         job = self.job
         job.advance(now)
+        self.lost = {}
         had, job.held = job.held, wanted
         if not wanted:
             return self._stop(had, now)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from controlplane.core.cycle import decide
 from controlplane.core.scheduling.plan import plan_between
+from controlplane.core.scheduling.replacements import replacements_kept
 from controlplane.core.values.types import AcceleratorId, Allocation, Job, Plan, Snapshot
 from controlplane.simulator.engine.changes import JobAccelerators, Releases
 from controlplane.simulator.engine.failures import NodeEventKind, Outages, silence, survive
@@ -281,6 +282,7 @@ class EventRun(Run):
         return dataclasses.replace(
             snapshot,
             held=held,
+            kept={},
             releasing=frozenset(releasing),
             resizing=frozenset(
                 number for number, row in self._live.items() if row.paused_until > self.now
@@ -290,7 +292,7 @@ class EventRun(Run):
     def _snapshot_make(self) -> Snapshot:
         if self._compare_kinds([holding.job for holding in self._live.values()]):
             self._waiting_seen.clear()
-        return self._placed(
+        snapshot = self._placed(
             Snapshot(
                 now=self.now,
                 seed=self.seed,
@@ -303,6 +305,16 @@ class EventRun(Run):
                 sweeps=self._sweeps,
             )
         )
+        return replacements_kept(snapshot, self._lost_lately())
+
+    def _lost_lately(self) -> dict[int, set[AcceleratorId]]:
+        """Return the accelerators that jobs have lost lately, for those that were not resized."""
+        since = self.now - (self._failures.replace_s if self._failures is not None else 0.0)
+        lost = {
+            number: {accelerator for accelerator, at in row.lost.items() if at > since}
+            for number, row in self._live.items()
+        }
+        return {number: row for number, row in lost.items() if row}
 
     def _seen(self, job: SimulatedJob) -> Job:
         """Return the policies' view of a job; that of a waiting job is cached."""

@@ -108,6 +108,9 @@ def survive(holding: JobAccelerators, gone: Collection[AcceleratorId], now: floa
     job.advance(now)
     is_starting = now < holding.starting_until
     left = () if is_starting else tuple(one for one in job.active if one not in lost)
+    lost_by_now = holding.lost
+    if not is_starting:
+        lost_by_now = lost_by_now | dict.fromkeys(lost.intersection(job.active), now)
     if not left:
         if not is_starting:
             job.restore()
@@ -122,4 +125,5 @@ def survive(holding: JobAccelerators, gone: Collection[AcceleratorId], now: floa
         job.pace_set()
         if len(left) < job.bounds[0]:
             job.pace = None  # the job holds its state, and does no steps
+    holding.lost = lost_by_now
     return dict.fromkeys(sorted(rows - lost - set(left)), now + job.terms.costs.release_s)

@@ -17,7 +17,7 @@ from controlplane.core.policies.common.tiers import TierStates
 from controlplane.core.policies.common.user_shares import shares_by_user
 from controlplane.core.policies.gavel.policy import GavelState
 from controlplane.core.policies.tiresias import SecondQueue, tiresias
-from controlplane.core.scheduling.replacements import ShortJob, replacements
+from controlplane.core.scheduling.replacements import replacements_kept
 from controlplane.core.values.tiers import TIERS, Tier
 from controlplane.core.values.types import Decision, Job, Snapshot
 from tests.core.snapshots import (
@@ -208,13 +208,10 @@ def test_time_received_is_remembered_across_tiers() -> None:
 
 
 def test_a_short_job_of_a_higher_tier_chooses_its_replacement_first() -> None:
-    low = ShortJob(
-        job=job_make(1, weight=99.0, least=2, tier=Tier.IDLE), held=(1,), lost=frozenset()
-    )
-    high = ShortJob(job=job_make(2, least=2, tier=Tier.URGENT), held=(2,), lost=frozenset())
-    found = replacements(
-        [low, high], FOUR[:3], held=frozenset({1, 2}), releasing=frozenset(), excluded={}
-    )
+    low = job_make(1, weight=99.0, least=2, tier=Tier.IDLE)
+    high = job_make(2, least=2, tier=Tier.URGENT)
+    snapshot = snapshot_make(FOUR[:3], low, high, held={1: (1,), 2: (2,)})
+    found = replacements_kept(snapshot, {1: frozenset(), 2: frozenset()}).kept
     assert found == {2: (3,)}
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from controlplane.core.cycle import decide
 from controlplane.core.policies import POLICIES
 from controlplane.core.scheduling.plan import plan_between
-from controlplane.core.scheduling.replacements import ShortJob, replacements
+from controlplane.core.scheduling.replacements import replacements_kept
 from controlplane.core.values.types import Allocation, Job, Plan, Snapshot
 from tests.core.snapshots import accelerators_make, job_make, per_policy, snapshots
 
@@ -18,20 +18,31 @@ TWO_NODES = accelerators_make("cpu cpu", "cpu cpu")  # 1 and 2, 3 and 4
 
 
 def kept_for(
-    *short: ShortJob,
+    *short: tuple[Job, tuple[int, ...], frozenset[int]],
     accelerators=TWO_NODES,
     others: frozenset[int] = frozenset(),
     releasing: frozenset[int] = frozenset(),
     excluded: dict[int, frozenset[int]] | None = None,
 ) -> dict[int, tuple[int, ...]]:
-    held = others.union(*(row.held for row in short))
-    return replacements(
-        short, accelerators, held=held, releasing=releasing, excluded=excluded or {}
+    snapshot = Snapshot(
+        now=0.0,
+        seed=0,
+        accelerators=accelerators,
+        jobs=tuple(job for job, _, _ in short),
+        held={99: tuple(others), **{job.id: held for job, held, _ in short if held}},
+        releasing=releasing,
+        excluded=excluded or {},
     )
+    found = replacements_kept(snapshot, {job.id: lost for job, _, lost in short})
+    for job, held, _ in short:
+        assert found.held.get(job.id, ()) == held + found.kept.get(job.id, ())
+    return dict(found.kept)
 
 
-def short_job(job: Job, held: tuple[int, ...] = (), lost: frozenset[int] = frozenset()) -> ShortJob:
-    return ShortJob(job=job, held=held, lost=lost)
+def short_job(
+    job: Job, held: tuple[int, ...] = (), lost: frozenset[int] = frozenset()
+) -> tuple[Job, tuple[int, ...], frozenset[int]]:
+    return job, held, lost
 
 
 FOUR = job_make(1, least=4, most=4)
@@ -80,7 +91,7 @@ class TestWhatIsKept:
         heavy = short_job(job_make(4, least=2, most=2, weight=2.0), (3,))
         assert kept_for(light, heavy, others=frozenset({2})) == {4: (4,)}
         older = short_job(job_make(5, least=2, most=2, weight=1.0), (3,))
-        late = dataclasses.replace(light, job=dataclasses.replace(light.job, submitted_at=9.0))
+        late = (dataclasses.replace(light[0], submitted_at=9.0), *light[1:])
         assert kept_for(late, older, others=frozenset({2})) == {5: (4,)}
 
 
