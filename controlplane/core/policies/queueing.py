@@ -7,7 +7,7 @@ that does not fit now (VirtualFlow, MLSys 2022, section 6.4, as its baselines).
 from __future__ import annotations
 
 from controlplane.core.policies.common.kinds import fastest_kind
-from controlplane.core.policies.common.rates import largest_nodes
+from controlplane.core.policies.common.rates import largest_nodes, node_sizes
 from controlplane.core.scheduling.pools import (
     arrival_order,
     capacity_by_kind,
@@ -56,10 +56,11 @@ def _serve(snapshot: Snapshot, queue: list[Job], ahead: Reason) -> Decision:
             continue
         reasons[job.id] = _waiting(job, capacity, free, position, blocker, ahead)
         blocker = blocker or job
+    cluster = {kind: sum(sizes) for kind, sizes in node_sizes(snapshot).items()}
     for job in queue:
         if job.id in shares:
             share = shares[job.id]
-            reasons[job.id] = _holding(share, _demand(job, capacity[share.kind]))
+            reasons[job.id] = _holding(share, _demand(job, cluster[share.kind]))
     return Decision(shares, reasons)
 
 

@@ -264,6 +264,19 @@ def test_a_job_above_its_users_limit_is_told_so() -> None:
     assert str(reasons[3]).startswith(limits.format(7, 3))
 
 
+@pytest.mark.parametrize("name", ["fifo", "priority"])
+def test_a_full_demand_is_that_on_the_cluster(name: str) -> None:
+    """A project starts with the two that it is guaranteed; its job can use eight."""
+    jobs = [fast(job_make(1, most=4)), fast(job_make(2, most=2)), fast(job_make(3, most=8), VISION)]
+    snapshot = snapshot_make(EIGHT, *jobs, held={1: (1, 2, 3, 4), 2: (5, 6)}, now=500.0)
+    snapshot = replace(snapshot, projects={VISION: ProjectQuota(guaranteed=2)})
+    told = "Keeps 2 of kind cpu: its full demand would be 8"
+    for _ in range(2):
+        decision = POLICIES[name](snapshot)
+        assert str(decision.reasons[3]).startswith(told), str(decision.reasons[3])
+        snapshot = after(snapshot, decide(snapshot, name))
+
+
 def test_what_a_state_knows_outlives_being_apart() -> None:
     """Of the jobs that were apart, and of those that come to them."""
     states = QuotaStates({"": SecondQueue((1, 2)), "7": SecondQueue((3,))})
