@@ -137,6 +137,24 @@ def test_a_job_keeps_what_another_group_leaves_idle(name: str) -> None:
     assert 3 in snapshot.held
 
 
+def test_what_stays_idle_is_offered_of_the_kind_that_a_job_holds() -> None:
+    """Job 4 leaves a slow one to job 1, whose group was offered one of the many fast ones."""
+    jobs = [
+        replace(job_make(1, least=3), project=VISION, user=1),
+        replace(job_make(2, least=2, kinds="slow"), project=VISION, user=1),
+        replace(job_make(3, most=1, kinds="fast"), project=SPEECH, user=2),
+        replace(job_make(4, most=1, kinds="slow"), project=SPEECH, user=2),
+    ]
+    cluster = accelerators_make("slow slow slow slow", "fast fast fast fast fast fast")
+    snapshot = replace(
+        snapshot_make(cluster, *jobs, held={1: (1, 2, 3), 3: (5,), 4: (4,)}),
+        projects={VISION: ProjectQuota(user_limit=4), SPEECH: ProjectQuota(user_limit=1)},
+    )
+    found = rested(snapshot, "weighted_fair")
+    assert decide(found, "weighted_fair").resizes == ()
+    assert held(found) == {1: 4, 3: 1}
+
+
 @pytest.mark.parametrize("name", ["gavel", "sia"])
 def test_a_job_does_not_start_where_its_model_is_zero(name: str) -> None:
     """A guarantee has all accelerators of the kind on which it has a speed."""

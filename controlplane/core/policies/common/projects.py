@@ -353,7 +353,11 @@ class _Frame:
         parts: Mapping[str, DecidedPart],
         rest: DecidedPart,
     ) -> dict[str, DecidedPart]:
-        """Offer accelerators that stay idle to the groups that are apart."""
+        """Offer accelerators that stay idle to the groups that are apart.
+
+        A group that gets no more from those it chooses then chooses none of the kinds that it
+        leaves idle.
+        """
         taken = rest.taken.union(*(part.taken for part in parts.values()))
         idle = [one for one in whole.accelerators if one.id not in taken]
         found = dict(parts)
@@ -372,6 +376,9 @@ class _Frame:
                 continue
             others = {one.id for one in whole.accelerators} - part.taken - usable
             more = self._alone(whole, group, others, part.total + room)
+            narrow = self._narrowed(group, more, part.total + room)
+            if narrow is not None and more.total <= part.total:
+                more = self._alone(whole, narrow, others, part.total + room)
             if more.total > part.total:
                 found[group.key] = more
                 taken = taken.difference(part.taken).union(more.taken)
