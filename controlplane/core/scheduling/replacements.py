@@ -30,6 +30,8 @@ def replacements_kept(
         snapshot: without kept accelerators; a job's held ones are those with its trainers.
         lost: job -> accelerators that its trainers have lost lately, schedulable or not.
     """
+    if not lost:
+        return snapshot
     by_id = {one.id: one for one in snapshot.accelerators}
     held = frozenset[AcceleratorId]().union(*snapshot.held.values())
     left = {
