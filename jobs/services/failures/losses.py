@@ -16,7 +16,7 @@ STATE_LOST = "state_lost"
 _TEXTS = {
     "node_lost": "its node is not heard of any more",
     "unreachable": "the others could not reach it",
-    "timeout": "it did not follow in time",
+    "timeout": "it did not get ready or follow in time",
     "port_in_use": "its port was taken",
     "internal": "it failed",
     "memory_kill": "the kernel ended it because the node's memory ran out",

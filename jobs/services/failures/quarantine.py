@@ -4,7 +4,9 @@ A death caused by the job's own code is no evidence against a node. So a death c
 only if no trainer of the same job died elsewhere recently and the job did not fail by its own
 fault; and quarantine takes deaths of two jobs: of two owners, while jobs of others train there. A
 trainer that could not be started counts no more: its job's code had run by then, and may have said
-so.
+so. A trainer that did not get ready in time counts as well, for the node may be half dead: its
+agent reports, but nothing starts there. Where all were late, trainers of others that came up there
+clear the node: the code of these jobs may be slow.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from jobs.models import Allocation, AuditAction, Node
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import SYSTEM, event_add
 
-_DEATHS = ("crash", "unreachable", "internal", "port_in_use")
+_LATE = "timeout"
+_DEATHS = ("crash", "unreachable", "internal", "port_in_use", _LATE)
 _OWN_FAULTS = ("crash_loop", "user_code", "out_of_memory", *sorted(NONFINITE_CODES))
 #: Doublings after which the quarantine has reached its maximum.
 _DOUBLINGS_LIMIT = 16
@@ -45,10 +48,12 @@ def node_judge(node_id: int, now: datetime.datetime) -> bool:
     owners = {row.job.owner_id for row in rows}
     ready = Allocation.objects.filter(accelerator__node=node, released_at=None, lost_code="")
     others = ready.exclude(ready_at=None).exclude(job__owner_id__in=owners)
-    if len(owners) == 1 and others.exists():
+    are_late = all(row.lost_code == _LATE for row in rows)
+    if (len(owners) == 1 or are_late) and others.exists():
         return False  # trainers of other owners came up there and are still there
     window = f"within {settings.QUARANTINE_WINDOW_S / 60:.0f} min"
-    return _quarantine(node, f"{len(rows)} trainers of {len(jobs)} jobs died there {window}", now)
+    what = "did not get ready" if are_late else "died"
+    return _quarantine(node, f"{len(rows)} trainers of {len(jobs)} jobs {what} there {window}", now)
 
 
 def nodes_judge(now: datetime.datetime) -> bool:

@@ -83,8 +83,10 @@ def _give_up(generation: Generation, limit_s: float, now: datetime.datetime) -> 
         text = f"generation {current.number} was still {phase} after {limit_s:.0f} s"
         if phase == GenerationPhase.PREPARING and current.previous is not None:
             joiners = job.allocations.filter(granted_generation=current.number)
-            for row in joiners.filter(ready_at=None, released_at=None):
+            late = joiners.filter(ready_at=None, released_at=None)
+            for row in late:
                 start_failure_note(row, now)
+            late.update(lost_code="timeout")
             preparing_abort(job, current, now)
             event_add("resize_given_up", f"A resize was given up: {text}", now=now, job=job)
         elif not _laggards_lose(job, current) or not job_recover(job, now):
@@ -93,16 +95,17 @@ def _give_up(generation: Generation, limit_s: float, now: datetime.datetime) -> 
 
 
 def _laggards_lose(job: Job, generation: Generation) -> bool:
-    """Mark members that have not followed the others as lost; False if no member has followed."""
+    """Mark members that are not ready, or have not followed the others, as lost.
+
+    Returns:
+        False if none is late, or if no member has followed.
+    """
     slots = generation.membership.slots
     rows = job.allocations.filter(slot__in=slots, released_at=None, stop_requested_at=None)
     if generation.phase == GenerationPhase.PREPARING:
-        late = rows.filter(ready_at=None)
-    else:
-        late = rows.exclude(switched_generation=generation.number)
-    if late.count() == rows.count():
-        return False
-    return bool(late.update(lost_code="timeout"))
+        return bool(rows.filter(ready_at=None).update(lost_code="timeout"))
+    late = rows.exclude(switched_generation=generation.number)
+    return late.count() < rows.count() and bool(late.update(lost_code="timeout"))
 
 
 def _leavers_stop(now: datetime.datetime) -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -33,17 +34,17 @@ pytestmark = pytest.mark.django_db
 def test_a_job_that_cannot_be_given_up_does_not_hold_up_others(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, restart = World(2), timeouts.job_start_again
+    world, recover = World(2), timeouts.job_recover
     first, second = (job_make(max_accelerators=2) for _ in range(2))
     world.cycle()
     world.now_s += settings.PREPARE_LIMIT_S + 1
 
-    def fail(job: Job, *values: Any, **others: Any) -> None:
+    def fail(job: Job, now: datetime) -> bool:
         assert job.pk != first.pk, "a fault of its rows"
-        restart(job, *values, **others)
+        return recover(job, now)
 
     with monkeypatch.context() as patched:
-        patched.setattr(timeouts, "job_start_again", fail)
+        patched.setattr(timeouts, "job_recover", fail)
         assert generations_expire(world.now) == {second.pk}
     assert generations_expire(world.now) == {first.pk}
 

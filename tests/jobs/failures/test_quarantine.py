@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import User
 
 from controlplane.core.protocol.wire import ReportKind
@@ -28,6 +30,21 @@ def fail_start(world: World, played: PlayedNode, job: Job, code: str = "internal
         played.say(trainer, ReportKind.FAILED, code=code, message="no room", traceback="")
         played.say(trainer, ReportKind.EXITED, exit_code=3)
     world.tell(played)
+
+
+def hang_start(world: World, played: PlayedNode, job: Job) -> None:
+    """Let every trainer of a job on a node get neither ready nor end by itself."""
+    world.follow(played, boots=False)
+    world.now_s += settings.PREPARE_LIMIT_S + 1
+    world.hear()
+    assert generations_expire(world.now) == {job.pk}
+    world.follow(played, boots=False)
+    nodes_judge(world.now)
+
+
+#: Ways in which a start fails: the agent tells, or its trainers hang.
+STARTS = [fail_start, hang_start]
+Start = Callable[[World, PlayedNode, Job], None]
 
 
 class TestShunning:
@@ -132,17 +149,23 @@ class TestBrokenNodes:
         job = job_make(max_accelerators=1)
         return world, job, other, broken
 
-    def fail_starts(self, world: World, job: Job, broken: PlayedNode, times: int = 8) -> Job:
+    def fail_starts(
+        self, world: World, job: Job, broken: PlayedNode, times: int = 8, start: Start = fail_start
+    ) -> Job:
         for _ in range(times):
             world.now_s += 5
             world.hear()
             world.cycle()
-            fail_start(world, broken, job)
+            if start is fail_start or Job.objects.get(id=job.pk).status == "starting":
+                start(world, broken, job)
         return Job.objects.get(id=job.pk)
 
-    def test_a_job_waits_for_another_node_and_starts_there(self, settings: Any) -> None:
+    @pytest.mark.parametrize("start", STARTS)
+    def test_a_job_waits_for_another_node_and_starts_there(
+        self, settings: Any, start: Start
+    ) -> None:
         world, job, other, broken = self.starting()
-        job = self.fail_starts(world, job, broken)
+        job = self.fail_starts(world, job, broken, start=start)
         assert job.status == "pending"
         name = broken.node.name
         assert f"5 times in a row trainers did not come up on {name}" in job.status_reason
@@ -278,6 +301,26 @@ class TestNodes:
             world.now_s += 100
         assert Node.objects.get().quarantine_reason == (
             "3 trainers of 2 jobs died there within 10 min" if num_jobs == 2 else ""
+        )
+
+    @pytest.mark.parametrize("is_half_dead", [True, False])
+    def test_trainers_that_hang_set_a_node_aside_on_which_no_others_start(
+        self, settings: Any, ada: User, is_half_dead: bool
+    ) -> None:
+        """Each job may be slow to build; where another one came up the node is fine."""
+        settings.QUARANTINE_DEATHS = 2
+        world = World(num_nodes=1, num_accelerators=3)
+        if not is_half_dead:
+            job_make(ada, max_accelerators=1)
+            world.settle(4)
+        jobs = [job_make(user_make(name), max_accelerators=1) for name in ("bob", "eve")]
+        world.cycle()
+        world.follow(world.nodes[0], boots=False)
+        world.now_s += settings.PREPARE_LIMIT_S + 1
+        assert generations_expire(world.now) == {job.pk for job in jobs}
+        nodes_judge(world.now)
+        assert Node.objects.get().quarantine_reason == (
+            "2 trainers of 2 jobs did not get ready there within 10 min" if is_half_dead else ""
         )
 
     def test_deaths_long_ago_are_forgotten(self, settings: Any) -> None:
