@@ -14,7 +14,7 @@ from django.db.models import Case, Count, F, Min, Q, QuerySet, When
 
 from controlplane.core.protocol.wire import BUSY_FACTOR, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus, ValidationStatus
-from jobs.models import Job, Node, Validation
+from jobs.models import Allocation, Job, Node, Validation
 from jobs.models.validations import OPEN_STATUSES, WAITS_FOR_NODE
 from jobs.selectors.access import are_users_strangers
 from jobs.selectors.estimates.memory import memory_shortage
@@ -26,6 +26,8 @@ from jobs.services.lifecycle.transitions import job_lock, job_rows_lock, status_
 TIME_LIMIT_GRACE_S = 20.0
 #: Validations of one user's jobs that run at a time, per online node.
 USER_RUNNING_PER_NODE = 2
+#: Codes of refusals that the agent gives where the build did not end by itself.
+_DOUBTFUL = ("timeout", "crashed")
 _AT_ONCE = 100
 _TEXT_LIMIT = 20_000
 
@@ -232,8 +234,7 @@ def validation_take(
 ) -> Validation | None:
     """Take a validation's result; return None if it is not awaited from this node.
 
-    A node that cannot build, such as with a broken disk, is fast and so the least busy one: what it
-    refuses is built elsewhere.
+    What a node refuses without being able to build (`_is_doubted`) is built elsewhere.
     """
     awaited = Validation.objects.filter(
         id=report.validation_id,
@@ -241,15 +242,34 @@ def validation_take(
         node=node,
         attempt=report.attempt,
     )
-    is_nodes_fault = report.code == "internal" and report.field is None
-    validation = awaited.first() if is_nodes_fault and not report.ok else None
-    if validation is not None and validation.attempt < settings.VALIDATION_ATTEMPTS_LIMIT:
+    validation = None if report.ok else awaited.select_related("node").first()
+    if validation is not None and _is_doubted(validation, report, now):
         if not _put_back(awaited):
             return None
         validation_start(validation, now)
         return validation
     with transaction.atomic():
         return _settle(awaited, report, now)
+
+
+def _is_doubted(validation: Validation, report: ValidationReport, now: datetime.datetime) -> bool:
+    """Return whether a refusal may be the node's fault, so that another one is to build the code.
+
+    A node with a broken disk refuses at once, and so is the least busy one. On one that is half
+    dead the build hangs or crashes, as it does with bad code: that counts only where code was
+    built or a trainer came up lately, or from a second node.
+    """
+    if report.code == "internal" and report.field is None:
+        return validation.attempt < settings.VALIDATION_ATTEMPTS_LIMIT
+    if report.code not in _DOUBTFUL or validation.attempt > 1 or validation.job_id is None:
+        return False
+    node = validation.node
+    since = now - datetime.timedelta(seconds=settings.QUARANTINE_WINDOW_S)
+    passed = Validation.objects.filter(node=node, status=ValidationStatus.PASSED)
+    ready = Allocation.objects.filter(accelerator__node=node)
+    if passed.filter(ended_at__gt=since).exists() or ready.filter(ready_at__gt=since).exists():
+        return False
+    return any(other != node for other in _nodes_in_turn(now))
 
 
 def validations_extend(node: Node, now: datetime.datetime) -> None:

@@ -34,6 +34,7 @@ from jobs.services.submission.validations import (
 from tests.jobs.world import World, settled
 from tests.support.builders import at, job_make, node_make, user_make
 from tests.support.messages import batch_of
+from tests.support.rows import allocation_make
 
 pytestmark = pytest.mark.django_db
 
@@ -449,6 +450,35 @@ class TestValidations:
             assert validation_take(node, report, at(attempt))
         job.refresh_from_db()
         assert (job.status, job.status_code) == ("invalid", "internal")
+
+    @pytest.mark.parametrize("code", ["timeout", "crashed"])
+    @pytest.mark.parametrize("proof", ["none", "passed", "ready"])
+    def test_what_does_not_end_on_a_node_that_may_be_half_dead_is_built_once_elsewhere(
+        self, settings: Any, code: str, proof: str
+    ) -> None:
+        """A disk or a GPU that does not answer looks like an endless loop in everybody's code."""
+        now = at(settings.QUARANTINE_WINDOW_S + 2)
+        suspect, _ = node_make(now=now)
+        built = self.waiting()
+        validation_take(suspect, self.report(built), at(1 if proof == "none" else 10))
+        if proof == "ready":
+            Validation.objects.update(ended_at=at(1))
+            row = allocation_make(built, suspect.accelerators.all()[0], granted_at=at(5))
+            Allocation.objects.filter(pk=row.pk).update(ready_at=at(10))
+        other, _ = node_make(now=now)
+        job = job_make(status=JobStatus.VALIDATING)
+        Validation.objects.filter(job=job).update(
+            node=suspect, status="running", attempt=1, deadline_at=now
+        )
+        refusal = {"ok": False, "code": code, "field": "code", "message": "an endless loop"}
+        assert validation_take(suspect, self.report(job, **refusal), now)
+        if proof == "none":
+            job = Job.objects.get(pk=job.pk)
+            found = (job.status, job.validation.node, job.validation.attempt)
+            assert found == ("validating", other, 2)
+            assert validation_take(other, self.report(job, **refusal), now)
+        job = Job.objects.get(pk=job.pk)
+        assert (job.status, job.status_code) == ("invalid", code)
 
     def test_in_the_end_it_is_given_up(self, settings: Any) -> None:
         node_make()
