@@ -66,6 +66,8 @@ from jobs.services.reports.batches import batch_take
 _ENROL_LIMIT_BYTES = 64 * 1024
 #: Wrong enrolment tokens that one address may send to one process in a minute.
 _WRONG_TOKENS_LIMIT = 30
+#: Of a job that runs results and state are stored up to so many times its owner's limit.
+_TIMES_THE_STORAGE = 2
 
 View = Callable[..., HttpResponseBase]
 
@@ -239,18 +241,19 @@ def upload_job(request: HttpRequest, node: Node, job_id: int, name: str) -> tupl
     Raises:
         InvalidInputError: slot or generation is not a number.
         NotFoundError, ConflictError: as of `upload_target`.
-        TooLargeError: the files of the job's owner leave no room for this part of predictions, or
-            there are too many.
+        TooLargeError: the files of the job's owner leave no room for this one, or the parts of its
+            predictions are too many.
     """
     try:
         slot, generation = int(request.GET["slot"]), int(request.GET["generation"])
     except (KeyError, ValueError):
         raise InvalidInputError.of(slot="Give slot and generation as numbers.") from None
     job = upload_target(node, job_id, slot, generation, name)
-    if part_of(name) is not None:
-        storage_check(job.owner_id, int(request.headers.get("Content-Length") or 0))
-        if job.artifacts.count() >= PARTS_LIMIT:
-            raise TooLargeError(f"A job may have {PARTS_LIMIT} files.")
+    is_part = part_of(name) is not None
+    if is_part and job.artifacts.count() >= PARTS_LIMIT:
+        raise TooLargeError(f"A job may have {PARTS_LIMIT} files.")
+    new_bytes = int(request.headers.get("Content-Length") or 0)
+    storage_check(job.owner_id, new_bytes, times=1 if is_part else _TIMES_THE_STORAGE)
     return job, generation
 
 

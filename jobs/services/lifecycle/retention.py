@@ -107,13 +107,13 @@ def code_left_remove(now: datetime.datetime) -> None:
             default_storage.delete(file)
 
 
-def storage_check(user_id: int, new_bytes: int) -> None:
+def storage_check(user_id: int, new_bytes: int, *, times: int = 1) -> None:
     """Enforce a user's limit of storage.
 
     Raises:
-        TooLargeError: the files of the user's jobs would exceed it.
+        TooLargeError: the files of the user's jobs would exceed so many times the limit.
     """
-    limit_bytes = limits_of(user_id, is_admin=False).storage_limit_bytes
+    limit_bytes = times * limits_of(user_id, is_admin=False).storage_limit_bytes
     if not limit_bytes:
         return
     used_bytes = stored_bytes(user_id)

@@ -34,6 +34,7 @@ from jobs.models import (
 )
 from jobs.selectors.desired_state.state import orders_by_node, wanted_orders, wanted_state
 from jobs.selectors.forks import ADOPTED_FILE
+from jobs.selectors.retention import stored_bytes
 from jobs.services.cluster import nodes
 from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.cluster.nodes import enrolment_token_create, node_hello, node_remove
@@ -41,6 +42,7 @@ from jobs.services.submission.validations import validation_start, validation_ta
 from tests.jobs.world import PlayedNode, World
 from tests.support.builders import CODE, accelerators, at, enrol_request, job_make, node_make
 from tests.support.messages import hello_request
+from tests.support.rows import file_store
 
 pytestmark = pytest.mark.django_db
 BASE = "/api/v1/agent/"
@@ -544,3 +546,14 @@ class TestFiles:
         settings.ARTIFACT_LIMIT_BYTES = 3
         job, client, _ = self.training(world)
         assert self.put(client, job, "model.keras", b"four").status_code == 413
+
+    @pytest.mark.parametrize("name", ["checkpoint.npz", "model.keras", "history.csv"])
+    def test_what_a_job_leaves_is_bounded_by_twice_its_owners_storage(
+        self, world: World, settings: Any, name: str
+    ) -> None:
+        job, client, _ = self.training(world)
+        settings.STORAGE_LIMIT_BYTES = 100
+        file_store(job, "model.weights.h5", b"x" * 150)
+        assert self.put(client, job, name, b"y" * 51).json()["code"] == "storage_full"
+        assert self.put(client, job, name, b"y" * 50).status_code == 204
+        assert stored_bytes(job.owner_id) == 200
