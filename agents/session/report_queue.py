@@ -1,7 +1,8 @@
 """The queue of reports of one trainer: the trainer's lines first, then the agent's, by offset.
 
-The files are the queue and are never truncated. An offset marks the part that the control plane
-has accepted, so an unreachable control plane or a killed agent only causes repeats.
+The files are the queue and are never truncated; the space of accepted reports is given back. An
+offset marks the part that the control plane has accepted, so an unreachable control plane or a
+killed agent only causes repeats.
 
 Job code can write reports as well. Of a trainer that has written far more than any healthy one only
 the newest report of each kind is sent, once a second.
@@ -9,6 +10,7 @@ the newest report of each kind is sent, once a second.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -19,7 +21,7 @@ from itertools import islice
 from typing import Any
 
 from agents.supervision.run_directory import AGENT_SEQUENCE, RunDirectory
-from agents.trainer.contract.plain_files import json_parse, plain_file_size
+from agents.trainer.contract.plain_files import json_parse, plain_file_punch, plain_file_size
 from agents.trainer.contract.run_dir import whole_lines
 from controlplane.core.protocol.wire import ReportKind, TrainerReport, decode
 
@@ -36,6 +38,8 @@ SKIP_EVERY_S = 1.0
 #: Bytes at the end of a file of reports in which the last one of some kind is looked for. A trainer
 #: that has ended writes no more, so that one is there.
 LAST_BYTES = 4 * READ_BYTES
+#: Accepted reports whose space is given back at once.
+TRIM_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class ReportQueue:
         self._reports_read = directory.shipped.reports_offset
         self._own_read = directory.shipped.agent_offset
         self._pending: deque[QueuedReport] = deque()
+        self._trimmed_to = 0
         self._skipped_at = -math.inf
         self._made_at = _machine_age_s()
 
@@ -90,6 +95,17 @@ class ReportQueue:
                 self._directory.shipped.agent_offset = queued.end_offset
             else:
                 self._directory.shipped.reports_offset = queued.end_offset
+
+    def trim(self) -> None:
+        """Give back the space of accepted reports but for those that `last_report` reads.
+
+        Offsets stay as they are. Nothing is done where the file system cannot do that.
+        """
+        start, end = self._trimmed_to, self._directory.shipped.reports_offset - LAST_BYTES
+        if end - start >= TRIM_BYTES:
+            with contextlib.suppress(OSError):
+                plain_file_punch(self._directory.reports, start, end - start)
+            self._trimmed_to = end
 
     @property
     def is_empty(self) -> bool:

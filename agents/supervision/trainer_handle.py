@@ -295,6 +295,7 @@ class TrainerHandle:
         if process.exit_code is None:
             self._memory_kills.note(now)
         self.log_tail.trim()
+        self.queue.trim()
         self._watch_pulse(now, process)
         if self._wanted is not None and not self._is_unwanted:
             self._step_adopting(now, self._wanted)

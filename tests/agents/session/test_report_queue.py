@@ -19,6 +19,7 @@ from agents.session.report_queue import (
     READ_BYTES,
     SKIP_EVERY_S,
     ReportQueue,
+    last_report,
 )
 from agents.supervision import run_directory as run_directories
 from agents.supervision.run_directory import AGENT_SEQUENCE, RunDirectory
@@ -174,6 +175,35 @@ def test_reports_of_the_agent_need_no_disk(
     assert sent(queue) == [AGENT_SEQUENCE + 2]
 
 
+def test_accepted_reports_do_not_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that trains for months reports all the time."""
+    monkeypatch.setattr(report_queue, "TRIM_BYTES", READ_BYTES)
+    monkeypatch.setattr(report_queue, "LAST_BYTES", READ_BYTES)
+    directory = run_directory(tmp_path)
+    queue, padding = ReportQueue(directory), {"text": "x" * 1000}
+    used, found = [], []
+    with directory.reports.open("ab", buffering=0) as writer:
+        for start in range(0, 4000, 500):
+            writer.write(b"".join(line(start + i, data=padding) for i in range(500)))
+            found += sent(queue)
+            queue.trim()
+            used.append(directory.reports.stat().st_blocks * 512)
+    assert found == [*range(4000)]
+    assert max(used) <= 6 * READ_BYTES < directory.reports.stat().st_size
+    last = last_report(directory, {ReportKind.PHASE}, is_agents_own=False)
+    assert last is not None
+    assert last.sequence == 3999
+    # An agent that was killed before it had noted what was accepted comes to new reports as well.
+    with directory.reports.open("ab") as file:
+        file.write(line(4000))
+    queue, found = ReportQueue(RunDirectory(tmp_path, directory.key)), []
+    for _ in range(directory.reports.stat().st_size // READ_BYTES + 1):
+        found += sent(queue)
+    assert found[-1] == 4000
+
+
 def test_of_a_flood_of_reports_the_newest_are_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +211,7 @@ def test_of_a_flood_of_reports_the_newest_are_sent(
     now_s, burst_bytes = 100.0, 4 * READ_BYTES
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     monkeypatch.setattr(report_queue, "BURST_BYTES", burst_bytes)
+    monkeypatch.setattr(report_queue, "BYTES_A_SECOND", 0)  # however long this takes
     directory = run_directory(tmp_path)
     directory.write_process(1234, time.clock_gettime(time.CLOCK_BOOTTIME))
     count = 3 * burst_bytes // len(line(0))
