@@ -29,7 +29,7 @@ from jobs.selectors.comparison import (
     jobs_compared,
     points_limit,
 )
-from jobs.services.lifecycle.audit import read_audit
+from jobs.services.lifecycle.audit import reads_audit
 
 #: Weights of the moving average in the address, and how the form names them.
 SMOOTHING = {"0": "none", "0.6": "weight 0.6", "0.9": "weight 0.9", "0.97": "weight 0.97"}
@@ -86,8 +86,7 @@ def compare(request: HttpRequest) -> HttpResponse:
         form, jobs = _form(request), _jobs(request)
     except (InvalidInputError, NotFoundError) as error:
         return _refusal(request, error)
-    for job in jobs:
-        read_audit(request.user, job, "page")
+    reads_audit(request.user, jobs, "page")
     found = jobs_compared(jobs)
     for job, colour in zip(jobs, colours_apart([job.colour for job in jobs]), strict=True):
         job.colour = colour  # as in the charts; never saved

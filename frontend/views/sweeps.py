@@ -23,6 +23,7 @@ from jobs.models.jobs import LIVE_JOB_STATUSES, NUM_COLOURS
 from jobs.query_values import whole_read
 from jobs.selectors.access import sweep_visible_to, sweeps_visible_to
 from jobs.selectors.sweeps import SweepTable, sweep_table
+from jobs.services.lifecycle.audit import reads_audit
 from jobs.services.submission.sweeps import sweep_cancel, sweep_limit, sweep_pause, sweep_resume
 from jobs.sweep_space import JOBS_LIMIT
 
@@ -43,6 +44,7 @@ def sweeps(request: HttpRequest) -> HttpResponse:
 def sweep(request: HttpRequest, sweep_id: int) -> HttpResponse:
     """Show a sweep; the address holds metric, order and page of its jobs."""
     found = sweep_visible_to(request.user, sweep_id)
+    reads_audit(request.user, [found], "page")
     table = _table(request, found)
     page = _page(request.GET.get("page", ""), len(table.rows))
     query = {name: request.GET[name] for name in ("metric", "order") if request.GET.get(name)}

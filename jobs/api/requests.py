@@ -63,7 +63,7 @@ def visible_job(request: Request, job_id: int, fields: Set[str] | None = None) -
         # Most of the time of a poll would go into the SQL of the other seventy.
         one = job_rows_visible_to(request.user, job_id)
         jobs = one if columns == fields else visible_jobs(request, job_id)
-        jobs = jobs.select_related(None).defer(None).only("version", "revision", *columns)
+        jobs = jobs.select_related(None).defer(None).only("version", "revision", "owner", *columns)
     else:
         jobs = visible_jobs(request, job_id).defer(None)
     job = jobs.first()

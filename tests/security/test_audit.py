@@ -28,6 +28,7 @@ from jobs.models import (
     Node,
     Project,
     ProjectMembership,
+    Sweep,
 )
 from jobs.models.audit import AppendOnlyError, AuditAction, AuditQuerySet
 from jobs.services.cluster import api_tokens
@@ -128,6 +129,11 @@ def project(_site: Site, *members: User) -> Project:
     for member in members:
         ProjectMembership.objects.create(project=made, user=member, since=timezone.now())
     return made
+
+
+def sweep(site: Site) -> Sweep:
+    values = {"space": {"units": [1, 2]}, "max_running": 1, "submitted_at": timezone.now()}
+    return Sweep.objects.create(owner=site.ada, name="widths", **values)
 
 
 def delete_user(site: Site) -> Any:
@@ -268,6 +274,13 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
     ),
     "a job": (lambda s: s.session.get(f"/jobs/{s.job.pk}/"), "job_read", "job:"),
     "a job by REST": (lambda s: s.rest.get(f"/api/v1/jobs/{s.job.pk}/"), "job_read", "job:"),
+    "a sweep": (lambda s: s.session.get(f"/sweeps/{sweep(s).pk}/"), "job_read", "sweep:"),
+    "a sweep by REST": (
+        lambda s: s.rest.get(f"/api/v1/sweeps/{sweep(s).pk}/"), "job_read", "sweep:",
+    ),
+    "sweeps by REST": (
+        lambda s: sweep(s) and s.rest.get("/api/v1/sweeps/"), "job_read", "sweep:",
+    ),
     "a job's record": (
         lambda s: s.session.get(f"/admin/jobs/job/{s.job.pk}/change/"), "job_read", "job:",
     ),
@@ -299,7 +312,7 @@ BY_REST = (
     "planned maintenance", "cancelled maintenance",
     "limits by REST", "a project", "shares of a project", "a deleted project", "a member", "prices",
     "a removed", "deleted files", "the policy", "a job by REST", "code by REST",
-    "a log by REST", "a model by REST",
+    "a log by REST", "a model by REST", "a sweep by REST", "sweeps by REST",
 )  # fmt: skip
 
 
@@ -372,13 +385,21 @@ def test_a_followed_log_is_one_entry_in_an_hour(site: Site) -> None:
     (entry,) = AuditEntry.objects.filter(action="job_read")
     assert entry.object == f"job:{site.job.pk}/log"
     assert entry.details["owner"] == "ada"
-    # Other places that show a job's settings are as its page.
+    # Other places that show a job's settings are as its page; lists and polls show less.
     jobs = [site.job.pk, site.ended.pk, job_make(site.ada).pk]
     assert site.session.get(f"/jobs/{jobs[0]}/copy/").status_code == 200
     assert site.session.get(f"/jobs/compare/?job={jobs[0]}&job={jobs[1]}").status_code == 200
     assert site.rest.get(f"/api/v1/jobs/compare/?job={jobs[2]}").status_code == 200
+    jobs += [job_make(site.ada, name=name).pk for name in ("one", "many", "many")]
+    for query in ("", "?fields=id,status_reason,loss"):
+        assert len(site.rest.get(f"/api/v1/jobs/{query}").json()["results"]) == len(jobs)
+    assert site.rest.get(f"/api/v1/jobs/{jobs[3]}/?fields=status,step").status_code == 200
+    assert site.rest.get(f"/api/v1/jobs/{jobs[3]}/?fields=status,settings").status_code == 200
+    for _ in range(2):
+        found = site.rest.get("/api/v1/jobs/?name=many&fields=id,error_traceback").json()["results"]
+        assert [row["id"] for row in found] == [jobs[5], jobs[4]]
     noted = AuditEntry.objects.filter(action="job_read").order_by("id")[1:]
-    assert [entry.object for entry in noted] == [f"job:{pk}/page" for pk in jobs]
+    assert sorted(entry.object for entry in noted) == [f"job:{pk}/page" for pk in jobs]
 
 
 def test_what_is_not_noted_is_not_done(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

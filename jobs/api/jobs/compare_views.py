@@ -16,7 +16,7 @@ from jobs.exceptions import InvalidInputError
 from jobs.models import Job
 from jobs.query_values import WHOLE_LIMIT, whole_read
 from jobs.selectors.comparison import COMPARED_LIMIT, Comparison, compared_jobs, jobs_compared
-from jobs.services.lifecycle.audit import read_audit
+from jobs.services.lifecycle.audit import reads_audit
 
 _NUMBERS = {
     "type": "array",
@@ -41,8 +41,7 @@ class JobComparison(APIView):
         """Compare jobs."""
         shows_all, has_series = flag_param(request, "all"), flag_param(request, "series")
         jobs = compared_jobs(request.user, _numbers(request))
-        for job in jobs:
-            read_audit(request.user, job, "page")
+        reads_audit(request.user, jobs, "page")
         found = jobs_compared(jobs)
         data = {
             "jobs": [_job_data(found, place) for place in range(len(found.jobs))],

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -270,6 +270,11 @@ class JobSerializer(JobSummarySerializer):
             "files_expire_at",
             "files_deleted_at",
         )
+
+    @staticmethod
+    def is_page(chosen: Set[str] | None) -> bool:
+        """Return whether chosen fields (None: all) are more than a list shows, as a page is."""
+        return chosen is None or not chosen <= {*JobSummarySerializer.Meta.fields}
 
     @classmethod
     def render(cls, job: Job, chosen: Iterable[str] | None, reader: Person) -> dict[str, Any]:

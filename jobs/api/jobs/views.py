@@ -63,7 +63,7 @@ from jobs.models import Job
 from jobs.selectors.access import job_version
 from jobs.selectors.job_filter import JobFilter
 from jobs.selectors.retention import code_open
-from jobs.services.lifecycle.audit import read_audit
+from jobs.services.lifecycle.audit import read_audit, reads_audit
 from jobs.services.submission import job_actions
 from jobs.services.submission.rows import job_clone_values, submission_try
 from jobs.services.submission.standing import standing_read
@@ -89,12 +89,20 @@ class JobList(generics.ListAPIView):
         return jobs.defer(None).prefetch_related("artifacts")
 
     def get_serializer_class(self) -> Any:
-        chosen = self._chosen()
-        is_usual = chosen is None or chosen <= {*JobSummarySerializer.Meta.fields}
-        return JobSummarySerializer if is_usual else JobSerializer
+        return JobSerializer if self._shows_pages() else JobSummarySerializer
+
+    def paginate_queryset(self, queryset: Any) -> Any:
+        jobs = super().paginate_queryset(queryset)
+        if self._shows_pages():
+            reads_audit(self.request.user, jobs or (), "page")
+        return jobs
 
     def get_serializer_context(self) -> dict[str, Any]:
         return {**super().get_serializer_context(), "fields": self._chosen()}
+
+    def _shows_pages(self) -> bool:
+        chosen = self._chosen()
+        return chosen is not None and JobSerializer.is_page(chosen)
 
     def _chosen(self) -> set[str] | None:
         if getattr(self, "swagger_fake_view", False):
@@ -168,7 +176,7 @@ def _job_response(
 ) -> Response:
     chosen = chosen_fields(request, JobSerializer.Meta.fields)
     job = visible_job(request, job_id, chosen)
-    if chosen is None:
+    if JobSerializer.is_page(chosen):
         read_audit(request.user, job, "page")
     data = JobSerializer.render(job, chosen, request.user)
     tag = {"ETag": etag(job.revision, job.version)}

@@ -30,6 +30,7 @@ from jobs.api.sweeps.serializers import (
 )
 from jobs.models import Sweep
 from jobs.selectors.access import sweep_visible_to, sweeps_visible_to
+from jobs.services.lifecycle.audit import reads_audit
 from jobs.services.submission.rows import submission_try
 from jobs.services.submission.sweeps import (
     sweep_cancel,
@@ -54,6 +55,7 @@ class SweepList(generics.ListAPIView):
     def paginate_queryset(self, queryset: Any) -> Any:
         """Return the sweeps of a page, whose jobs are counted by one query."""
         page = super().paginate_queryset(queryset)
+        reads_audit(self.request.user, page or (), "page")
         self._statuses = statuses_counted(page or ())
         return page
 
@@ -104,7 +106,9 @@ class SweepDetail(APIView):
     @extend_schema(responses=SweepSerializer)
     def get(self, request: Request, sweep_id: int) -> Response:
         """Get a sweep."""
-        return sweep_response(sweep_visible_to(request.user, sweep_id))
+        sweep = sweep_visible_to(request.user, sweep_id)
+        reads_audit(request.user, [sweep], "page")
+        return sweep_response(sweep)
 
     @extend_schema(request=SweepChangeSerializer, responses=SweepSerializer)
     def patch(self, request: Request, sweep_id: int) -> Response:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
 from django.utils import timezone
 
-from jobs.models import AuditAction, AuditEntry, Job
+from jobs.models import AuditAction, AuditEntry, Job, Sweep
 from jobs.origins import client_address, current_request
 from jobs.services.lifecycle.events import SYSTEM, user_actor
 
@@ -67,13 +67,26 @@ def audit_add_each(
 
 def read_audit(user: Any, job: Job, part: str) -> None:
     """Note that somebody reads a part of another person's job: its page, code, log or a file."""
-    if job.owner_id == user.pk:
+    reads_audit(user, [job], part)
+
+
+def reads_audit(user: Any, rows: Iterable[Job | Sweep], part: str) -> None:
+    """Note, as `read_audit`, reads of the same part of several jobs or sweeps, in two queries."""
+    others = [row for row in rows if row.owner_id != user.pk]
+    read = {_text(f"{type(row).__name__.lower()}:{row.pk}/{part}", 200): row for row in others}
+    if not read:
         return
     act = {"action": AuditAction.JOB_READ.value, "actor": user_actor(user)}
-    object_ = _text(f"job:{job.pk}/{part}", 200)
     since = timezone.now() - READ_EVERY
-    if not AuditEntry.objects.filter(**act, object=object_, at__gt=since).exists():
-        audit_add(AuditAction.JOB_READ, object_, actor=act["actor"], owner=job.owner.get_username())
+    noted = AuditEntry.objects.filter(**act, object__in=read, at__gt=since).order_by()
+    known = {*noted.values_list("object", flat=True)}
+    new = [
+        (object_, {"owner": row.owner.get_username()})
+        for object_, row in read.items()
+        if object_ not in known
+    ]
+    if new:
+        audit_add_each(AuditAction.JOB_READ, new, actor=act["actor"])
 
 
 def audit_expire(now: datetime.datetime) -> int:
