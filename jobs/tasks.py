@@ -15,7 +15,7 @@ from jobs.services.cluster.nodes import nodes_expire
 from jobs.services.cluster.replays import replay_next
 from jobs.services.failures.quarantine import nodes_judge
 from jobs.services.failures.timeouts import generations_expire, stalled_recover
-from jobs.services.failures.watch import watch_is_kept, watch_keep
+from jobs.services.failures.watch import clock_is_settled, watch_is_kept, watch_keep
 from jobs.services.lifecycle.audit import audit_expire
 from jobs.services.lifecycle.predictions import predictions_join_next
 from jobs.services.lifecycle.retention import code_left_remove, files_expire, files_left_remove
@@ -170,24 +170,31 @@ def advance_tuning() -> list[int]:
 @shared_task(time_limit=60)
 def expire_records() -> int:
     """Delete ended sessions, old messages and audit entries; return the number of these."""
+    now = timezone.now()
+    if not clock_is_settled(now):
+        return 0
     call_command("clearsessions")
-    deliveries_expire(timezone.now())
-    return audit_expire(timezone.now())
+    deliveries_expire(now)
+    return audit_expire(now)
 
 
 @shared_task(time_limit=60)
 def expire_readings() -> int:
     """Delete old readings of accelerators; return their number."""
-    return readings_expire(timezone.now())
+    now = timezone.now()
+    return readings_expire(now) if clock_is_settled(now) else 0
 
 
 @shared_task(time_limit=60)
 def expire_files() -> list[int]:
     """Delete the files of some jobs that ended long ago; return these jobs."""
-    deleted = files_expire(timezone.now())
+    now = timezone.now()
+    if not clock_is_settled(now):
+        return []
+    deleted = files_expire(now)
     nudges.jobs_changed(deleted)
-    files_left_remove(timezone.now())
-    code_left_remove(timezone.now())
+    files_left_remove(now)
+    code_left_remove(now)
     return sorted(deleted)
 
 
@@ -202,4 +209,5 @@ def file_logs() -> list[int]:
 @shared_task(time_limit=60)
 def sum_usage_days() -> int:
     """Sum up the usage of some days that are over; return their number."""
-    return usage_days_sum(timezone.now())
+    now = timezone.now()
+    return usage_days_sum(now) if clock_is_settled(now) else 0

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import io
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from jobs.models import Accelerator, Allocation, Artifact, Generation, Job, LogChunk, Trial
+from django.utils import timezone
+
+from jobs.models import (
+    Accelerator,
+    Allocation,
+    Artifact,
+    ClusterSetting,
+    Generation,
+    Job,
+    LogChunk,
+    Trial,
+)
 from jobs.services.lifecycle.artifacts import artifact_store
 from tests.support.builders import START, membership_make
 
@@ -58,3 +69,10 @@ def trial_make(job: Job, number: int = 1, **other: Any) -> Trial:
     """Make a trial of a job's first search, which has done no step."""
     values = {"search": 1, "values": {}, "steps": 0, "speed": 0.0, "generation": 1, "step": 0}
     return Trial.objects.create(job=job, number=number, **{**values, "at": START, **other})
+
+
+def clock_settle() -> None:
+    """Let the site have watched its nodes, and so its clock, for long."""
+    now = timezone.now()
+    watched = {"watched_at": now, "watch_since": now - timedelta(hours=1)}
+    ClusterSetting.objects.update_or_create(id=1, defaults=watched)

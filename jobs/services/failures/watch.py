@@ -16,6 +16,8 @@ from controlplane.core.values.lifecycle import NodeStatus
 from jobs.models import ClusterSetting, Node
 from jobs.services.scheduling.policy import cluster_setting
 
+SETTLED_S = 1800.0
+
 
 def watch_keep(now: datetime.datetime) -> bool:
     """Extend the liveness window; return whether timeouts count now.
@@ -48,6 +50,16 @@ def watch_is_kept(now: datetime.datetime) -> bool:
     if row.watched_at is None or row.watch_since is None:
         return False
     return now - row.watched_at <= _longest_gap() and now - row.watch_since >= _lease()
+
+
+def clock_is_settled(now: datetime.datetime) -> bool:
+    """Return whether the clock has run for `SETTLED_S` without a jump.
+
+    What is deleted for its age does not come back. A machine that starts with a wrong clock, or
+    whose clock is set by mistake, has so long to be put right.
+    """
+    since = cluster_setting().watch_since
+    return since is not None and watch_is_kept(now) and (now - since).total_seconds() >= SETTLED_S
 
 
 def _lease() -> datetime.timedelta:

@@ -9,7 +9,12 @@ from django.utils import timezone
 
 from jobs import tasks
 from jobs.models import Job, Node
-from jobs.services.failures.watch import watch_is_kept, watch_keep
+from jobs.services.failures.watch import (
+    SETTLED_S,
+    clock_is_settled,
+    watch_is_kept,
+    watch_keep,
+)
 from tests.jobs.world import World
 from tests.support.builders import at, job_make, node_make
 
@@ -52,6 +57,20 @@ def test_after_a_gap_it_is_counted_anew() -> None:
     assert not watch_keep(at(300))
     assert not beats(node, 305, 315)
     assert beats(node, 320, 320)
+
+
+@pytest.mark.parametrize("jump_s", [30 * 86400, -7200])
+def test_nothing_is_deleted_for_its_age_soon_after_the_clock_has_jumped(jump_s: int) -> None:
+    start, end = 10_000_000, 10_000_000 + int(SETTLED_S)
+    node, _ = node_make(now=at(start))
+    assert not clock_is_settled(at(start))
+    for second in range(start, end + 1, 10):
+        heard(node, second)
+        watch_keep(at(second))
+    assert clock_is_settled(at(end))
+    assert not clock_is_settled(at(end + jump_s))
+    beats(node, end + jump_s, end + jump_s + 60)
+    assert not clock_is_settled(at(end + jump_s + 60))
 
 
 def test_when_all_are_silent_it_is_this_side_that_is_deaf() -> None:
