@@ -242,8 +242,8 @@ def validation_take(
         node=node,
         attempt=report.attempt,
     )
-    validation = None if report.ok else awaited.select_related("node").first()
-    if validation is not None and _is_doubted(validation, report, now):
+    validation = None if report.ok else awaited.first()
+    if validation is not None and _is_doubted(validation, node, report, now):
         if not _put_back(awaited):
             return None
         validation_start(validation, now)
@@ -252,7 +252,9 @@ def validation_take(
         return _settle(awaited, report, now)
 
 
-def _is_doubted(validation: Validation, report: ValidationReport, now: datetime.datetime) -> bool:
+def _is_doubted(
+    validation: Validation, node: Node, report: ValidationReport, now: datetime.datetime
+) -> bool:
     """Return whether a refusal may be the node's fault, so that another one is to build the code.
 
     A node with a broken disk refuses at once, and so is the least busy one. On one that is half
@@ -263,7 +265,6 @@ def _is_doubted(validation: Validation, report: ValidationReport, now: datetime.
         return validation.attempt < settings.VALIDATION_ATTEMPTS_LIMIT
     if report.code not in _DOUBTFUL or validation.attempt > 1 or validation.job_id is None:
         return False
-    node = validation.node
     since = now - datetime.timedelta(seconds=settings.QUARANTINE_WINDOW_S)
     passed = Validation.objects.filter(node=node, status=ValidationStatus.PASSED)
     ready = Allocation.objects.filter(accelerator__node=node)
