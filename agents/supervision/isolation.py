@@ -28,6 +28,7 @@ from agents.state_directory import StateDirectory
 from agents.supervision.cgroups import Cgroups
 from agents.supervision.deletion import ROUND_S, deletion, deletion_advance
 from agents.supervision.firewall import Caller, Firewall, FirewallError, Peer
+from agents.supervision.listening import ListeningPorts
 from agents.supervision.processes import PROJECT_ROOT, uids_of
 from agents.trainer.contract import job_user
 from agents.trainer.contract.job_user import JobUser
@@ -119,6 +120,8 @@ class Isolation:
         self._callers: dict[Path, frozenset[Caller]] = {}
         self._own: dict[Path, frozenset[Peer]] = {}  # where a trainer itself is reached
         self._former: dict[int, frozenset[Peer]] = {}  # the same of those that are gone, by user
+        self._ports: dict[Path, int] = {}  # of trainers
+        self._listening = ListeningPorts(settings.first_port, settings.last_port)
         self._users: dict[Path, int] = {}  # of run directories
         self._owners: dict[int, str] = {}  # of users that are held
         self._killers: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
@@ -176,17 +179,27 @@ class Isolation:
         Raises:
             OSError: the firewall is as before.
         """
+        if self._uids is None:
+            return
+        own = declared_address(orders.membership.cluster_addresses, orders.slot)
+        self._ports[run_dir] = int(own.rpartition(":")[2])
         if self._firewall is None:
             return
         addresses, has_gpus = orders.membership.addresses, not orders.accelerator.threads
         peers = self._firewall.peers_at(addresses, has_gpus=has_gpus)
-        own = declared_address(orders.membership.cluster_addresses, orders.slot)
         hosts = orders.membership.hosts | {*orders.peers}
-        callers = self._firewall.callers_at(int(own.rpartition(":")[2]), hosts)
+        callers = self._firewall.callers_at(self._ports[run_dir], hosts)
         self._peers[run_dir] = self._peers.get(run_dir, frozenset()) | peers
         self._callers[run_dir] = self._callers.get(run_dir, frozenset()) | callers
         self._own[run_dir] = self._firewall.peers_at([own], has_gpus=False)
         self._wall_up(self._users.get(run_dir))
+
+    def foreign_port(self, run_dir: Path) -> int | None:
+        """Return a port on which a job, or a validation, listens though it is for other jobs'."""
+        if (uid := self._users.get(run_dir)) is None:
+            return None
+        own = {port for folder, port in self._ports.items() if self._users.get(folder) == uid}
+        return min(self._listening.strays(uid, own), default=None)
 
     def _wall_up(self, uid: int | None) -> None:
         """Set the firewall for a user: all its trainers on this node, and all their peers."""
@@ -238,8 +251,8 @@ class Isolation:
             self._former[uid] = self._former.get(uid, frozenset()) | own
             self._wall_up(uid)
         del self._users[run_dir]
-        for rules in (self._peers, self._callers, self._own):
-            rules.pop(run_dir, None)
+        for known in (self._peers, self._callers, self._own, self._ports):
+            known.pop(run_dir, None)
         with contextlib.suppress(FileNotFoundError):
             # Closed for the next job of this user, down to its deletion.
             os.chown(run_dir, os.geteuid(), os.getegid(), follow_symlinks=False)

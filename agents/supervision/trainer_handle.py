@@ -296,7 +296,7 @@ class TrainerHandle:
             self._memory_kills.note(now)
         self.log_tail.trim()
         self.queue.trim()
-        self._watch_pulse(now, process)
+        self._watch(now, process)
         if self._wanted is not None and not self._is_unwanted:
             self._step_adopting(now, self._wanted)
 
@@ -357,14 +357,18 @@ class TrainerHandle:
         data = {"code": "memory_kill", "message": message, "traceback": ""}
         self.directory.add_own_report(self._generation(), ReportKind.FAILED, data)
 
-    def _watch_pulse(self, now: float, process: OwnedProcess) -> None:
-        """Kill a process that is suspended or stuck; it then counts as lost."""
-        if self._kill_reason is None and self._pulse.is_lost(now):
+    def _watch(self, now: float, process: OwnedProcess) -> None:
+        """Kill a process that is suspended or stuck, or takes other jobs' ports: it is lost."""
+        if self._kill_reason is not None:
+            return
+        if self._pulse.is_lost(now):
             self._kill_reason = f"no sign of life for {self._pulse.silent_s:.1f} s"
-            self._log.error(
-                "killing the trainer of job %d, slot %d: %s", *self.key, self._kill_reason
-            )
-            process.kill()
+        elif port := self._around.isolation.foreign_port(self.directory.path):
+            self._kill_reason = f"it listened on port {port}, which is kept for other jobs"
+        else:
+            return
+        self._log.error("killing the trainer of job %d, slot %d: %s", *self.key, self._kill_reason)
+        process.kill()
 
     def _kill_stuck(self) -> None:
         """Kill the trainer, whose files the loop waits for; called on the watchdog's thread."""

@@ -175,6 +175,10 @@ class ValidationAttempt:
         if now >= self._deadline and not process.is_ending and self._is_too_long(now, process):
             self._has_timed_out = process.exit_code is None
             process.kill()
+        port = self._around.isolation.foreign_port(self.path)
+        if port and not self._kill_reason:
+            self._kill_reason = f"it listened on port {port}, which is kept for trainers"
+            process.kill()
         is_gone = process.is_gone(now)
         if not is_gone and process.outlives_kill(now):
             self._around.isolation.kill_begin(self.path)

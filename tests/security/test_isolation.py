@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from agents.state_directory import StateDirectory
-from agents.supervision import firewall
+from agents.supervision import firewall, listening
 from agents.supervision import isolation as isolation_module
 from agents.supervision.firewall import Firewall
 from agents.supervision.isolation import (
@@ -445,6 +445,44 @@ def test_the_port_of_a_trainer_that_is_gone_is_closed_to_its_job(
     assert " . 21000" in reached
     assert " . 21001" not in reached
     wait_until(lambda: isolation.is_cleared(tmp_path / "1-0"))
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_a_job_that_listens_on_ports_of_others_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: socket.AddressFamily
+) -> None:
+    """It would keep their trainers from starting."""
+    root_needed()
+    monkeypatch.setattr(listening, "port_range_warning", lambda *_: None)
+    monkeypatch.setattr(listening, "LOOK_EVERY_S", 0.0)
+    first = 300_000 + os.getpid() % 4_000_000 * 10
+    uids, ports = range(first, first + 4), {"first_port": 1024, "last_port": 65535}
+    isolation = Isolation(agent_settings("http://127.0.0.1:9", tmp_path, job_uids=uids, **ports), 1)
+    for name in ("1-0", "2-0"):
+        (tmp_path / name).mkdir()
+    user = present(isolation.enter("job 1", tmp_path / "1-0"))
+    isolation.enter("job 2", tmp_path / "2-0")
+    with contextlib.closing(socket.socket(family)) as others:
+        os.fchown(others.fileno(), user.uid, user.uid)
+        others.bind(("127.0.0.1" if family is socket.AF_INET else "::1", 0))
+        port = others.getsockname()[1]
+        assert isolation.foreign_port(tmp_path / "1-0") is None  # it does not listen
+        others.listen()
+        assert isolation.foreign_port(tmp_path / "1-0") == port
+        assert isolation.foreign_port(tmp_path / "2-0") is None
+        assert isolation.foreign_port(tmp_path / "3-0") is None
+        declared = SlotAddress(slot=0, address=f"127.0.0.1:{port}")
+        orders = TrainerOrders(
+            spec=training_spec("0" * 64),
+            slot=0,
+            accelerator=AcceleratorInfo(index=0, kind="cpu", name="one", memory_bytes=0, threads=1),
+            membership=dataclasses.replace(membership(1, 0), cluster_addresses=(declared,)),
+            go=True,
+        )
+        isolation.reach(tmp_path / "1-0", orders)
+        assert isolation.foreign_port(tmp_path / "1-0") is None
+    for name in ("1-0", "2-0"):
+        wait_until(lambda name=name: isolation.is_cleared(tmp_path / name))
 
 
 #: Leaves an object of each kind behind, and a file in each folder; the number is what was made.

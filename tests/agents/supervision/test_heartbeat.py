@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 
 import psutil
+import pytest
 
 from agents.supervision.heartbeat import Pulse
+from agents.supervision.isolation import Isolation
 from controlplane.core.protocol.wire import ReportKind
 from tests.agents.builders import wanted_trainer
 from tests.agents.conftest import Drive, trainers_below
@@ -70,6 +72,18 @@ def test_a_stopped_trainer_is_killed_and_reported_with_the_reason(
     assert exited.data["reason"].startswith("no sign of life for 2.")
     assert len(trainers_below(state_dir)) == 1
     assert ReportKind.EXITED not in plane.kinds(2, 1)
+
+
+def test_a_trainer_that_takes_ports_of_other_jobs_is_killed(
+    plane: ControlPlane, drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driven = drive()
+    plane.want(wanted_trainer(plane, 0))
+    driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+    monkeypatch.setattr(Isolation, "foreign_port", lambda *_: 21005)
+    exited = driven.told(1, 0, ReportKind.EXITED)
+    assert exited.data["exit_code"] == -9
+    assert exited.data["reason"] == "it listened on port 21005, which is kept for other jobs"
 
 
 def test_a_trainer_that_never_gives_a_sign_is_killed_after_the_longer_bound(

@@ -124,6 +124,19 @@ def test_a_build_that_takes_too_long_is_ended_with_its_children(
     assert not trainers_below(state_dir)
 
 
+def test_a_build_that_takes_ports_of_trainers_is_ended(
+    plane: ControlPlane, drive: Drive, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Isolation, "foreign_port", lambda *_: 21005)
+    driven = drive()
+    plane.want(validations=[wanted_validation(plane, play="hang")])
+    driven.until(lambda: results(plane))
+    (report,) = results(plane)
+    assert (report.code, report.field) == ("crashed", "code")
+    assert "was ended: it listened on port 21005" in report.message
+    assert not trainers_below(state_dir)
+
+
 def test_time_without_a_processor_does_not_count(
     plane: ControlPlane, drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
