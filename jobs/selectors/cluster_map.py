@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.values.lifecycle import OPEN_PHASES, GenerationPhase, JobStatus
+from controlplane.core.values.lifecycle import OPEN_PHASES, GenerationPhase, JobStatus, NodeStatus
 from jobs.models import (
     Accelerator,
     Allocation,
@@ -39,7 +39,8 @@ class AcceleratorCell:
 
     Attributes:
         job: the holder, if the viewer may see it; `is_held` is true in any case.
-        state: free, starting, training or leaving.
+        state: starting, training or leaving; "in use" for another person's job; free, or the
+            status of a node that takes no new work.
         virtual_nodes: virtual nodes of its trainer, ascending.
         reading: its use in the last minute, if known; of the cells of `with_use`.
         idle: set if a job holds it and has hardly used it; of the cells of `with_use`.
@@ -126,7 +127,9 @@ def _cell(
     seen: Collection[int] | None,
 ) -> AcceleratorCell:
     if allocation is None:
-        return AcceleratorCell(accelerator)
+        status = accelerator.node.shown_status
+        is_free = status is NodeStatus.ONLINE
+        return AcceleratorCell(accelerator, state="free" if is_free else status.value)
     if not (seen is None or allocation.job_id in seen):
         return AcceleratorCell(accelerator, is_held=True, state="in use")
     return AcceleratorCell(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from frontend.figures.parts import MAX_POINTS
 from frontend.figures.readings import ReadingLine, readings_figure
 from frontend.figures.timeline import CLUSTER_ROW, Bar, TimelineMark, timeline_figure
-from jobs.models import Accelerator, Allocation, Event, Job, ReadingBin
+from jobs.models import Accelerator, Allocation, Event, Job, Node, ReadingBin
 from jobs.services.reports.readings import readings_take
 from tests.frontend.world import SCRIPT_NAME, World
 
@@ -94,6 +94,29 @@ def test_events_of_other_peoples_jobs_are_not_told(
         page = client.get(f"/nodes/{node.pk}/").content.decode()
         assert ("A trainer was lost." in page) == is_told
         assert "A new shape." in page
+
+
+@pytest.mark.parametrize("address", ["/", "/nodes/"])
+@pytest.mark.parametrize(
+    ("status", "values"),
+    [
+        ("free", {}),
+        ("cordoned", {"is_cordoned": True}),
+        ("draining", {"is_cordoned": True, "is_draining": True}),
+        ("quarantined", {"quarantined_until": timezone.now() + _HOUR}),
+        ("lost", {"status": "lost"}),
+    ],
+)
+def test_no_accelerator_is_free_on_a_node_that_takes_no_new_work(
+    status: str, values: dict[str, Any], address: str, world: World, admin: Client
+) -> None:
+    Node.objects.filter(pk__in=[node.pk for node in world.nodes[:2]]).update(is_cordoned=True)
+    Node.objects.filter(pk=world.nodes[2].pk).update(is_cordoned=False)
+    Node.objects.filter(pk=world.nodes[2].pk).update(**values)
+    page = admin.get(address).content.decode()
+    states = [text for text in re.findall(r">([a-z]+)<", page) if text in ("free", status)]
+    assert states.count(status) >= 2
+    assert ("free" in states) is (status == "free")
 
 
 def test_a_cordon_and_a_drain_are_previewed(world: World, admin: Client, ada: Client) -> None:
