@@ -41,8 +41,8 @@ def cluster_allocation_figure(
 ) -> Figure:
     """Stack the accelerators each job held between two times, with the capacity as a line.
 
-    Jobs beyond the `MAX_BANDS` with the most accelerator time share the band "other jobs". Labels
-    are asked for of the jobs that are named.
+    Jobs beyond the `MAX_BANDS` with the most accelerator time share the band "other jobs", but
+    never with jobs that the viewer may not see. Labels are asked for of the jobs that are named.
     """
     changes = changes.chosen(changes.ats <= end_at)
     by_time = np.lexsort((changes.job_ids, changes.ats))
@@ -50,7 +50,8 @@ def cluster_allocation_figure(
     newest = AllocationChanges(changes.job_ids[last], changes.ats[last], changes.counts[last])
     steps = Staircases.of(changes, start_at, end_at)
     largest = {
-        job_id: steps.samples(steps.job_ids == job_id) for job_id in steps.by_size(MAX_BANDS)
+        job_id: steps.samples(steps.job_ids == job_id)
+        for job_id in {*steps.by_size(MAX_BANDS), HIDDEN_JOB_ID}
     }
     shown = sorted(job_id for job_id, values in largest.items() if any(values))
     is_rest = ~np.isin(steps.job_ids, [*largest])
@@ -80,8 +81,11 @@ def cluster_allocation_figure(
     if num_rest:
         text = counted(num_rest, "other job")
         rest = steps.samples(is_rest)
-        data.append(band(x, rest, text, OTHER_JOBS_TOKEN, patterns[HIDDEN_JOB_ID]))
-        legend.append(legend_entry(text, OTHER_JOBS_TOKEN))
+        striped = pattern(OTHER_JOBS_TOKEN, 1)  # other people's jobs have none
+        data.append(band(x, rest, text, OTHER_JOBS_TOKEN, striped))
+        legend.append(
+            legend_entry(text, OTHER_JOBS_TOKEN, mark="{shape}{size}".format_map(striped))
+        )
     if num_accelerators:
         data.append(capacity_line(x, num_accelerators, _holders(data, len(x))))
         legend.append(legend_entry(f"capacity {num_accelerators}", "--capacity", mark="dash"))

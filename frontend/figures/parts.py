@@ -145,6 +145,7 @@ def legend_entry(
     """Return an entry of the legend.
 
     Args:
+        colour: of its swatch; empty for an entry of several colours, which has none.
         mark: dash of its line, or shape and size of its area's pattern: "dash", "/6".
     """
     return {"label": label, "colour": colour, "job_id": job_id, "mark": mark}

@@ -135,13 +135,13 @@ def _bars(
         },
         "hovertemplate": "%{customdata}<extra></extra>",
     }
-    newest = sorted(entries)[-MAX_LEGEND:]
+    named = sorted(entries.keys() - {HIDDEN_JOB_ID})
+    shown = [*(entries.keys() & {HIDDEN_JOB_ID}), *named[-MAX_LEGEND:]]
     legend = [
-        legend_entry(_name(entries[job_id]), colours[job_id], job_id or None) for job_id in newest
+        legend_entry(_name(entries[job_id]), colours[job_id], job_id or None) for job_id in shown
     ]
-    if num_older := len(entries) - len(newest):
-        text = counted(num_older, "older job")
-        legend.append(legend_entry(text, OTHER_JOBS_TOKEN))
+    if num_older := len(entries) - len(shown):
+        legend.append(legend_entry(counted(num_older, "older job"), ""))
     return [trace], legend
 
 

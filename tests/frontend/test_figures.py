@@ -102,7 +102,7 @@ def test_small_jobs_beyond_the_limit_share_a_band() -> None:
         "label": "2 other jobs",
         "colour": "--other-jobs",
         "job_id": None,
-        "mark": "",
+        "mark": "/6",
     }
 
 
@@ -144,6 +144,11 @@ def test_jobs_that_one_may_not_see_have_no_name_and_no_link() -> None:
     entry = figure["legend"][0]
     assert (entry["label"], entry["colour"]) == ("other people's jobs", "--other-jobs")
     assert entry["job_id"] is None
+    changes = [Change(0.0, number, "job", 2, number % 12) for number in range(1, 16)]
+    figure = _allocation_figure([*changes, Change(0.0, HIDDEN_JOB_ID, "", 1)], 0, 0.0, 1.0)
+    hidden, *_, others = figure["legend"]
+    assert (hidden["label"], others["label"]) == ("other people's jobs", "3 other jobs")
+    assert hidden["mark"] != others["mark"]
 
 
 def test_no_rows_leave_nothing_but_the_capacity() -> None:

@@ -196,6 +196,14 @@ def test_queries_of_a_timeline_do_not_grow_with_its_rows(
     assert figure["table"]["num_left_out"] > 1700
 
 
+def test_the_legend_of_a_timeline_names_the_newest_jobs_and_those_without_names() -> None:
+    bars = [Bar("a 0", number, "job", number % 12, 0.0, 1.0, is_open=False) for number in range(31)]
+    legend = timeline_figure(["a 0"], bars, [], 0.0, 1.0)["legend"]
+    labels = [entry["label"] for entry in legend]
+    assert labels == ["other people's jobs", *(f"#{n} job" for n in range(7, 31)), "6 older jobs"]
+    assert [entry["label"] for entry in legend if not entry["colour"]] == ["6 older jobs"]
+
+
 _AT = st.floats(0.0, 1000.0)
 _BARS = st.lists(
     st.builds(

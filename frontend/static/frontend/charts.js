@@ -168,7 +168,7 @@ function fillLegend(list, entries) {
     const text = document.createElement(entry.job_id ? "a" : "span");
     text.textContent = entry.label;
     if (entry.job_id) text.href = `/jobs/${entry.job_id}/`;
-    item.append(swatch, text);
+    item.append(...(entry.colour ? [swatch] : []), text);
     return item;
   });
   // One of its links may have the focus.
