@@ -193,7 +193,7 @@ def _give_steps(job: Job, start: datetime.datetime, counts: list[int]) -> None:
                 loss=2.3 * math.exp(-place / 18) + 0.12 + 0.03 * math.sin(place * 1.7),
                 num_accelerators=count,
                 batch_size=128,
-                learning_rate=0.001 * 0.95**place,
+                learning_rate=1e-5 * 0.95**place,
                 at=start + datetime.timedelta(seconds=10 * (place + 1)),
             )
         )

@@ -41,10 +41,11 @@ function resolve(value) {
   return value.startsWith("--") ? colour(value) : value;
 }
 
+// Exponents are written as 1e-5: raised ones have inline styles, which our policy forbids.
 function axis(own) {
   const base = {
     gridcolor: colour("--line"), linecolor: colour("--line-strong"), zerolinecolor: colour("--line"),
-    tickfont: { size: 11 }, automargin: true, fixedrange: true, title: { standoff: 8, font: { size: 11 } },
+    tickfont: { size: 11 }, automargin: true, fixedrange: true, exponentformat: "e", title: { standoff: 8, font: { size: 11 } },
   };
   const merged = { ...base, ...own, title: { ...base.title, ...own?.title } };
   if (own?.type === "date") {
