@@ -15,10 +15,10 @@ from tests.frontend.test_access import GET_ROUTES
 from tests.frontend.world import World
 
 HINTS = {
-    "/": "An administrator has to add a node before jobs can run.",
+    "/": "An admin has to add a node before jobs can run.",
     "/jobs/": "Submit the first job",
     "/jobs/new/": "My own code",
-    "/nodes/": "An administrator has to add a node before jobs can run.",
+    "/nodes/": "An admin has to add a node before jobs can run.",
     "/account/": "Create one below to use the REST API from a program.",
 }
 

@@ -87,7 +87,7 @@ def test_only_admins_are_told_the_address_of_a_node(story: Story, ada: User, adm
     number = story.node.pk
     for path in ("/nodes/", f"/nodes/{number}/", "/api/v1/nodes/", "/", "/timeline/"):
         assert "n0" in answers[path], "the node is there by its name"
-    assert "Waits for an administrator" in answers["/nodes/"]
+    assert "Waits for an admin" in answers["/nodes/"]
     one = answers[f"/api/v1/nodes/{number}/"]
     assert '"host":""' in one
     assert '"proposed_shape":{"accelerators":[{"index":0,"kind":"cpu"' in one

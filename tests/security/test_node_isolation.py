@@ -203,7 +203,7 @@ def test_it_is_shown(
     browser = logged_in(ada)
     page = browser.get("/nodes/").content.decode()
     assert words in page
-    told = "until an administrator isolates them"
+    told = "until an admin isolates them"
     assert told not in page
     User.objects.create_user("newcomer")
     page = browser.get("/nodes/").content.decode()

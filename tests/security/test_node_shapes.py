@@ -90,11 +90,11 @@ def test_the_honest_agent_is_not_disturbed(node: tuple[Node, Client], ada: User)
     row, agent = node
     hello(agent, row, **CHANGES["more"])
     browser = logged_in(ada)
-    assert "Waits for an administrator" in browser.get("/nodes/").content.decode()
+    assert "Waits for an admin" in browser.get("/nodes/").content.decode()
     assert hello(agent, row).status_code == 200
     row.refresh_from_db()
     assert row.proposed_shape is None
-    assert "Waits for an administrator" not in browser.get("/nodes/").content.decode()
+    assert "Waits for an admin" not in browser.get("/nodes/").content.decode()
 
 
 def test_lies_fill_neither_the_events_nor_the_database(node: tuple[Node, Client]) -> None:
