@@ -66,8 +66,7 @@ def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
         targets[job.id] = wanted
         if blocked:
             waiting[job.id] = blocked
-            num = len(blocked)
-            note(job.id, f"Other jobs still have to leave {num} of these {len(wanted)}.")
+            note(job.id, _still_held(len(blocked), len(wanted)))
             targets[job.id] = _meanwhile(job, held, wanted, standing)
             if targets[job.id] == held and held:
                 blocked_moves.append(BlockedMove(job, held, wanted, blocked))
@@ -90,6 +89,14 @@ def _sentences(snapshot: Snapshot, allocation: Allocation) -> dict[JobId, str]:
         job_id: others_jobs_named(str(one), job_id, groups)
         for job_id, one in allocation.reasons.items()
     }
+
+
+def _still_held(num_blocked: int, num_wanted: int) -> str:
+    """Say how many of a job's new accelerators others have not left yet."""
+    if num_wanted == 1:
+        return "Another job still has to leave it."
+    which = "all" if num_blocked == num_wanted else str(num_blocked)
+    return f"Other jobs still have to leave {which} of these {num_wanted}."
 
 
 def _meanwhile(

@@ -39,13 +39,28 @@ def swap(least: int = 1, **other: object) -> Snapshot:
 SWAPPED = Allocation({1: (5, 6, 7, 8), 2: (1, 2, 3), 3: (4,)}, {1: "Gets y.", 2: "Gets x."})
 
 
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ((5,), "Another job still has to leave it."),
+        ((4, 5), "Other jobs still have to leave 1 of these 2."),
+        ((5, 6), "Other jobs still have to leave all of these 2."),
+    ],
+)
+def test_accelerators_that_others_hold_are_counted_in_words(
+    wanted: tuple[int, ...], told: str
+) -> None:
+    plan = plan_between(swap(), Allocation({1: wanted, 2: ()}, {1: "Gets y.", 2: "Is stopped."}))
+    assert plan.reasons[1].startswith(f"Gets y. {told}")
+
+
 def test_jobs_shrink_before_any_stops() -> None:
     first = plan_between(swap(), SWAPPED)
     (resize,) = first.resizes
     assert resize.job_id == 1
     assert resize.wanted == (4,)
     assert resize.reason == (
-        "Gets y. Other jobs still have to leave 4 of these 4. Gives up 3 of 4 "
+        "Gets y. Other jobs still have to leave all of these 4. Gives up 3 of 4 "
         "accelerators first, because jobs that are to swap places would wait for each other."
     )
     second = plan_between(after(swap(), first), SWAPPED)
