@@ -47,7 +47,7 @@ def overview(request: HttpRequest) -> HttpResponse:
             "num_held": sum(node_map.num_held for node_map in maps),
             "num_accelerators": sum(len(node_map.cells) for node_map in maps),
             "num_nodes": len(nodes),
-            "num_nodes_online": sum(n.shown_status != NodeStatus.LOST for n in nodes),
+            "num_nodes_online": sum(n.shown_status is NodeStatus.ONLINE for n in nodes),
             "waiting": waiting,
             "active": active,
             "explained": [*waiting, *active][:_MOST_EXPLAINED],

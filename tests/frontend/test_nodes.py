@@ -117,6 +117,8 @@ def test_no_accelerator_is_free_on_a_node_that_takes_no_new_work(
     states = [text for text in re.findall(r">([a-z]+)<", page) if text in ("free", status)]
     assert states.count(status) >= 2
     assert ("free" in states) is (status == "free")
+    if address == "/":
+        assert f"{int(status == 'free')} <small>of 3 online" in page
 
 
 def test_a_cordon_and_a_drain_are_previewed(world: World, admin: Client, ada: Client) -> None:
