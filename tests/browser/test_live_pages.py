@@ -88,22 +88,38 @@ give_history(Job.objects.get(pk={job_id}), [], [0])
 nudges.jobs_changed([{job_id}])
 """
 
+_PAUSED = """
+from jobs import nudges
+from jobs.models import Job
+Job.objects.filter(pk={job_id}).update(status="paused", version=99)
+nudges.jobs_changed([{job_id}])
+"""
+
+#: Returns whether a click on a form's button would send it.
+_IS_SENT = "form => form.dispatchEvent(new Event('submit', { bubbles: true, cancelable: true }))"
+
 _GONE = """
 from jobs.models import Job
 Job.objects.get(pk={job_id}).delete()
 """
 
 
-def test_charts_come_when_a_job_begins(ada: Visitor, site: Site) -> None:
+def test_charts_come_and_forms_stay_apart_when_a_job_changes(ada: Visitor, site: Site) -> None:
     job_id = int(site.run(_SOON))
+    pause, resume = (ada.page.locator(f"form[action$='/{name}/']") for name in ("pause", "resume"))
     try:
         ada.open(f"/jobs/{job_id}/")
         _hears_the_stream(ada.page)
         expect(ada.page.locator("[data-figure]")).to_have_count(0)
+        assert pause.evaluate(_IS_SENT)
         site.run(_BEGUN.format(job_id=job_id))
         loss = ada.page.locator("[data-figure=loss]")
         expect(loss.locator(".scatterlayer .trace")).not_to_have_count(0)
         expect(ada.page.get_by_label("smoothing")).to_be_visible()
+        assert not pause.evaluate(_IS_SENT), "it is sent twice"
+        site.run(_PAUSED.format(job_id=job_id))
+        expect(resume).to_be_visible()
+        assert resume.evaluate(_IS_SENT), "it is the form that paused the job"
     finally:
         ada.page.goto("/account/")
         site.run(_GONE.format(job_id=job_id))

@@ -64,6 +64,7 @@ function startMenus() {
 }
 
 const ANSWER_MS = 15000;
+const sentAt = new WeakMap(); // by form; an attribute would be taken away by the next refresh
 
 // A login in another tab has given this browser a new token, and clicks before the answer are meant
 // once.
@@ -74,10 +75,10 @@ function startForms() {
     if (cookie && token) token.value = cookie[1];
   }, true);
   document.addEventListener("submit", (event) => {
-    const { dataset, method } = event.target;
-    if (method !== "post" || event.defaultPrevented) return;
-    if (Date.now() - Number(dataset.sentAt ?? 0) < ANSWER_MS) event.preventDefault();
-    else dataset.sentAt = Date.now();
+    const form = event.target;
+    if (form.method !== "post" || event.defaultPrevented) return;
+    if (Date.now() - (sentAt.get(form) ?? 0) < ANSWER_MS) event.preventDefault();
+    else sentAt.set(form, Date.now());
   });
 }
 

@@ -34,7 +34,8 @@ function morphAttributes(old, fresh) {
 
 function matches(old, fresh) {
   return old.nodeType === fresh.nodeType && old.nodeName === fresh.nodeName && (old.id ?? "") === (fresh.id ?? "")
-    && (old.dataset?.key ?? "") === (fresh.dataset?.key ?? "");
+    && (old.dataset?.key ?? "") === (fresh.dataset?.key ?? "")
+    && (old.nodeName !== "FORM" || old.getAttribute("action") === fresh.getAttribute("action"));
 }
 
 function morph(old, fresh) {
