@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +19,11 @@ from agents.trainer.model.keras_private import (
     losses_noted,
     metrics_update,
     model_call,
+    model_layers,
     model_loss,
     sums_scaled,
 )
-from agents.trainer.model.state import ModelState
+from agents.trainer.model.state import ModelState, as_array
 from agents.trainer.model.stateful_ops import (
     enclosed_state_refused,
     refuse_process_operations,
@@ -33,6 +35,10 @@ Tensor = Any
 TOLERANCE = 1e-4
 HALF_TOLERANCE = 3e-2
 ABSOLUTE_TOLERANCE = 1e-5
+#: Policies of layers that compute in half precision with weights of single precision.
+MIXED_POLICIES = ("mixed_float16", "mixed_bfloat16")
+#: Largest number with which a gate begins that keeps a branch of the model nearly shut.
+SHUT_GATE = 1e-2
 #: Most bytes of outputs and labels that are copied, because a loss may run networks on them.
 COPIED_LIMIT_BYTES = 2**24
 
@@ -77,7 +83,7 @@ class PartRunner:
         self.trainable = state.trainable
         self.changed: list[Any] = []
         self._weights = [*state.trainable, *state.fixed]
-        self._heads = {id(variable) for variable in state.trainable if _is_zero_matrix(variable)}
+        self._shut = {id(variable) for variable in state.trainable if _is_shut(variable)}
         self._sample = sample
         self.is_training = training
         signature = [
@@ -182,26 +188,51 @@ class PartRunner:
         return tf.stack([tf.cast(term, tf.float32) for term in losses]), grown, changed
 
     def _value(self, variable: Any) -> Tensor:
-        """Return a variable's value; of a matrix of zeros, as heads may begin with, small numbers.
+        """Return a variable's value, or random numbers in place of one that hides what it gates.
 
-        Outputs that are all 0 show nothing of a loss that compares them. What adds up does so with
-        any weights.
+        A head of zeros gives outputs that show nothing of a loss that compares them, and a factor
+        of 0 or 1e-6 shows nothing of the branch behind it. What adds up does so with any weights.
         """
         value = tf.convert_to_tensor(variable.value)
-        if id(variable) not in self._heads:
+        if id(variable) not in self._shut:
             return value
         scale = 1.0 / math.sqrt(math.prod(variable.shape[:-1]))
         noise = scale * tf.random.stateless_normal(variable.shape, seed=[0, 0])
-        return tf.cast(noise, value.dtype)
+        is_matrix = len(variable.shape) > 1
+        return tf.cast(noise if is_matrix else tf.abs(noise), value.dtype)
 
 
-def _is_zero_matrix(variable: Any) -> bool:
-    is_matrix = (
-        len(variable.shape) > 1
-        and math.prod(variable.shape)
-        and tf.as_dtype(variable.dtype).is_floating
-    )
-    return bool(is_matrix) and not np.any(variable)
+def _is_shut(variable: Any) -> bool:
+    """Return whether a weight begins with the same number everywhere, 0 or nearly so.
+
+    What float8 keeps of the largest numbers so far is no weight.
+    """
+    is_float = tf.as_dtype(variable.dtype).is_floating
+    if variable.overwrite_with_gradient or not (is_float and math.prod(variable.shape)):
+        return False
+    value = as_array(variable.value).astype("float32").ravel()
+    return bool(abs(value[0]) <= SHUT_GATE and np.all(value == value[0]))
+
+
+@contextmanager
+def single_precision(model: keras.Model) -> Iterator[bool]:
+    """Let layers of mixed precision compute in float32 inside the block; yields if there are any.
+
+    The rounding of half precision would hide small terms of a loss.
+    """
+    layers = {id(layer): layer for layer in [model, *model_layers(model)]}
+    policies = [
+        (layer, layer.dtype_policy)
+        for layer in layers.values()
+        if layer.dtype_policy.name in MIXED_POLICIES
+    ]
+    try:
+        for layer, _ in policies:
+            layer.dtype_policy = "float32"
+        yield bool(policies)
+    finally:
+        for layer, policy in policies:
+            layer.dtype_policy = policy
 
 
 def rounding_tolerance(model: keras.Model) -> float:

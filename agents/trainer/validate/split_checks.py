@@ -7,6 +7,8 @@ parts. The checks do not change the model.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import keras
@@ -27,6 +29,7 @@ from agents.trainer.validate.part_runner import (
     length,
     rounding_tolerance,
     rows,
+    single_precision,
 )
 from agents.trainer.validate.state_checks import state_check
 
@@ -39,6 +42,8 @@ def splitting_check(
 ) -> list[str]:
     """Check that losses, metrics and state of two parts of a batch add up; returns warnings.
 
+    A model of mixed precision computes in single precision, unless its own code casts.
+
     Args:
         model: compiled and built, metrics reset.
         examples: `(x[, y[, sample_weight]])` with at least two examples.
@@ -48,6 +53,17 @@ def splitting_check(
     Raises:
         JobCodeError: a loss, metric or state does not add up, or depends on the process.
     """
+    check = partial(_splitting_check, model, examples, has_validation, global_batch_size)
+    own_casts = suppress(TypeError, ValueError, tf.errors.InvalidArgumentError)
+    with own_casts, single_precision(model) as is_changed:
+        if is_changed:
+            return check()
+    return check()
+
+
+def _splitting_check(
+    model: keras.Model, examples: tuple[Any, ...], has_validation: bool, global_batch_size: int
+) -> list[str]:
     num_examples = length(examples)
     assert num_examples > 1, "one example cannot be split"
     cut = max(1, num_examples // 3)  # parts of different size, so that wrong weights show

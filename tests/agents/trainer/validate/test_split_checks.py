@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import Mock
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 from agents.trainer.contract.user_errors import JobCodeError
@@ -201,16 +203,59 @@ def _beside_another(weight: float) -> keras.Model:
     return model
 
 
+@contextmanager
+def in_policy(policy: str) -> Iterator[None]:
+    keras.config.set_dtype_policy(policy)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+POLICIES = ["float32", "mixed_float16", "mixed_bfloat16"]
 SMALL_TERMS = {"add_loss": _balanced, "a small weight": lambda: _beside_another(1e-5)}
 
 
-@pytest.mark.parametrize("name", SMALL_TERMS)
-def test_a_small_term_over_the_whole_batch_is_refused(name: str) -> None:
-    model = SMALL_TERMS[name]()
+@pytest.mark.parametrize(("name", "policy"), pairs(SMALL_TERMS, POLICIES))
+def test_a_small_term_over_the_whole_batch_is_refused(name: str, policy: str) -> None:
+    with in_policy(policy):
+        model = SMALL_TERMS[name]()
     examples = (IMAGES, MASKS if name == "add_loss" else [MASKS, MASKS])
     model_build(model, examples)
     with pytest.raises(JobCodeError, match="a term of the loss of a batch") as caught:
         splitting_check(model, examples)
+    assert caught.value.code == "loss_not_additive"
+    assert {layer.dtype_policy.name for layer in model_layers(model)} == {policy}
+
+
+class OwnCast(keras.layers.Layer):
+    """Casts what it is given itself."""
+
+    def call(self, inputs: Any) -> Any:
+        return tf.cast(inputs, tf.float16) * tf.ones(4, self.compute_dtype)
+
+
+def test_layers_that_cast_to_half_precision_themselves_are_accepted() -> None:
+    assert splitting_check(*model_with_state(OwnCast(dtype="mixed_float16"))) == []
+
+
+class Gated(keras.layers.Layer):
+    """Adds the mean of all examples, behind a gate."""
+
+    def __init__(self, shape: tuple[int, ...], start: float) -> None:
+        super().__init__()
+        self.gate = self.add_weight(shape=shape, initializer=keras.initializers.Constant(start))
+
+    def call(self, inputs: Any) -> Any:
+        return inputs + self.gate * ops.mean(inputs, axis=0)
+
+
+@pytest.mark.parametrize(("shape", "start"), [((), 0.0), ((4,), 1e-6)])
+def test_what_mixes_examples_behind_a_gate_that_begins_shut_is_refused(
+    shape: tuple[int, ...], start: float
+) -> None:
+    with pytest.raises(JobCodeError, match="not the mean over its parts") as caught:
+        splitting_check(*model_with_state(Gated(shape, start)))
     assert caught.value.code == "loss_not_additive"
 
 
