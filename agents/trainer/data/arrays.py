@@ -15,6 +15,8 @@ from agents.trainer.data.nests import PART_NAMES, as_floatx, common_length, part
 _UINT64_MASK = (1 << 64) - 1
 #: Most numbers of an array of labels that are compared: targets as large as images may be on disk.
 _EXTREMES_LIMIT = 1 << 26
+#: Most columns of an array of labels that are looked at one by one.
+_COLUMNS_LIMIT = 16
 #: Most examples whose labels are compared where data are read by item or batch, most seconds, and
 #: items that are held at a time.
 _READ_LIMIT = 256
@@ -68,8 +70,8 @@ class ArraySource:
         places = set()
         for array in _told_apart(self._parts):
             rows = array[: max(1, _EXTREMES_LIMIT * self._length // array.size)]
-            rows = rows.reshape(len(rows), -1)
-            places |= {int(np.argmin(rows.min(1))), int(np.argmax(rows.max(1)))}
+            lows, highs = _row_extremes(rows)
+            places |= {*np.argmin(lows, 0).tolist(), *np.argmax(highs, 0).tolist()}
         return np.array(sorted(places), np.int64)
 
 
@@ -198,15 +200,26 @@ def extreme_examples(source: Any) -> np.ndarray:
     parts = _sample_parts(len(source), source.batch_size)
     places = np.zeros(0, np.int64)
     for part in parts:
-        numbers = [a.reshape(len(a), -1) for a in _told_apart(source.fetch(part))]
-        lows.append([rows.min(1) for rows in numbers])
-        highs.append([rows.max(1) for rows in numbers])
+        found = [_row_extremes(array) for array in _told_apart(source.fetch(part))]
+        lows.append([low for low, _ in found])
+        highs.append([high for _, high in found])
         places = np.concatenate([places, part])
         if time.monotonic() > until:
             break
-    found = [np.argmin(np.concatenate(each)) for each in zip(*lows, strict=True)]
-    found += [np.argmax(np.concatenate(each)) for each in zip(*highs, strict=True)]
-    return np.unique(places[np.array(found, np.int64)])
+    rows = [np.argmin(np.concatenate(each), 0) for each in zip(*lows, strict=True)]
+    rows += [np.argmax(np.concatenate(each), 0) for each in zip(*highs, strict=True)]
+    return np.unique(places[np.concatenate(rows)]) if rows else places[:0]
+
+
+def _row_extremes(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the least and the largest number of each row [n, 1], or of a few columns as they are.
+
+    Each column may be a label with a number of its own that a loss treats apart.
+    """
+    rows = array.reshape(len(array), -1)
+    if rows.shape[1] <= _COLUMNS_LIMIT:
+        return rows, rows
+    return rows.min(1, keepdims=True), rows.max(1, keepdims=True)
 
 
 def _told_apart(parts: tuple[Any, ...]) -> list[np.ndarray]:

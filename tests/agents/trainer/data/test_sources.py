@@ -110,15 +110,32 @@ def test_arrays_keep_their_nest_and_floats_become_floatx() -> None:
     assert y[1].shape == (2, 3)
 
 
+class Listed:
+    """Examples of a list, read one by one."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.items[index]
+
+
 def test_examples_with_extreme_labels_and_weights_are_found() -> None:
     labels = np.array([[1, 1], [1, 7], [-1, 1], [1, 1]])
     source = ArraySource((np.zeros((4, 1)), {"a": labels, "b": None}), "data.train")
-    assert extreme_examples(UnitWeightedSource(source, ())).tolist() == [1, 2]
+    assert extreme_examples(UnitWeightedSource(source, ())).tolist() == [0, 1, 2]
+    hidden = np.array([[0, 5], [0, 9], [-9, 5], [9, 5], [0, -1], [0, 5]])  # -1 means no label
+    assert 4 in extreme_examples(ArraySource((hidden, hidden / 9), "data.train"))
+    items = [(np.zeros(1), row / 9) for row in hidden]
+    assert 4 in extreme_examples(opened(Listed(items)))
     weighted = ArraySource((np.zeros(4), np.zeros(4), np.array([1, 1, 1, np.nan])), "data.train")
     assert extreme_examples(weighted).tolist() == [0, 3]
     assert extreme_examples(ArraySource(np.eye(3), "data.train")).tolist() == []
     words = {"ages": np.arange(4), "words": np.array([[7, 3], [2, 4], [2, 0], [5, 5]])}
-    assert extreme_examples(ArraySource((words,), "data.train")).tolist() == [0, 2]
+    assert extreme_examples(ArraySource((words,), "data.train")).tolist() == [0, 1, 2, 3]
     assert extreme_examples(opened(Pairs())).tolist() == [0, 4]
     many = Rows(4_405, 8)
     assert extreme_examples(opened(many)).tolist() == [0, 4_404]
