@@ -36,7 +36,8 @@ def dataset_read(
     """Read a whole batched data set.
 
     Returns:
-        `(x,)`, `(x, y)` or `(x, y, sample_weight)` of nested arrays; the first batch's size.
+        `(x,)`, `(x, y)` or `(x, y, sample_weight)` of nested arrays; the size of the first batch,
+        or of one that differs from it and is no shorter last one.
 
     Raises:
         JobCodeError: the data set is infinite, too large, not batched, not deterministic, or fails.
@@ -50,7 +51,11 @@ def dataset_read(
     joined: tuple[Any, ...] = keras.tree.map_structure(
         lambda *leaves: np.concatenate(leaves), *batches
     )
-    return joined, len(keras.tree.flatten(batches[0])[0])
+    first, *others = (len(keras.tree.flatten(batch)[0]) for batch in batches)
+    odd = [size for size in others[:-1] if size != first] + [
+        size for size in others if size > first
+    ]
+    return joined, (odd or [first])[0]
 
 
 def _refuse_by_name(dataset: tf.data.Dataset, field: str) -> None:

@@ -263,8 +263,8 @@ def _note_data(spec: TrainingSpec, job: LoadedJob, findings: Findings) -> None:
     given = job.train.batch_size
     if given not in (None, spec.global_batch_size):
         findings.warnings.append(
-            f"the training data come in batches of {given}, and fit would do a step on each; here "
-            f"a step takes global_batch_size examples: {spec.global_batch_size}"
+            f"the training data have batches of {given}, and fit would do a step on each; here a "
+            f"step takes global_batch_size examples: {spec.global_batch_size}"
         )
     rest = len(job.train) % spec.global_batch_size
     if 0 < rest < spec.num_virtual_nodes:

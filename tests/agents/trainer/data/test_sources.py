@@ -1,5 +1,6 @@
 """Every kind of data gives the same numbered examples, in the same order, wherever it is read."""
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -402,6 +403,15 @@ def test_a_tf_data_set_is_read_into_memory() -> None:
     assert x.tolist() == [6.0, 2.0]
     assert x.dtype == np.float32
     assert y["double"].tolist() == [12, 4]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"), [((3, 3, 1), 3), ((3, 3, 1, 3), 1), ((3, 1, 3, 1), 1), ((2, 3), 3)]
+)
+def test_a_batch_of_another_size_than_the_first_is_told(sizes: tuple[int, ...], told: int) -> None:
+    first, *others = (numbers(size).batch(size) for size in sizes)
+    joined = functools.reduce(tf.data.Dataset.concatenate, others, first)
+    assert opened(joined).batch_size == told
 
 
 def test_a_seeded_shuffle_that_stays_the_same_is_accepted() -> None:

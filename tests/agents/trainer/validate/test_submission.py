@@ -246,7 +246,7 @@ def test_small_slices_other_batches_and_random_data_are_warned_about(tmp_path: P
     )
     assert report.ok
     assert any("slices of one example" in warning for warning in warnings_of(report))
-    assert any("come in batches of 4" in warning for warning in warnings_of(report))
+    assert any("have batches of 4, and fit" in warning for warning in warnings_of(report))
     assert any("numbers (RandomStandardNormal)" in warning for warning in warnings_of(report))
 
 
