@@ -60,6 +60,12 @@ def model_check(model: keras.Model, has_validation: bool = True) -> list[str]:
             "run_eagerly",
             "the model is compiled with run_eagerly=True; leave it out: steps are always traced",
         )
+    if tf.config.functions_run_eagerly():
+        raise _refusal(
+            "run_eagerly",
+            "the code calls tf.config.run_functions_eagerly(True); leave it out: steps are always "
+            "traced",
+        )
     if model.distribute_strategy is not tf.distribute.get_strategy():
         raise _refusal(
             "distribution_scope",

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import model_build, model_loss, trainability_changed
@@ -489,6 +490,19 @@ def test_labels_under_another_name_than_the_loss_are_refused_by_both(tmp_path: P
     report = validated(tmp_path, code)
     assert (report.code, report.field) == ("data_structure", "data.train.y")
     assert "The labels, 'p', 'Q', have none for 'q'" in report.message
+
+
+def test_functions_that_run_eagerly_are_refused() -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    tf.config.run_functions_eagerly(True)
+    try:
+        with pytest.raises(JobCodeError, match="leave it out: steps are always traced") as caught:
+            model_check(model)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert caught.value.code == "run_eagerly"
+    assert model_check(model) == []
 
 
 def test_settings_of_fit_alone_are_named() -> None:
