@@ -413,6 +413,12 @@ _FAMILIES: tuple[tuple[re.Pattern[str], str | Callable[[Match, DataShapes], str]
             "such as ops.where, ops.cond and ops.fori_loop",
         ),
         (
+            r"'SymbolicTensor' object has no attribute 'handle'",
+            "The code takes a gradient by the model's weights, and that of a slice is another one "
+            "than that of the batch, so no loss may contain it: take gradients by tensors "
+            "(tape.watch(x)), and leave those by weights to the training step",
+        ),
+        (
             r"module 'keras\.backend' has no attribute '(?P<name>\w+)'",
             "Keras 3 has no keras.backend.{name}; what keras.backend could do is in keras.ops",
         ),

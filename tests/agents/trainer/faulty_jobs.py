@@ -473,6 +473,26 @@ FAULTS = {
         "ops.where, ops.cond and ops.fori_loop",
         "ops.mean(x) > 0",
     ),
+    "a gradient by weights within a loss": (
+        """
+        import tensorflow as tf
+
+        class Steep(keras.Model):
+            def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+                with tf.GradientTape() as tape:
+                    loss = ops.mean(ops.square(y - self(x)))
+                slopes = tape.gradient(loss, self.trainable_variables)
+                return loss + sum(ops.sum(ops.square(slope)) for slope in slopes)
+
+        def build(settings):
+            inputs = keras.Input((4,))
+            return compiled(Steep(inputs, layers.Dense(1)(inputs)), loss=None), (X, Y), None
+        """,
+        "The code takes a gradient by the model's weights, and that of a slice is another one than "
+        "that of the batch, so no loss may contain it: take gradients by tensors (tape.watch(x)), "
+        "and leave those by weights to the training step",
+        "slopes = tape.gradient",
+    ),
     "a function of the backend of Keras 2": (
         """
         def build(settings):
