@@ -13,7 +13,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import DisallowedHost, TooManyFieldsSent, TooManyFilesSent
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.middleware.common import CommonMiddleware
 from django.urls import is_valid_path
 from django.utils.deprecation import MiddlewareMixin
@@ -88,7 +88,8 @@ class SlashMiddleware(CommonMiddleware):
 class QueryParametersMiddleware(MiddlewareMixin):
     """Refuses unknown query parameters: ignored, a mistyped filter would return everything.
 
-    And those given twice though only one value is read.
+    And those given twice though only one value is read, or without a value, as by a variable of a
+    shell that is not set, or as `?dry_run`.
     """
 
     def process_view(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
@@ -103,17 +104,18 @@ class QueryParametersMiddleware(MiddlewareMixin):
         wrong = (
             name
             for name, values in request.GET.lists()
-            if name not in known or (len(values) > 1 and not known[name])
+            if name not in known or "" in values or (len(values) > 1 and not known[name])
         )
-        errors = {name[:60]: [_sentence(name, known)] for name in islice(wrong, UNKNOWN_LIMIT)}
+        errors = {name[:60]: [_sentence(name, known, request.GET)] for name in islice(wrong, UNKNOWN_LIMIT)}
         if not errors:
             return None
         return problem_response(InvalidInputError("The input is not valid.", fields=errors))
 
 
-def _sentence(name: str, known: Mapping[str, bool]) -> str:
+def _sentence(name: str, known: Mapping[str, bool], given: QueryDict) -> str:
     if name in known:
-        return "Give this once."
+        is_empty = "" in given.getlist(name)
+        return "Give this a value, or leave it out." if is_empty else "Give this once."
     if not known:
         return "This address takes no query parameters."
     like = difflib.get_close_matches(name, known, 1)

@@ -60,10 +60,17 @@ def test_a_time_may_have_any_offset(ada: User, offset: str) -> None:
     assert answer.status_code == 200
 
 
-@pytest.mark.parametrize("name", ["q", "page_size", "cursor", "fields"])
-def test_a_known_parameter_is_not_refused(ada: User, name: str) -> None:
-    answer = acting_as(ada).get("/api/v1/jobs/", {name: ""})
-    assert answer.status_code == 200
+def test_every_parameter_of_every_operation_needs_a_value(ada: User) -> None:
+    """As of `owner=$NAME` without the variable, which would list all, or of `POST ?dry_run`."""
+    client = acting_as(ada)
+    for (address, method), names in query_parameters().items():
+        path = re.sub(r"\{(\w+_id|place)\}", "1", address).replace("{name}", "x")
+        for name in names:
+            for query in (name, f"{name}="):
+                answer = getattr(client, method)(f"{path}?{query}")
+                assert answer.status_code == 400, (method, path, query)
+                empty = ["Give this a value, or leave it out."]
+                assert answer.json()["errors"] == {name: empty}, (method, path, query)
 
 
 def test_a_parameter_of_one_value_is_not_given_twice(ada: User) -> None:
