@@ -106,7 +106,10 @@ class QueryParametersMiddleware(MiddlewareMixin):
             for name, values in request.GET.lists()
             if name not in known or "" in values or (len(values) > 1 and not known[name])
         )
-        errors = {name[:60]: [_sentence(name, known, request.GET)] for name in islice(wrong, UNKNOWN_LIMIT)}
+        errors = {
+            name[:60]: [_sentence(name, known, request.GET)]
+            for name in islice(wrong, UNKNOWN_LIMIT)
+        }
         if not errors:
             return None
         return problem_response(InvalidInputError("The input is not valid.", fields=errors))

@@ -49,6 +49,17 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
+def _finite(text: str) -> float:
+    """Read a number with a point or an exponent.
+
+    Raises:
+        ParseError: it is beyond all floats, and would be taken as infinite.
+    """
+    if math.isinf(number := float(text)):
+        raise ParseError(f"The JSON has the number {text:.60}, which is too large.")
+    return number
+
+
 class BoundedJsonParser(JSONParser):
     """DRF's JSON parser with a limit on size and depth, for text that is valid Unicode."""
 
@@ -65,7 +76,10 @@ class BoundedJsonParser(JSONParser):
             raise ParseError(f"At most {self.limit_bytes} bytes of JSON.")
         try:
             value = json.loads(
-                text.decode("utf-8-sig"), object_pairs_hook=_object, parse_constant=strict_constant
+                text.decode("utf-8-sig"),
+                object_pairs_hook=_object,
+                parse_constant=strict_constant,
+                parse_float=_finite,
             )
             if b"\\u" in text:
                 json.dumps(value, ensure_ascii=False).encode()

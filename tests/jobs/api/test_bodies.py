@@ -58,26 +58,42 @@ def test_a_long_list_of_errors_is_cut() -> None:
     assert len(messages_by_field(errors)["jobs"]) == MESSAGES_LIMIT
 
 
+def _operations_with_a_body(owner: User) -> list[tuple[str, str]]:
+    """Return method and address of each, of things that exist where there are numbers of them."""
+    job, (node, _) = job_make(owner), node_make()
+    project = Project.objects.create(name="vision", created_at=timezone.now())
+    numbers = {"job_id": job.pk, "node_id": node.pk, "project_id": project.pk}
+    return [
+        (method, re.sub(r"\{(\w+)\}", lambda part: str(numbers.get(part[1], 1)), address))
+        for address, operations in openapi_document()["paths"].items()
+        for method, operation in operations.items()
+        if "application/json" in operation.get("requestBody", {}).get("content", ())
+    ]
+
+
 @pytest.mark.django_db
 def test_every_operation_with_a_body_refuses_an_unknown_field(ada: User, admin: User) -> None:
     """Of what does not exist it is said that it does not."""
     client = logged_in(admin)
-    job, (node, _) = job_make(ada), node_make()
-    project = Project.objects.create(name="vision", created_at=timezone.now())
-    numbers = {"job_id": job.pk, "node_id": node.pk, "project_id": project.pk}
     refused = set()
-    paths = openapi_document()["paths"]
-    bodies = [
-        (address, method)
-        for address, operations in paths.items()
-        for method, operation in operations.items()
-        if "application/json" in operation.get("requestBody", {}).get("content", ())
-    ]
-    for address, method in bodies:
-        path = re.sub(r"\{(\w+)\}", lambda part: str(numbers.get(part[1], 1)), address)
+    for method, path in _operations_with_a_body(ada):
         answer = getattr(client, method)(path, {"bogus": 1}, content_type="application/json")
         if answer.status_code != 404:
             assert answer.status_code == 400, (method, path)
             assert "bogus" in answer.json()["errors"], (method, path, answer.json())
-            refused.add((address, method))
+            refused.add((method, path))
+    assert len(refused) > 25
+
+
+@pytest.mark.django_db
+def test_no_operation_takes_a_number_beyond_all_floats(ada: User, admin: User) -> None:
+    """Python reads it as infinite, which fields of text would take as "inf"."""
+    client = logged_in(admin)
+    refused = set()
+    for method, path in _operations_with_a_body(ada):
+        answer = getattr(client, method)(path, '{"name": -1e400}', content_type="application/json")
+        if answer.status_code != 404:
+            assert (answer.status_code, answer.json()["code"]) == (400, "parse_error"), path
+            assert "the number -1e400, which is too large" in answer.json()["detail"], path
+            refused.add((method, path))
     assert len(refused) > 25
