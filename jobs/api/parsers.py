@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import yaml
 from rest_framework.exceptions import ParseError
-from rest_framework.parsers import BaseParser, JSONParser
+from rest_framework.parsers import BaseParser, FormParser, JSONParser, MultiPartParser
 from rest_framework.utils.json import strict_constant
 
 from controlplane.plain_yaml import PlainDumper, PlainLoader
@@ -156,3 +156,7 @@ class YamlParser(BaseParser):
         _parser_context: Mapping[str, Any] | None = None,
     ) -> Any:
         return yaml_read(stream.read(YAML_LIMIT_BYTES + 1))
+
+
+#: Parsers of submissions, by which code comes as text or as a file.
+SUBMISSION_PARSERS = (SubmissionJsonParser, MultiPartParser, FormParser, YamlParser)

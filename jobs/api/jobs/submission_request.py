@@ -121,11 +121,33 @@ def submission_apart(request: Request, apart: Sequence[str]) -> tuple[Submission
     Returns:
         The submission, and the values of the fields `apart`, which are none of a job.
 
-    A multipart request may carry the code as a file `code`, and a YAML or JSON file `spec` with
-    fields that the request's own fields override; `settings.NAME` overrides one setting.
+    A request may carry YAML or JSON text of fields as `spec`, also as a file of a multipart
+    request, which its own fields override; `settings.NAME` overrides one setting.
 
     Raises:
         InvalidInputError: see `submission_read`.
+        TooLargeError: the code file is too large.
+    """
+    values, code, name = submission_fields(request)
+    spec = values.pop("spec", None)
+    if spec is not None:
+        text = spec.read() if isinstance(spec, UploadedFile) else str(spec).encode()
+        read = yaml_read(text)
+        if not isinstance(read, Mapping):
+            raise InvalidInputError.of(spec="Give an object of fields.")
+        values = objects_flattened(read) | objects_flattened(values)
+    others = {one: values.pop(one) for one in apart if one in values}
+    return submission_read(_settings_changed(objects_flattened(values)), code, name), others
+
+
+def submission_fields(request: Request) -> tuple[dict[str, Any], bytes | None, str | None]:
+    """Read the fields of a request in any supported format, without a check of their values.
+
+    Returns:
+        The fields, and content and name of the file `code` of a multipart request.
+
+    Raises:
+        InvalidInputError: the body is no object, or a form has a field twice.
         TooLargeError: the code file is too large.
     """
     # Before the body is read: an upload is streamed to a temporary file.
@@ -139,15 +161,7 @@ def submission_apart(request: Request, apart: Sequence[str]) -> tuple[Submission
         if (upload.size or 0) > settings.CODE_LIMIT_BYTES:
             raise TooLargeError(f"At most {settings.CODE_LIMIT_BYTES} bytes of code.")
         code, name = upload.read(), upload.name
-    spec = values.pop("spec", None)
-    if spec is not None:
-        text = spec.read() if isinstance(spec, UploadedFile) else str(spec).encode()
-        read = yaml_read(text)
-        if not isinstance(read, Mapping):
-            raise InvalidInputError.of(spec="Give an object of fields.")
-        values = objects_flattened(read) | objects_flattened(values)
-    others = {one: values.pop(one) for one in apart if one in values}
-    return submission_read(_settings_changed(objects_flattened(values)), code, name), others
+    return values, code, name
 
 
 def _settings_changed(values: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from django.utils import timezone
 from django.utils.http import parse_etags
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
-from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.reverse import reverse
@@ -32,13 +31,14 @@ from jobs.api.jobs.serializers import (
 from jobs.api.jobs.submission_request import (
     objects_flattened,
     settings_changed,
+    submission_fields,
     submission_of,
     submission_read,
 )
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.api.openapi import fields_param, if_match_param, number_parameter, one_of
 from jobs.api.pagination import JobPages
-from jobs.api.parsers import SubmissionJsonParser, YamlParser
+from jobs.api.parsers import SUBMISSION_PARSERS
 from jobs.api.requests import (
     ETAG,
     actor,
@@ -79,7 +79,7 @@ class JobList(generics.ListAPIView):
     serializer_class = JobSummarySerializer
     filterset_class = JobFilter
     pagination_class = JobPages
-    parser_classes = (SubmissionJsonParser, MultiPartParser, FormParser, YamlParser)
+    parser_classes = SUBMISSION_PARSERS
 
     def get_queryset(self) -> Any:
         jobs = visible_jobs(self.request)
@@ -314,7 +314,7 @@ class JobReprioritise(JobAction):
 class JobClone(APIView):
     """Submit a job again, with some fields changed."""
 
-    parser_classes = (SubmissionJsonParser,)
+    parser_classes = SUBMISSION_PARSERS
 
     @extend_schema(
         request=SubmissionSerializer,
@@ -324,13 +324,13 @@ class JobClone(APIView):
     def post(self, request: Request, job_id: int) -> Response:
         """Clone a job."""
         original = visible_job(request, job_id)
-        return _copied(request, original, dict(body(request)))
+        return _copied(request, original)
 
 
 class JobFork(APIView):
     """A new job from a saved state of a job, with some fields changed."""
 
-    parser_classes = (SubmissionJsonParser,)
+    parser_classes = SUBMISSION_PARSERS
 
     @extend_schema(
         request=SubmissionSerializer,
@@ -339,26 +339,30 @@ class JobFork(APIView):
     )
     def post(self, request: Request, job_id: int) -> Response:
         """Fork a job: from its newest checkpoint, a kept one, or one that it saves now."""
-        original = visible_job(request, job_id)
-        changes = dict(body(request))
-        if changes.get("forked_from", original.pk) != original.pk:
-            raise InvalidInputError.of(forked_from=f"This is job {original.pk}; leave it out.")
-        return _copied(request, original, {**changes, "forked_from": original.pk})
+        return _copied(request, visible_job(request, job_id), is_fork=True)
 
 
-def _copied(request: Request, original: Job, changes: dict[str, Any]) -> Response:
+def _copied(request: Request, original: Job, *, is_fork: bool = False) -> Response:
     """Submit a job again; a repeated request gives the same one though the original has changed."""
+    changes, code, code_name = submission_fields(request)
+    if is_fork:
+        if str(changes.get("forked_from", original.pk)) != str(original.pk):
+            raise InvalidInputError.of(forked_from=f"This is job {original.pk}; leave it out.")
+        changes["forked_from"] = original.pk
     text = json.dumps([original.pk, changes], sort_keys=True, default=str)
-    digest = hashlib.sha256(text.encode()).hexdigest()
+    digest = hashlib.sha256(text.encode())
+    digest.update(code or b"")
     key, user = key_of(request), person(request)
-    if key and (known := job_actions.submission_known(user, key, digest)):
+    if key and (known := job_actions.submission_known(user, key, digest.hexdigest())):
         return _made_response(request, known, 200)
-    wanted = _changed(original, user, changes)
-    return _submitted(request, wanted, original, digest)
+    wanted = _changed(original, user, changes, code, code_name)
+    return _submitted(request, wanted, original, digest.hexdigest())
 
 
-def _changed(original: Job, user: User, changes: dict[str, Any]) -> Submission:
-    """Check a submission equal to a job except for `changes`."""
+def _changed(
+    original: Job, user: User, changes: dict[str, Any], code: bytes | None, code_name: str | None
+) -> Submission:
+    """Check a submission equal to a job except for `changes` and an uploaded file of code."""
     is_stop_new = "stop" in changes
     changes = objects_flattened(settings_changed(original.settings, changes))
     values = job_clone_values(original, user)
@@ -367,12 +371,11 @@ def _changed(original: Job, user: User, changes: dict[str, Any]) -> Submission:
     values |= changes
     if changes.get("task") == Task.PREDICT:
         values = prediction_values(values, changes)
-    code = None
-    if "code" not in changes:
+    if code is None and "code" not in changes:
         if changes.get("template") not in (None, "", original.template):
             text = f"It would run the code of job {original.pk}; submit the template instead."
             raise InvalidInputError.of(template=text)
         with code_open(original) as file:
-            code = file.read()
+            code, code_name = file.read(), original.code_name
         read_audit(user, original, "code")
-    return submission_read(values, code, original.code_name)
+    return submission_read(values, code, code_name)

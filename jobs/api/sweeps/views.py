@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
-from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.reverse import reverse
@@ -18,7 +17,7 @@ from jobs import nudges
 from jobs.api.jobs.serializers import ReasonSerializer
 from jobs.api.jobs.views import key_of
 from jobs.api.openapi import one_of
-from jobs.api.parsers import SubmissionJsonParser, YamlParser
+from jobs.api.parsers import SUBMISSION_PARSERS
 from jobs.api.requests import body, checked, flag_param, person, text_field
 from jobs.api.sweeps.serializers import (
     SweepChangeSerializer,
@@ -47,7 +46,7 @@ class SweepList(generics.ListAPIView):
     queryset = Sweep.objects.none()
     serializer_class = SweepSerializer
     filter_backends = ()
-    parser_classes = (SubmissionJsonParser, MultiPartParser, FormParser, YamlParser)
+    parser_classes = SUBMISSION_PARSERS
 
     def get_queryset(self) -> Any:
         return sweeps_visible_to(self.request.user)

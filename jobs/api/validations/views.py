@@ -8,7 +8,6 @@ from django.conf import settings
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.reverse import reverse
@@ -20,7 +19,7 @@ from jobs.api.jobs.dry_run import MemoryAdviceSerializer
 from jobs.api.jobs.submission_request import submission_of
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.api.openapi import number_parameter
-from jobs.api.parsers import SubmissionJsonParser, YamlParser
+from jobs.api.parsers import SUBMISSION_PARSERS
 from jobs.api.requests import number_param, person
 from jobs.api.waiting import changes_await
 from jobs.models import Validation
@@ -69,7 +68,7 @@ class ValidationSerializer(serializers.ModelSerializer):
 class ValidationList(APIView):
     """POST builds and measures a submission without submitting it."""
 
-    parser_classes = (SubmissionJsonParser, MultiPartParser, FormParser, YamlParser)
+    parser_classes = SUBMISSION_PARSERS
 
     @extend_schema(
         request=SubmissionSerializer,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.contrib.auth.models import User
+from django.core.files.uploadedfile import SimpleUploadedFile
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.models import Event, Job
@@ -136,6 +139,41 @@ def test_a_clone_is_the_same_but_for_what_is_changed(ada: User, client_of: Clien
     code = CODE.decode() + "#" * 64 * 1024
     response = client_of(ada).post(url(job, "clone"), {"template": "tabular", "code": code})
     assert response.status_code == 201, response.data
+
+
+#: Bodies of a clone with `settings.b=2` and a name: what is sent, and as what.
+FORMATS: dict[str, tuple[Any, dict[str, str]]] = {
+    "form": ("name=again&settings.b=2", {"content_type": "application/x-www-form-urlencoded"}),
+    "multipart": ({"name": "again", "settings.b": "2"}, {"format": "multipart"}),
+    "yaml": ("name: again\nsettings.b: 2", {"content_type": "application/yaml"}),
+    "json": ({"name": "again", "settings.b": 2}, {"format": "json"}),
+}
+
+
+@pytest.mark.parametrize("sent", FORMATS)
+def test_a_clone_comes_in_every_format_of_a_submission(
+    sent: str, ada: User, client_of: Clients
+) -> None:
+    job = job_make(ada, settings={"a": 1}, priority=7)
+    body, options = FORMATS[sent]
+    response = client_of(ada).post(url(job, "clone"), body, **options)
+    assert response.status_code == 201, response.data
+    clone = Job.objects.get(pk=response.data["id"])
+    assert (clone.name, clone.settings, clone.priority) == ("again", {"a": 1, "b": 2}, 7)
+    assert clone.code.read() == CODE
+
+
+def test_a_clone_may_have_the_code_of_a_file(ada: User, client_of: Clients) -> None:
+    client, job, key = client_of(ada), job_make(ada), {"HTTP_IDEMPOTENCY_KEY": "a"}
+
+    def post(code: bytes) -> Any:
+        body = {"code": SimpleUploadedFile("other.py", code), "seed": "9"}
+        return client.post(url(job, "clone"), body, format="multipart", **key)
+
+    first, again, other = post(CODE + b"# 1"), post(CODE + b"# 1"), post(CODE + b"# 2")
+    assert [one.status_code for one in (first, again, other)] == [201, 200, 409]
+    clone = Job.objects.get(pk=first.data["id"])
+    assert (clone.code.read(), clone.code_name, clone.seed) == (CODE + b"# 1", "other.py", 9)
 
 
 def test_a_repeated_clone_with_a_key_is_the_same_job(ada: User, client_of: Clients) -> None:
