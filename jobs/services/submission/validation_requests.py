@@ -48,6 +48,9 @@ def validation_request(user: User, submission: Submission, now: datetime.datetim
     validation.code.save(submission.code_name, ContentFile(submission.code), save=False)
     with stored_with_row(validation.code), transaction.atomic():
         live_jobs_check(user)
+        if known := _known(user, fields):  # of a request at the same time
+            validation.code.delete(save=False)
+            return known
         unsubmitted_cancel(user, now)
         _room_check()
         validation.save(force_insert=True)

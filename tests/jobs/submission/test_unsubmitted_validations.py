@@ -17,6 +17,7 @@ from jobs.models import Job, Node, Validation
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.services.cluster.nodes import nodes_expire
 from jobs.services.reports.batches import batch_take
+from jobs.services.submission import validation_requests
 from jobs.services.submission.validation_requests import (
     KEPT_FOR,
     KEPT_LIMIT,
@@ -161,6 +162,19 @@ def test_the_same_again_is_the_same_validation(client: APIClient) -> None:
     answer(node, at(1))
     assert ask(client, expect=200)["id"] == asked["id"]
     assert ask(client, accepted_kinds=["cpu"])["id"] != asked["id"]
+
+
+def test_the_same_at_once_is_the_same_validation(
+    client: APIClient, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    node_make()
+    first, known = ask(client), validation_requests._known
+    looks = iter([lambda *_: None])  # the first one is not committed yet
+    monkeypatch.setattr(validation_requests, "_known", lambda *of: next(looks, known)(*of))
+    again = ask(client)
+    assert (again["id"], again["status"]) == (first["id"], "running")
+    files = [path for path in Path(settings.MEDIA_ROOT).rglob("*") if path.is_file()]
+    assert [path.name for path in files] == [Path(Validation.objects.get().code.name).name]
 
 
 def test_a_newer_one_takes_the_place_of_ones_own(client: APIClient) -> None:
