@@ -183,6 +183,8 @@ def settings_changed(base: Mapping[str, Any], values: dict[str, Any]) -> dict[st
     changes = {name: values[name] for name in values if name.startswith(_SETTING)}
     if not changes:
         return values
+    if _SETTING in changes:
+        raise InvalidInputError(_INVALID, fields={"settings": ["Name the setting: settings.NAME."]})
     if len(changes) > _CHANGES_LIMIT:
         text = f"Give at most {_CHANGES_LIMIT} fields settings.NAME; use one object."
         raise InvalidInputError(_INVALID, fields={"settings": [text]})

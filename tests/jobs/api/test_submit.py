@@ -258,6 +258,7 @@ def test_a_single_setting_changes_those_of_the_template(ada_client: APIClient) -
     "values",
     [
         {"settings": "{", "settings.units": 1},
+        {"settings.": 1},
         {"settings": [1], "settings.units": 1},
         {"settings.units": "NaN"},
         {"settings.units": "[" * 100_000},
