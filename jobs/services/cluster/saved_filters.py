@@ -27,7 +27,9 @@ def filter_save(user: User, name: str, query: str, now: datetime.datetime) -> Sa
     Raises:
         InvalidInputError: name or query are out of bounds, or the user has too many.
     """
-    name, query = name.strip(), query.lstrip("?")
+    # Parameters without a value select nothing, and `GET jobs/` refuses them.
+    parts = (part for part in query.lstrip("?").split("&") if part.partition("=")[2])
+    name, query = name.strip(), "&".join(parts)
     if not 0 < len(name) <= NAME_LIMIT or unprintable(name):
         raise InvalidInputError.of(name=f"Give 1 to {NAME_LIMIT} printable characters.")
     _query_check(query)
