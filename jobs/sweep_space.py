@@ -109,7 +109,8 @@ def _range_read(name: str, given: Mapping[str, Any], *, is_grid: bool) -> ValueR
         raise SpaceError(f"{name}: no field {unknown[0]:.50}; use {', '.join(_RANGE_FIELDS)}.")
     low, high = (_number_read(given.get(end)) for end in ("low", "high"))
     if not (_is_number(low) and _is_number(high) and low < high):
-        raise SpaceError(f"{name}: give numbers low and high, the smaller one first.")
+        text = f"{name}: give numbers low and high up to 1e15, the smaller one first."
+        raise SpaceError(text)
     scale = given.get("scale", Scale.LINEAR)
     if scale not in [*Scale]:
         raise SpaceError(f"{name}: scale is one of {', '.join(Scale)}.")
