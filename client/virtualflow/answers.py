@@ -380,7 +380,7 @@ class Template(TypedDict):
     stop: dict[str, Any]
 
 
-class Replay(TypedDict):
+class ReplaySummary(TypedDict):
     """A replay of the cluster's past under another policy, cluster size or resize cost."""
 
     id: int
@@ -395,6 +395,11 @@ class Replay(TypedDict):
     requested_at: str
     finished_at: str | None
     error: str
+
+
+class Replay(ReplaySummary):
+    """A replay with its result, which is empty until it is done."""
+
     result: dict[str, Any]
 
 
@@ -545,6 +550,30 @@ class SavedFilter(TypedDict):
     name: str
     query: str
     changed_at: str
+
+
+class Secret(TypedDict):
+    """A secret without its value."""
+
+    name: str
+    created_at: str
+    changed_at: str
+
+
+class Validation(TypedDict):
+    """A validation of a submission that is not submitted; `code` says why if it failed."""
+
+    id: int
+    status: str
+    code: str
+    text: str
+    num_virtual_nodes: int
+    memory: dict[str, Any] | None
+    facts: dict[str, Any]
+    error_field: str
+    error_traceback: str
+    requested_at: str
+    ended_at: str | None
 
 
 class Channel(TypedDict):

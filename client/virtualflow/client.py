@@ -14,13 +14,17 @@ from virtualflow.resources.job_files import JobFileRequests
 from virtualflow.resources.notifications import NotificationRequests
 from virtualflow.resources.projects import ProjectRequests
 from virtualflow.resources.replays import ReplayRequests
+from virtualflow.resources.secrets import SecretRequests
 from virtualflow.resources.sweeps import SweepRequests
+from virtualflow.resources.validations import ValidationRequests
 from virtualflow.typed_site import TypedSite
 
 
 class Client(
     JobFileRequests,
     SweepRequests,
+    ValidationRequests,
+    SecretRequests,
     ClusterRequests,
     ProjectRequests,
     NotificationRequests,

@@ -77,6 +77,7 @@ def test_text_of_others_moves_no_cursor(
 #: Arguments with which each command reaches the site.
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "submit": ("--template", "tabular"), "clone": (1,), "fork": (1, "--now"),
+    "validate": ("--template", "tabular"), "secrets": ("ls",),
     "watch": (1,), "logs": (1,), "show": (1,), "download": (1,), "compare": (1, 2),
     "cancel": (1,), "pause": (1,), "resume": (1,), "reprioritise": (1, "--priority", "5"),
     "tag": (1, "--add", "a"),

@@ -12,7 +12,8 @@ from virtualflow.cli.common import ExitCode
 
 from controlplane.core.expected_starts import ExpectedStart
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import Job
+from jobs.models import Job, Secret
+from jobs.sealing import unseal
 from jobs.selectors.policy_preview import Preview, StartChange
 from jobs.services.lifecycle.search_rows import metric_values_write
 from tests.client.conftest import Shell, Site
@@ -64,6 +65,32 @@ def test_saved_filters_are_kept_used_and_deleted(site: Site, logged_in: Shell) -
         ended = logged_in(*arguments)
         assert (ended.code, "use lost" in ended.err) == (ExitCode.USAGE, True)
     assert [row["name"] for row in json.loads(logged_in("filters", "ls", "--json").out)] == ["lost"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("s3cr3t-key\n", "s3cr3t-key"), ("two\nlines\n\n", "two\nlines\n"), ("s3cr3t\r\n", "")],
+)
+def test_secrets_are_stored_listed_and_deleted(
+    site: Site, logged_in: Shell, text: str, value: str
+) -> None:
+    ended = logged_in("secrets", "set", "S3_KEY", text=text)
+    if not value:  # six characters are too few
+        assert (ended.code, "value: Give text" in ended.err) == (ExitCode.REFUSED, True)
+        return
+    assert (ended.code, ended.out) == (0, "Secret S3_KEY is stored.\n")
+    assert unseal(Secret.objects.get().sealed) == value
+    listed = logged_in("secrets", "ls", "--json")
+    assert [row["name"] for row in json.loads(listed.out)] == ["S3_KEY"]
+    assert logged_in("secrets", "rm", "S3_KEY").code == 0
+    assert json.loads(logged_in("secrets", "ls", "--json").out) == []
+    assert logged_in("secrets", "rm", "S3_KEY").code == ExitCode.REFUSED
+
+
+def test_a_secret_of_another_encoding_is_refused(site: Site, logged_in: Shell) -> None:
+    ended = logged_in("secrets", "set", "S3_KEY", text="caf\ufffd 12345678")
+    assert (ended.code, "UTF-8" in ended.err) == (ExitCode.USAGE, True)
+    assert not Secret.objects.exists()
 
 
 def test_show(site: Site, logged_in: Shell) -> None:

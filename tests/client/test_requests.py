@@ -23,6 +23,12 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "index": lambda client: client.index(),
     "changes": lambda client: next(client.changes()),
     "submit": lambda client: client.submit({"name": "a"}),
+    "validate": lambda client: client.validate({"name": "a"}),
+    "validation": lambda client: client.validation(1),
+    "wait_validation": lambda client: client.wait_validation(1),
+    "secrets": lambda client: client.secrets(),
+    "set_secret": lambda client: client.set_secret("KEY", "x" * 8),
+    "delete_secret": lambda client: client.delete_secret("KEY"),
     "clone": lambda client: client.clone(1, seed=2),
     "fork": lambda client: client.fork(1, checkpoint="now", name="b"),
     "dry_run": lambda client: client.dry_run({"name": "a"}),
@@ -92,6 +98,8 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "simulate_scenarios": lambda client: client.simulate_scenarios([{"policy": "fifo"}]),
     "comparison": lambda client: client.comparison(1, {(1, "cpu"): 0.5}),
     "replay": lambda client: client.replay(1),
+    "replays": lambda client: list(client.replays()),
+    "delete_replay": lambda client: client.delete_replay(1),
     "watch_replay": lambda client: list(client.watch_replay(1)),
 }
 #: A change on a condition.
@@ -99,11 +107,12 @@ EXPECTED = {"job": 1, "priority": 5, "expected_priority": 9}
 #: Methods whose answer may be any text.
 TEXTS = {
     *("whole_log", "download", "delete_channel", "test_channel", "remove_member"),
-    *("delete_project", "delete_filter"),
+    *("delete_project", "delete_filter", "delete_secret", "delete_replay"),
 }
 NOT_REPEATED = {
     *("simulate", "simulate_scenarios", "create_channel", "delete_channel", "test_channel"),
     *("make_project", "delete_project", "remove_member", "plan_windows", "delete_filter"),
+    *("delete_secret", "delete_replay"),
     *("reprioritise", "act as expected"),  # on a condition
 }
 NONSENSE = {

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 from virtualflow import Client
+from virtualflow.answers import Validation
 from virtualflow.cli.common import ExitCode
+from virtualflow.credentials import SERVER_VARIABLE, TOKEN_VARIABLE
 
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, Sweep
 from tests.client.conftest import SPEC, Shell, Site, nodes_now, played_to_the_end, wait_until
+from tests.client.scripted_site import Answer, scripted_site
 from tests.support.builders import START, job_make, steps_add
 
 
@@ -106,6 +109,33 @@ def test_a_dry_run(site: Site, logged_in: Shell, spec: Path, code: Path) -> None
     assert (ended.code, ended.out.splitlines()[0]) == (0, "It would wait.")
     assert json.loads(logged_in("submit", code, "--dry-run", "--json", "--template", "tabular").out)
     assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [("passed", ExitCode.FINE), ("failed", ExitCode.JOB_FAILED)]
+)
+def test_a_validation_is_waited_for(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, status: str, code: ExitCode
+) -> None:
+    running = dict.fromkeys(Validation.__annotations__) | {"id": 7, "status": "running"}
+    over = running | {"status": status, "text": "It is over.", "error_traceback": "E"}
+    with scripted_site(Answer(202, running), Answer(200, running), Answer(200, over)) as site:
+        monkeypatch.setenv(SERVER_VARIABLE, site.address)
+        monkeypatch.setenv(TOKEN_VARIABLE, "vfp_x")
+        ended = shell("validate", "--template", "tabular", "--set", "seed=3")
+    assert json.loads(site.asked[0].body) == {"template": "tabular", "seed": 3}
+    assert [one.path.partition("?")[2] for one in site.asked] == ["", *["wait=25.000"] * 2]
+    assert (ended.code, ended.out) == (code, f"Validation 7 {status}. It is over.\n")
+    assert ended.err == "E\n"
+
+
+def test_clones_have_the_code_of_a_file(site: Site, logged_in: Shell, code: Path) -> None:
+    job = job_make(site.ada)
+    code.write_text(code.read_text() + "# other")
+    ended = logged_in("clone", job.pk, "--code", code, "--set", "settings.a=[1]", "--json")
+    clone = Job.objects.get(pk=json.loads(ended.out)["id"])
+    assert (clone.code.read(), clone.code_name) == (code.read_bytes(), code.name)
+    assert clone.settings == {"a": [1]}
 
 
 def test_a_template_with_settings_and_a_key(site: Site, logged_in: Shell) -> None:

@@ -19,6 +19,7 @@ from virtualflow.cli import (
     priorities,
     projects,
     screen,
+    secrets,
     simulating,
     submitting,
     sweeping,
@@ -56,10 +57,12 @@ def completion(shell: str) -> None:
 
 for _command in (
     account.login, account.logout,
-    submitting.submit, submitting.clone, submitting.fork, sweeping.sweep, sweeping.sweeps,
+    submitting.submit, submitting.validate, submitting.clone, submitting.fork,
+    sweeping.sweep, sweeping.sweeps,
     jobs.watch, jobs.logs, jobs.ls, filters.filters, jobs.show, jobs.compare,
     jobs.download, jobs.tag, jobs.cancel, jobs.pause, jobs.resume, priorities.reprioritise,
     projects.projects, projects.usage, users.users, notifications.notifications,
+    secrets.secrets,
     cluster.nodes, cluster.cordon, cluster.drain, cluster.uncordon,
     cluster.templates, simulating.simulate,
 ):  # fmt: skip

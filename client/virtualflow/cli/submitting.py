@@ -1,4 +1,4 @@
-"""The command `submit`."""
+"""The commands `submit`, `validate`, `clone` and `fork`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from virtualflow.answers import Job, Outlook
 from virtualflow.cli import completing, screen
-from virtualflow.cli.common import as_json, empty_refuse, job_argument, timeout
+from virtualflow.cli.common import ExitCode, as_json, empty_refuse, job_argument, timeout
 from virtualflow.cli.jobs import TIERS
 from virtualflow.cli.watching import job_watch
 from virtualflow.client import Client
@@ -83,6 +83,40 @@ def submit(
         return screen.note(f"Follow it: virtualflow watch {job['id']}")
 
 
+@click.command()
+@click.argument("file", type=FILE, required=False)
+@click.option("--code", type=FILE, help="Code of the job, a .py or .zip file.")
+@click.option("--template", shell_complete=completing.templates, help="Start from a ready job.")
+@click.option(
+    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="As of `virtualflow submit`."
+)
+@timeout
+@as_json
+def validate(
+    file: Path | None,
+    code: Path | None,
+    template: str | None,
+    changes: tuple[str, ...],
+    timeout_s: float | None,
+    as_json: bool,
+) -> None:
+    """Build code on a node and measure its memory; FILE as of `submit`, nothing is submitted."""
+    empty_refuse(template)
+    file, code = spec_and_code(file, code, template)
+    fields = changes_read(changes) | given_only({"template": template})
+    with Client.from_login() as client:
+        asked = client.validate(file, code=code, **fields)
+        found = client.wait_validation(asked["id"], timeout_s=timeout_s)
+    if as_json:
+        screen.print_json(found)
+    else:
+        click.echo(f"Validation {found['id']} {found['status']}. {screen.plain(found['text'])}")
+        if found["error_traceback"]:
+            screen.note(found["error_traceback"])
+    if found["status"] != "passed":
+        click.get_current_context().exit(ExitCode.JOB_FAILED)
+
+
 def _copy_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         as_json,
@@ -94,6 +128,7 @@ def _copy_options(command: Callable[..., None]) -> Callable[..., None]:
             help="As of `virtualflow submit`.",
         ),
         click.option("--name", help="Name of the new job."),
+        click.option("--code", type=FILE, help="Other code for it, a .py or .zip file."),
         job_argument,
     ):  # fmt: skip
         command = option(command)
@@ -125,6 +160,7 @@ def _copy(
     submit: Callable[..., Job],
     fields: dict[str, Any],
     *,
+    code: Path | None,
     name: str | None,
     changes: tuple[str, ...],
     watch: bool,
@@ -132,7 +168,7 @@ def _copy(
     timeout_s: float | None,
     as_json: bool,
 ) -> None:
-    fields = fields | changes_read(changes) | ({} if name is None else {"name": name})
+    fields = fields | changes_read(changes) | given_only({"name": name, "code": code})
     with Client.from_login() as client:
         made = submit(client, job, idempotency_key=key, **fields)
         if watch:

@@ -48,15 +48,20 @@ class JobRequests:
         return self._site.post("jobs/", answers.Job, headers=headers, **content)
 
     def clone(
-        self, job_id: int, *, idempotency_key: str | None = None, **fields: Any
+        self,
+        job_id: int,
+        *,
+        code: StrPath | None = None,
+        idempotency_key: str | None = None,
+        **fields: Any,
     ) -> answers.Job:
-        """Submit a job again, equal except for `fields`.
+        """Submit a job again, equal except for `code` and `fields`.
 
         Args:
-            idempotency_key, fields: as of `submit`.
+            code, idempotency_key, fields: as of `submit`.
         """
         headers = key_headers(idempotency_key)
-        content = submission_content(None, None, fields)
+        content = submission_content(None, code, fields)
         return self._site.post(f"jobs/{job_id}/clone/", answers.Job, headers=headers, **content)
 
     def fork(
@@ -64,17 +69,18 @@ class JobRequests:
         job_id: int,
         *,
         checkpoint: int | str = "newest",
+        code: StrPath | None = None,
         idempotency_key: str | None = None,
         **fields: Any,
     ) -> answers.Job:
-        """Submit a job that starts from a state of another one, equal except for `fields`.
+        """Submit a job that starts from a state of another one, as `clone` else.
 
         Args:
             checkpoint: `newest`, `now` (the job saves its state), or the step of a kept one.
-            idempotency_key, fields: as of `submit`, which takes other code (and `forked_from`).
+            code, idempotency_key, fields: as of `submit`.
         """
         headers = key_headers(idempotency_key)
-        content = submission_content({"checkpoint": checkpoint}, None, fields)
+        content = submission_content({"checkpoint": checkpoint}, code, fields)
         return self._site.post(f"jobs/{job_id}/fork/", answers.Job, headers=headers, **content)
 
     def dry_run(

@@ -67,6 +67,14 @@ class ReplayRequests:
         path = f"replays/{replay_id}/comparison/"
         return self._site.get(path, answers.ReplayComparison, params={"price": given})
 
+    def replays(self) -> Iterator[answers.ReplaySummary]:
+        """Yield all replays without their results, newest first (admins)."""
+        return self._site.pages("replays/", answers.ReplaySummary)
+
+    def delete_replay(self, replay_id: int) -> None:
+        """Cancel a replay that waits or runs, or delete one that has ended (admins)."""
+        self._site.request("DELETE", f"replays/{replay_id}/")
+
     def replay(self, replay_id: int) -> answers.Replay:
         """Return a replay; `result` is empty until `status` is `done`."""
         return self._site.get(f"replays/{replay_id}/", answers.Replay)
