@@ -397,6 +397,7 @@ SPECTACULAR_SETTINGS = {
         "jobs.api.openapi.problems_documented",
         "jobs.api.openapi.etags_documented",
         "jobs.api.openapi.requests_bounded",
+        "jobs.api.openapi.values_required",
         "jobs.api.openapi.submissions_optional",
         "jobs.api.openapi.summaries_added",
     ],

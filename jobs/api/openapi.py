@@ -135,6 +135,18 @@ def etags_documented(result: dict[str, Any], **_more: Any) -> dict[str, Any]:
     return result
 
 
+def values_required(result: dict[str, Any], **_more: Any) -> dict[str, Any]:
+    """Say in a document that texts in a query are not empty; see `QueryParametersMiddleware`."""
+    for operations in result["paths"].values():
+        for operation in operations.values():
+            for parameter in operation.get("parameters", ()):
+                schema = parameter["schema"].get("items", parameter["schema"])
+                is_text = schema.get("type") == "string" and not {"enum", "format"} & schema.keys()
+                if parameter["in"] == "query" and is_text:
+                    schema["minLength"] = 1
+    return result
+
+
 def submissions_optional(result: dict[str, Any], **_more: Any) -> dict[str, Any]:
     """Say in a document that no field of a submission is required, or has a default by itself.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import jsonschema_rs
 import pytest
 from django.http import HttpResponse, JsonResponse
 
@@ -22,6 +23,24 @@ def test_every_operation_has_a_short_summary_of_its_own() -> None:
     counts = Counter(summaries.values())
     assert {name: text for name, text in summaries.items() if counts[text] > 1} == {}
     assert summaries["POST /api/v1/nodes/{node_id}/drain/"] == "Drain a node"
+
+
+def test_no_parameter_of_a_query_may_be_empty() -> None:
+    """As the site refuses it."""
+    document = openapi_document()
+    empty = [
+        f"{method.upper()} {path} {parameter['name']}"
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+        for parameter in operation.get("parameters", ())
+        if parameter["in"] == "query"
+        and jsonschema_rs.Draft202012Validator(
+            parameter["schema"].get("items", parameter["schema"])
+            | {"components": document["components"]},
+            validate_formats=True,
+        ).is_valid("")
+    ]
+    assert empty == []
 
 
 def test_reads_have_the_headers_that_are_answered() -> None:
