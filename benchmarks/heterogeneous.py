@@ -31,7 +31,7 @@ from pathlib import Path
 from agents.trainer.local.local_cluster import LocalJob
 from benchmarks.cpu_quota import CpuQuota
 from benchmarks.figures import figures_print
-from benchmarks.specs import spec_make
+from benchmarks.specs import CONVOLUTIONS, spec_make
 from controlplane.core.estimates.step_time import (
     Sample,
     StepTime,
@@ -42,30 +42,6 @@ from controlplane.core.estimates.step_time import (
 )
 from controlplane.core.protocol.wire import ReportKind, TrainerReport
 from controlplane.core.virtual_nodes.uneven_split import finish_s, plan_counts, runs
-
-JOB = """
-import keras
-import numpy as np
-
-
-def build(settings):
-    generator = np.random.default_rng(0)
-    x = generator.normal(size=(1024, 16, 16, 3)).astype("float32")
-    y = generator.integers(0, 10, size=1024)
-    filters = settings["filters"]
-    model = keras.Sequential(
-        [
-            keras.Input((16, 16, 3)),
-            keras.layers.Conv2D(filters, 3, padding="same", activation="relu"),
-            keras.layers.Conv2D(filters, 3, padding="same", activation="relu"),
-            keras.layers.GlobalAveragePooling2D(),
-            keras.layers.Dense(10),
-        ]
-    )
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer=keras.optimizers.Adam(1e-3), loss=loss)
-    return model, (x, y), None
-"""
 
 Split = tuple[int, ...]
 
@@ -224,7 +200,7 @@ def main() -> int:
     spec = spec_make({"filters": options.filters}, BATCH_SIZE, NUM_VIRTUAL_NODES)
     with tempfile.TemporaryDirectory(prefix="virtualflow-mix-") as folder, CpuQuota() as quota:
         code = Path(folder) / "job.py"
-        code.write_text(JOB)
+        code.write_text(CONVOLUTIONS)
         print(f"shares of a core: {options.fast} and {options.slow}, kept by {quota.how}")
         with LocalJob(spec, code, Path(folder) / "trainers", num_slots=2) as job:
             bench = Bench(job, options.steps)

@@ -31,31 +31,10 @@ from typing import Any
 
 from benchmarks.cpu_quota import CpuQuota
 from benchmarks.figures import figures_print
+from benchmarks.specs import CONVOLUTIONS
 from controlplane.core.policies import DEFAULT_POLICY
 from tests.support.stack import Stack, embedded_stack
 
-CODE = """
-import keras
-import numpy as np
-
-
-def build(settings):
-    generator = np.random.default_rng(0)
-    x = generator.normal(size=(1024, 16, 16, 3)).astype("float32")
-    y = generator.integers(0, 10, size=1024)
-    model = keras.Sequential(
-        [
-            keras.Input((16, 16, 3)),
-            keras.layers.Conv2D(settings["filters"], 3, padding="same", activation="relu"),
-            keras.layers.Conv2D(settings["filters"], 3, padding="same", activation="relu"),
-            keras.layers.GlobalAveragePooling2D(),
-            keras.layers.Dense(10),
-        ]
-    )
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer=keras.optimizers.Adam(1e-3), loss=loss)
-    return model, (x, y), None
-"""
 BATCH_SIZE, NUM_VIRTUAL_NODES = 128, 8
 SHARE = 0.5
 BASELINE = "priority"
@@ -187,7 +166,7 @@ def run(stack: Stack, scale: float, stretch: float) -> None:
         time.sleep(max(due - time.monotonic(), 0.0))
         body = {
             "name": f"job {number}",
-            "code": CODE,
+            "code": CONVOLUTIONS,
             "settings": {"filters": arrival.filters},
             "global_batch_size": BATCH_SIZE,
             "num_virtual_nodes": NUM_VIRTUAL_NODES,
