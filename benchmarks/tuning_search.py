@@ -42,7 +42,17 @@ from benchmarks import retuned_job
 from benchmarks.figures import figures_print
 from benchmarks.parallel_trials import parallel_run
 from benchmarks.specs import epochs_stop, spec_make
-from benchmarks.whole_runs import Report, drawn_at_random, proposed_by_optuna, until_reached
+from benchmarks.whole_runs import (
+    ARMS,
+    BAD,
+    HAND,
+    HIGH,
+    LOW,
+    Report,
+    drawn_at_random,
+    proposed_by_optuna,
+    until_reached,
+)
 from controlplane.core.protocol.tuning import TunableRange, TuningSpec
 from controlplane.core.protocol.wire import (
     ReportKind,
@@ -56,14 +66,10 @@ from jobs.job_templates import digits_cnn
 
 TEMPLATE = Path(digits_cnn.__file__)
 RETUNED_JOB = Path(retuned_job.__file__)
-LOW, HIGH = 1e-5, 1.0
-HAND, BAD = 1e-3, LOW
 BATCH_SIZE = 64
 RUN_EPOCHS, JOB_EPOCHS, RETUNED_EPOCHS = 30, 100, 50
-RUNS_LIMIT = 40
 LIMIT_S = 3600.0
 SPACE = {"learning_rate": TunableRange(low=LOW, high=HIGH, log=True)}
-ARMS = ("hand", "default", "tuned", "parallel", "optuna", "random")
 
 
 def main() -> int:
@@ -194,7 +200,7 @@ def _whole_runs(study: optuna.Study, seed: int, target: float) -> tuple[int, boo
         total += steps
         return is_reached
 
-    until_reached(study, run, (LOW, HIGH), RUNS_LIMIT)
+    until_reached(study, run)
     return total, is_reached
 
 

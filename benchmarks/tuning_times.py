@@ -34,7 +34,17 @@ import optuna
 from benchmarks.cpu_quota import CpuQuota
 from benchmarks.figures import figures_print
 from benchmarks.replay_fidelity import ENDED, trainers_limited
-from benchmarks.whole_runs import Report, drawn_at_random, proposed_by_optuna, until_reached
+from benchmarks.whole_runs import (
+    ARMS,
+    BAD,
+    HAND,
+    HIGH,
+    LOW,
+    Report,
+    drawn_at_random,
+    proposed_by_optuna,
+    until_reached,
+)
 from jobs import job_templates
 from tests.support.stack import Stack, embedded_stack
 
@@ -56,14 +66,11 @@ def build(settings):
     return model, (noisy, np.tile(labels, {COPIES})), validation
 """
 )
-LOW, HIGH = 1e-5, 1.0
-HAND, BAD = 1e-3, LOW
-RUN_EPOCHS, JOB_EPOCHS, RUNS_LIMIT = 9, 60, 40
+RUN_EPOCHS, JOB_EPOCHS = 9, 60
 METRIC = "val_accuracy"
 SPACE = {"learning_rate": {"low": LOW, "high": HIGH, "log": True}}
 SERIAL = {"space": SPACE, "objective": METRIC, "higher_is_better": True}
 PARALLEL = {"space": SPACE, "parallel": True, "max_parallel": 2, "max_trials": 8}
-ARMS = ("hand", "default", "tuned", "parallel", "optuna", "random")
 #: Seconds between two changes of the nodes.
 CHANGE_S = 30.0
 RUN_LIMIT_S = 1800.0
@@ -241,7 +248,7 @@ def _whole_runs(site: ChangingSite, study: optuna.Study, seed: int) -> Cost:
         total = total.then(site.run(rate, 100 * seed + number, RUN_EPOCHS, report))
         return total.is_reached
 
-    until_reached(study, run, (LOW, HIGH), RUNS_LIMIT)
+    until_reached(study, run)
     return total
 
 

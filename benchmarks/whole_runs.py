@@ -6,6 +6,13 @@ from collections.abc import Callable
 
 import optuna
 
+#: Lowest and highest learning rate of a search.
+LOW, HIGH = 1e-5, 1.0
+#: A good learning rate of the digits template, and a bad one.
+HAND, BAD = 1e-3, LOW
+RUNS_LIMIT = 40
+ARMS = ("hand", "default", "tuned", "parallel", "optuna", "random")
+
 #: Takes epoch and accuracy, returns whether to give the run up.
 Report = Callable[[int, float], bool]
 #: Run with a learning rate, a number and a report; returns whether it reached the target.
@@ -30,17 +37,11 @@ def drawn_at_random(seed: int) -> optuna.Study:
     )
 
 
-def until_reached(
-    study: optuna.Study, run: SearchRun, rates: tuple[float, float], num_runs: int
-) -> None:
-    """Run with rates of the study, one after another, until a run reaches the target.
-
-    Args:
-        rates: lowest and highest learning rate, drawn by their logarithm.
-    """
-    for number in range(num_runs):
+def until_reached(study: optuna.Study, run: SearchRun) -> None:
+    """Run with rates of the study, one after another, until a run reaches the target."""
+    for number in range(RUNS_LIMIT):
         trial = study.ask()
-        rate = trial.suggest_float("learning_rate", *rates, log=True)
+        rate = trial.suggest_float("learning_rate", LOW, HIGH, log=True)
         values = [0.0]
 
         def report(
