@@ -7,10 +7,11 @@ accelerators, by its rules (rounds of 60 s, 30 s a restart):
   time. Optimus knows the truth, as there; Pollux the models fitted to what each job has shown.
 * pollux_restarts_per_job: of the same run.
 
-VirtualFlow's and SLAQ's comparisons are in `virtualflow_runs` and `slaq_runs`; their figures stand
-on the last line, too.
+The heads of `virtualflow_runs` and `slaq_runs` define the figures of VirtualFlow's and SLAQ's
+comparisons.
 
-    python -m benchmarks.reproduction [--traces ../shared/traces] [--seeds 1]
+    python -m benchmarks.reproduction [--traces ../shared/traces] [--only pollux virtualflow slaq]
+        [--seeds 1] [--slaq-seeds 3] [--slaq-load 1.0]
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import slaq_runs, virtualflow_runs
@@ -29,19 +30,8 @@ from controlplane.simulator import Report, cluster_make, pollux_workload, profil
 #: Mean completion times in seconds, of the run that was published and of ours.
 PUBLISHED = {"tiresias": 3469.69375, "optimus": 5301.875, "pollux": 2446.0}
 
-#: The figures of the last line; the parts print more above it.
-FIGURES = (
-    "tiresias_error",
-    "optimus_error",
-    "pollux_error",
-    "pollux_restarts_per_job",
-    "wfs_shares_equal",
-    "wfs_makespan_change",
-    "wfs_median_jct_change",
-    "wfs_median_queue_change",
-    "slaq_quality_gain",
-    "slaq_delay_change",
-)
+#: Parts, by the folders of their traces.
+PARTS = ("pollux", "virtualflow", "slaq")
 
 #: Source of the speeds that policies use.
 KNOWLEDGE = {"tiresias": "true", "optimus": "true", "pollux": "fitted"}
@@ -79,13 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
     parser.add_argument("--seeds", type=int, default=1, help="of Pollux' search")
+    parser.add_argument("--slaq-seeds", type=int, default=3)
+    parser.add_argument("--slaq-load", type=float, default=slaq_runs.LOAD)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     options = parser.parse_args(arguments)
-    parts: Mapping[str, Callable[[Path], dict[str, float]]] = {
-        "pollux": lambda folder: pollux_measure(folder, options.seeds),
-        "virtualflow": virtualflow_runs.measure,
-        "slaq": slaq_runs.measure,
-    }
-    missing = [name for name in parts if not (options.traces / name).is_dir()]
+    missing = [name for name in options.only if not (options.traces / name).is_dir()]
     if missing:
         print(
             f"{', '.join(missing)} not found in {options.traces}: what was published cannot be "
@@ -94,9 +82,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 1
     figures: dict[str, float] = {}
-    for name, measure in parts.items():
-        figures |= measure(options.traces / name)
-    figures_print("reproduction", {name: figures[name] for name in FIGURES})
+    for name in options.only:
+        folder = options.traces / name
+        match name:
+            case "pollux":
+                figures |= pollux_measure(folder, options.seeds)
+            case "virtualflow":
+                figures |= virtualflow_runs.measure(folder)
+            case "slaq":
+                figures |= slaq_runs.measure(folder, options.slaq_load, options.slaq_seeds)
+    figures_print("reproduction", figures)
     return 0
 
 

@@ -5,8 +5,8 @@ arrive at random, one in 15 s on average. Each follows one of the recorded serie
 iteration a point, and ends with it. Iterations take core-seconds divided by the cores (the paper's
 assumption) and may use any number of them. How large the paper's jobs are is not known: theirs are
 drawn log-uniformly within a factor of ten, all scaled to a given load, the work that arrives over
-what the cores can do (`--load`). Cores change hands for nothing, as Spark's tasks do; beside it
-stands what our own resizes cost.
+what the cores can do (`--slaq-load`). Cores change hands for nothing, as Spark's tasks do; beside
+it stands what our own resizes cost.
 
 Quality is what the paper looks at: the mean of the normalised losses of the jobs in the system,
 (loss - last) / (first - last), averaged over the time in which jobs arrive.
@@ -30,14 +30,10 @@ fair sharing. So the mean loss depends most on how long jobs go on once they hav
 is not known of the paper's jobs; here each ends with its recorded series.
 
 Forecasts are the product's (`loss_prediction`), fitted to the losses so far of each job.
-
-    python -m benchmarks.slaq_runs [--traces ../shared/traces] [--load 1.0] [--seeds 3]
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +42,6 @@ from statistics import fmean, median
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.figures import figures_print
 from controlplane.core.estimates.loss_prediction import POINTS_LEAST, LossFit, loss_fit
 from controlplane.core.values.performance import LossForecast
 from controlplane.simulator import (
@@ -269,7 +264,7 @@ def _area(
     return float(areas[whole]) + (iteration - whole) * (float(losses[whole]) + now) / 2.0
 
 
-def measure(folder: Path, load: float = LOAD, num_seeds: int = 3) -> dict[str, float]:
+def measure(folder: Path, load: float, num_seeds: int) -> dict[str, float]:
     """Run both policies on several workloads, print the table and give the figures."""
     series = series_read(folder)
     print(f"\nSLAQ, {NUM_JOBS} jobs on {NUM_NODES * PER_NODE} cores, load {load:g}")
@@ -303,22 +298,3 @@ def measure(folder: Path, load: float = LOAD, num_seeds: int = 3) -> dict[str, f
         "slaq_quality_gain_measured_cost": round(-own_loss, 4),
         "slaq_delay_change_measured_cost": round(own_delay, 4),
     }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark and print its figures as the last line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
-    parser.add_argument("--load", type=float, default=LOAD)
-    parser.add_argument("--seeds", type=int, default=3)
-    options = parser.parse_args(arguments)
-    folder = options.traces / "slaq"
-    if not folder.is_dir():
-        print(f"{folder} is missing: nothing to compare with", file=sys.stderr)
-        return 1
-    figures_print("slaq_runs", measure(folder, options.load, options.seeds))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -24,22 +24,17 @@ The least important of these took 63 % more under weighted fair sharing and ende
 ran 2675 s at most, so the most important one 2401 s at least. But that one took 44.9 % less, so
 2241 s if it arrived at 1020 s, and less if later: it would have had to be faster on fewer
 accelerators than on 4.
-
-    python -m benchmarks.virtualflow_runs [--traces ../shared/traces]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.figures import figures_print
 from controlplane.core.policies.common.fair_fill import power_of_two_fill
 from controlplane.core.values.types import Job
 from controlplane.simulator import Report, ResizeCosts, Workload, cluster_make, simulate
@@ -166,19 +161,3 @@ def print_table(title: str, reports: Mapping[str, Report]) -> None:
             if row is not None:
                 seconds = "".join(f"{value:>9.0f} s" for value in row[:-1])
                 print(f"{policy:<30}{label:<12}{seconds}{row[-1]:>11.1%}")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark and print its figures as the last line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
-    folder = parser.parse_args(arguments).traces / "virtualflow"
-    if not folder.is_dir():
-        print(f"{folder} is missing: nothing to compare with", file=sys.stderr)
-        return 1
-    figures_print("virtualflow_runs", measure(folder))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
