@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from agents.trainer.local.local_cluster import LocalJob
+from agents.trainer.local.validation import job_validate
 from benchmarks.selection_runs.described import job_spec
 from benchmarks.specs import epochs_stop
-from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
-from controlplane.core.protocol.wire import ReportKind, TrainingSpec
+from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.selection.cost import (
     ExampleTimes,
     SelectionTotals,
@@ -60,7 +56,8 @@ def _case(method: SelectionMethod, beta: float, num_epochs: int) -> dict[str, An
     spec = job_spec({}, epochs_stop(num_epochs), selection, entry_file=TEMPLATE.name)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        times = _validated_times(spec, folder)
+        facts = job_validate(spec, TEMPLATE.parent, folder / "validation")
+        times = ExampleTimes(**facts["selection"]) if "selection" in facts else None
         with LocalJob(spec, TEMPLATE, folder / "trainers") as job:
             job.resize(1)
             job.wait_finished()
@@ -82,17 +79,3 @@ def _case(method: SelectionMethod, beta: float, num_epochs: int) -> dict[str, An
         "share": totals.trained / totals.candidates,
         "ended": None if ended is None else end,
     }
-
-
-def _validated_times(spec: TrainingSpec, folder: Path) -> ExampleTimes | None:
-    """Validate the job in a process of its own; returns the times it has measured, if it has."""
-    directory = folder / "validation"
-    (directory / "code").mkdir(parents=True)
-    shutil.copy(TEMPLATE, directory / "code")
-    (directory / "orders.json").write_text(json.dumps(encode(spec)))
-    command = [sys.executable, "-m", "agents.trainer", "--validate", str(directory)]
-    subprocess.run(command, check=True, capture_output=True, timeout=600)
-    report = json.loads((directory / "validation.json").read_text())
-    assert report["ok"], report["message"]
-    times = report["facts"].get("selection")
-    return None if times is None else ExampleTimes(**times)
