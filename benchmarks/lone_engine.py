@@ -50,22 +50,23 @@ class LoneEngine:
     @contextmanager
     def session(self, progress: Progress) -> Iterator[MembershipSession]:
         """Open a session from `progress` on; one may be open at a time."""
-        member = Member(
-            slot=0,
-            node_id=0,
-            accelerator_index=0,
-            virtual_nodes=tuple(range(self.spec.num_virtual_nodes)),
-        )
-        membership = Membership(
-            generation=1, members=(member,), leader_slot=0, source_slot=None, cluster_addresses=()
-        )
-        session = MembershipSession(
-            self.work, self.spec, 0, self.reports, "training", membership, progress
-        )
+        session = lone_session(self.work, self.spec, self.reports, progress)
         try:
             yield session
         finally:
             session.close()
+
+
+def lone_session(
+    work: BuiltJob, spec: TrainingSpec, reports: ReportWriter, progress: Progress
+) -> MembershipSession:
+    """Open a session of a job whose only trainer is in slot 0."""
+    virtual_nodes = tuple(range(spec.num_virtual_nodes))
+    member = Member(slot=0, node_id=0, accelerator_index=0, virtual_nodes=virtual_nodes)
+    membership = Membership(
+        generation=1, members=(member,), leader_slot=0, source_slot=None, cluster_addresses=()
+    )
+    return MembershipSession(work, spec, 0, reports, "training", membership, progress)
 
 
 @contextmanager

@@ -1,39 +1,32 @@
 """The engine alone on its accelerator: what `Trainer` does from step to step, in this process.
 
 The arm's name is the number of virtual nodes, with "-fast" behind it where they run together. Arms
-of one mode run the same traced functions; feeder, sums, noise, update and reports are those of a
-trainer in production.
+of one mode run the same traced functions; the session and the stepper are those of a trainer in
+production.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import math
 import shutil
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 from agents.trainer.collectives.devices import configure_devices
 from agents.trainer.collectives.groups import lone_group
 from agents.trainer.collectives.runtime import CollectiveRuntime
 from agents.trainer.contract.run_dir import ReportWriter
-from agents.trainer.engine.step_reports import StepReports
 from agents.trainer.engine.workload import BuiltJob, workload_build
 from agents.trainer.model.progress import Progress
-from agents.trainer.model.recent_steps import StepsDone
-from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.functions import StepFunctions
-from agents.trainer.step.prefetch import Feeder
 from agents.trainer.step.stepper import Stepper
+from benchmarks.lone_engine import lone_session
 from benchmarks.throughput_arms.described import job_spec
-from benchmarks.throughput_arms.serve import NUM_THREADS, Run, Stamps, serve, stamp
-from controlplane.core.protocol.wire import (
-    AcceleratorInfo,
-    Member,
-    Membership,
-    ReductionMode,
-    TrainingSpec,
-)
+from benchmarks.throughput_arms.serve import NUM_THREADS, Run, Stamps, serve
+from controlplane.core.protocol.wire import AcceleratorInfo, ReductionMode, TrainingSpec
 
 ACCELERATOR = AcceleratorInfo(
     index=0, kind="cpu", name="benchmark", memory_bytes=0, threads=NUM_THREADS
@@ -50,43 +43,27 @@ class Arms:
         self._built: dict[tuple[str, ReductionMode], tuple[BuiltJob, StepFunctions]] = {}
 
     def make(self, network: str, arm: str) -> Run:
-        """Start a feeder over an arm's virtual nodes."""
+        """Open a session with an arm's virtual nodes."""
         number, _, mode = arm.partition("-")
         spec = job_spec(network, int(number), ReductionMode(mode or ReductionMode.EXACT))
         work, functions = self._build(network, spec)
-        member = Member(
-            slot=0,
-            node_id=0,
-            accelerator_index=0,
-            virtual_nodes=tuple(range(spec.num_virtual_nodes)),
-        )
-        membership = Membership(
-            generation=1, members=(member,), leader_slot=0, source_slot=None, cluster_addresses=()
-        )
-        planner = Planner(spec, membership, (0,), 0)
-        data = dataclasses.replace(work.data, spec=spec)
+        reports, progress = ReportWriter(self._folder, 0, 0), Progress()
+        work = dataclasses.replace(work, data=dataclasses.replace(work.data, spec=spec))
+        session = lone_session(work, spec, reports, progress)
         stepper = Stepper(functions, spec.reduction, self._runtime, lone_group(0))
-        reports = StepReports(ReportWriter(self._folder, 0, 0), work.learning_rate)
-        progress = Progress()
-        feeder = Feeder(data, planner, progress)
 
         def run(steps: int) -> Stamps:
             nonlocal progress
-            stamps = [stamp()]
-            for _ in range(steps):
-                batch = feeder.next(progress)
-                outcome = stepper.step(batch, holds_next=lambda: False)
-                seconds = stamp()[0] - stamps[-1][0]
-                progress = data.course.after_batch(progress, seconds)
-                step, num_examples = progress.step, batch.plan.num_examples
-                done = (1, step, step, progress.epoch, num_examples, seconds, outcome.loss, 1)
-                reports.add(StepsDone(*done, spec.global_batch_size), outcome)
-                if data.course.is_activity_over(progress):
-                    logs = work.logs(with_learning_rate=True)
-                    assert all(math.isfinite(value) for value in logs.values()), logs
-                    work.model.reset_metrics()
-                    progress = data.course.after_activity(progress, logs)
-                stamps.append(stamp())
+            stamps = [time.perf_counter()]
+            # A session prints a line at the end of each epoch.
+            with contextlib.redirect_stdout(sys.stderr):
+                for _ in range(steps):
+                    batch = session.batch(progress)
+                    outcome = stepper.step(batch, holds_next=lambda: False)
+                    seconds = time.perf_counter() - stamps[-1]
+                    progress = session.advance(progress, batch.plan.num_examples, outcome, seconds)
+                    assert not progress.is_failed, outcome.loss
+                    stamps.append(time.perf_counter())
             return stamps[1:]
 
         return run

@@ -10,26 +10,27 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
 from benchmarks.throughput_arms.job import NETWORKS, build
-from benchmarks.throughput_arms.serve import NUM_THREADS, Run, Stamps, serve, stamp
+from benchmarks.throughput_arms.serve import NUM_THREADS, Run, Stamps, serve
 
 SHUFFLED_EXAMPLES = 4096
 
 
 class Clock(tf_keras.callbacks.Callback):  # type: ignore[misc]
-    """Reads the clocks after every step."""
+    """Reads the clock after every step."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stamps: Stamps = []
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        self.stamps.append(stamp())
+        self.stamps.append(time.perf_counter())
 
 
 class Arms:
@@ -84,7 +85,7 @@ class Arms:
             stamps = []
             for _ in range(steps):
                 float(step(iterator))
-                stamps.append(stamp())
+                stamps.append(time.perf_counter())
             return stamps
 
         return run
