@@ -139,12 +139,7 @@ def membership_next(
         assert not missing, f"no slot declared for accelerators {missing}"
     seniority = {member.slot: rank for rank, member in enumerate(active.members if active else ())}
     ordered = sorted(wanted, key=lambda one: seniority.get(slots[one], len(seniority)))
-    if counts is None:
-        speeds = [(step_times or {}).get(accelerator) for accelerator in ordered]
-        mapping = mapping_for(num_virtual_nodes, speeds, exchange) if ordered else ()
-    else:
-        mapping = runs([counts[accelerator] for accelerator in ordered])
-        assert sum(counts.values()) == num_virtual_nodes, "a split holds every virtual node"
+    mapping = _mapping(ordered, num_virtual_nodes, step_times or {}, exchange, counts)
     members = tuple(
         Member(
             slot=slots[accelerator],
@@ -164,6 +159,22 @@ def membership_next(
         restore=active is None and has_checkpoint,
     )
     return membership, next_slot
+
+
+def _mapping(
+    ordered: Sequence[AcceleratorId],
+    num_virtual_nodes: int,
+    step_times: Mapping[AcceleratorId, StepTime],
+    exchange: SecondsBySplit | None,
+    counts: Mapping[AcceleratorId, int] | None,
+) -> Sequence[tuple[int, ...]]:
+    """Return the virtual nodes of each accelerator, as decided or as is fastest."""
+    if counts is not None:
+        assert sum(counts.values()) == num_virtual_nodes, "a split holds every virtual node"
+        return runs([counts[accelerator] for accelerator in ordered])
+    if not ordered:
+        return ()
+    return mapping_for(num_virtual_nodes, [step_times.get(one) for one in ordered], exchange)
 
 
 def _slots_assign(
