@@ -37,8 +37,8 @@ from pathlib import Path
 from agents.trainer.contract.environment import heap_environment
 from agents.trainer.local.local_cluster import LocalJob
 from benchmarks.figures import figures_print
+from benchmarks.specs import spec_make
 from benchmarks.throughput_arms import job as job_module
-from benchmarks.throughput_arms.described import job_spec
 from benchmarks.throughput_arms.job import NETWORKS
 from benchmarks.throughput_arms.serve import NUM_THREADS
 from controlplane.core.protocol.wire import ReductionMode, ReportKind
@@ -262,7 +262,8 @@ def stopped_jobs(model: str, num_workers: int) -> Iterator[dict[str, StoppedJob]
 
 def _job(model: str, mode: ReductionMode, folder: Path) -> LocalJob:
     code = Path(job_module.__file__)
-    spec = job_spec(model, JOB_VIRTUAL_NODES, mode)
+    batch_size = NETWORKS[model][2]
+    spec = spec_make({"network": model}, batch_size, JOB_VIRTUAL_NODES, reduction=mode)
     return LocalJob(spec, code, folder / mode.value, num_slots=3, threads=NUM_THREADS)
 
 

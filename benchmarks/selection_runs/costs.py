@@ -20,8 +20,7 @@ from agents.trainer.model.progress import Activity, Progress
 from agents.trainer.step.stepper import Stepper
 from benchmarks.lone_engine import lone_engine
 from benchmarks.selection_runs import job as job_module
-from benchmarks.selection_runs.described import job_spec
-from benchmarks.selection_runs.runs import Reached
+from benchmarks.selection_runs.runs import Reached, job_spec
 from benchmarks.specs import epochs_stop
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import TrainingSpec

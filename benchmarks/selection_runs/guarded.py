@@ -10,8 +10,7 @@ import statistics
 from collections.abc import Sequence
 
 from benchmarks.selection_runs.costs import Costs
-from benchmarks.selection_runs.described import job_spec
-from benchmarks.selection_runs.runs import run
+from benchmarks.selection_runs.runs import job_spec, run
 from benchmarks.specs import epochs_stop
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 

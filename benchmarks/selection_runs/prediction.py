@@ -9,7 +9,7 @@ from typing import Any
 
 from agents.trainer.local.local_cluster import LocalJob
 from agents.trainer.local.validation import job_validate
-from benchmarks.selection_runs.described import job_spec
+from benchmarks.selection_runs.runs import job_spec
 from benchmarks.specs import epochs_stop
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import ReportKind

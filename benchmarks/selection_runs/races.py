@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.selection_runs.costs import Costs
-from benchmarks.selection_runs.described import BATCH_SIZE, job_spec
-from benchmarks.selection_runs.runs import Reached, run
+from benchmarks.selection_runs.runs import BATCH_SIZE, Reached, job_spec, run
 from benchmarks.specs import epochs_stop, steps_stop
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind

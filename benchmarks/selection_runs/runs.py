@@ -5,11 +5,15 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from agents.trainer.local.local_cluster import LocalJob
 from benchmarks.selection_runs import job as job_module
-from controlplane.core.protocol.wire import ReportKind, TrainingSpec
+from benchmarks.specs import spec_make
+from controlplane.core.protocol.selection import SelectionSpec
+from controlplane.core.protocol.wire import ReportKind, StopCondition, TrainingSpec
 
+BATCH_SIZE = 64
 #: Steps after which a second accelerator joins, and after which it leaves.
 JOIN_STEP, LEAVE_STEP = 20, 60
 LIMIT_S = 3600.0
@@ -38,6 +42,17 @@ class Reached:
     def trained(self) -> int:
         """Examples of all training steps."""
         return self.plain + self.chosen
+
+
+def job_spec(
+    settings: dict[str, Any],
+    stop: StopCondition,
+    selection: SelectionSpec | None = None,
+    seed: int = 1,
+    **others: Any,
+) -> TrainingSpec:
+    """Describe a job with these settings."""
+    return spec_make(settings, BATCH_SIZE, stop=stop, selection=selection, seed=seed, **others)
 
 
 def run(spec: TrainingSpec) -> list[Reached]:

@@ -24,7 +24,8 @@ from agents.trainer.model.progress import Progress
 from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.stepper import Stepper
 from benchmarks.lone_engine import lone_session
-from benchmarks.throughput_arms.described import job_spec
+from benchmarks.specs import spec_make
+from benchmarks.throughput_arms.job import NETWORKS
 from benchmarks.throughput_arms.serve import NUM_THREADS, Run, Stamps, serve
 from controlplane.core.protocol.wire import AcceleratorInfo, ReductionMode, TrainingSpec
 
@@ -45,7 +46,8 @@ class Arms:
     def make(self, network: str, arm: str) -> Run:
         """Open a session with an arm's virtual nodes."""
         number, _, mode = arm.partition("-")
-        spec = job_spec(network, int(number), ReductionMode(mode or ReductionMode.EXACT))
+        reduction, batch_size = ReductionMode(mode or ReductionMode.EXACT), NETWORKS[network][2]
+        spec = spec_make({"network": network}, batch_size, int(number), reduction=reduction)
         work, functions = self._build(network, spec)
         reports, progress = ReportWriter(self._folder, 0, 0), Progress()
         work = dataclasses.replace(work, data=dataclasses.replace(work.data, spec=spec))
