@@ -17,6 +17,7 @@ from controlplane.core.scheduling.pools import (
     capacity_by_kind,
     held_by_kind,
     held_kind,
+    kinds_able,
 )
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
@@ -81,11 +82,8 @@ def tiresias(snapshot: Snapshot) -> Decision:
 
 def _demands(job: Job, capacity: Mapping[str, int]) -> dict[str, int]:
     """Return the full demand of a job on each kind that can satisfy it."""
-    return {
-        kind: min(job.max_accelerators, total)
-        for kind, total in capacity.items()
-        if job.accepts(kind) and total >= job.min_accelerators
-    }
+    able = kinds_able(job, capacity)
+    return {kind: min(job.max_accelerators, total) for kind, total in able.items()}
 
 
 def _second_queue(snapshot: Snapshot) -> SecondQueue:

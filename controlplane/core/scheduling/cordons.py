@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from controlplane.core.scheduling.pools import all_held_by_kind, can_start, capacity_by_kind
+from controlplane.core.scheduling.pools import (
+    all_held_by_kind,
+    can_start,
+    capacity_by_kind,
+    room_of,
+)
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import AcceleratorId, JobId, Snapshot
 
@@ -84,6 +89,6 @@ def cordon_split(snapshot: Snapshot) -> CordonSplit:
             )
             reasons[job.id] = reason("cordon_waits", accelerators=needed, jobs=sum(in_the_way))
         else:
-            most = max((n for kind, n in capacity.items() if job.accepts(kind)), default=0)
+            most = room_of(job, capacity)
             reasons[job.id] = reason("cannot_start", accelerators=needed, most=most)
     return CordonSplit(split, staying, reasons)

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from controlplane.core.scheduling.cordons import capacity_uncordoned
-from controlplane.core.scheduling.pools import can_start, can_start_ever
+from controlplane.core.scheduling.pools import can_start, can_start_ever, room_of
 from controlplane.core.values.explanations import Reason, reason
-from controlplane.core.values.types import Job, JobId, Snapshot
+from controlplane.core.values.types import JobId, Snapshot
 
 #: Seconds by which a decision may be early and still find a maintenance ended: rounding.
 _EARLY_S = 1e-3
@@ -73,7 +73,7 @@ def maintenance_reasons(
             found[job.id] = reason(
                 "maintenance_waits",
                 accelerators=job.min_accelerators,
-                most=_accepted(job, capacity),
+                most=room_of(job, capacity),
                 until=_text(ends[job.id]),
             )
             continue
@@ -87,11 +87,6 @@ def maintenance_reasons(
                 )
                 break
     return found
-
-
-def _accepted(job: Job, capacity: Mapping[str, int]) -> int:
-    """Return the largest capacity of an accepted kind."""
-    return max((count for kind, count in capacity.items() if job.accepts(kind)), default=0)
 
 
 def _text(at: float) -> str:

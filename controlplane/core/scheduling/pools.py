@@ -23,6 +23,20 @@ def capacity_by_kind(snapshot: Snapshot) -> dict[str, int]:
     return {kind: counts[kind] for kind in sorted(counts)}
 
 
+def kinds_able(job: Job, capacity: Mapping[str, int]) -> dict[str, int]:
+    """Return the capacity of each accepted kind that has a job's minimum, held by others or not."""
+    return {
+        kind: total
+        for kind, total in capacity.items()
+        if job.accepts(kind) and job.min_accelerators <= total
+    }
+
+
+def room_of(job: Job, capacity: Mapping[str, int]) -> int:
+    """Return the largest capacity of an accepted kind."""
+    return max((total for kind, total in capacity.items() if job.accepts(kind)), default=0)
+
+
 def can_start(job: Job, capacity: Mapping[str, float]) -> bool:
     """Return whether some accepted kind has a job's minimum, held by others or not."""
     return any(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from controlplane.core.policies.common.fair_fill import progressive_fill
 from controlplane.core.policies.common.quota_choice import accepts_any
 from controlplane.core.policies.common.quota_groups import QuotaGroup
+from controlplane.core.scheduling.pools import room_of
 from controlplane.core.values.types import Job
 
 
@@ -55,11 +56,6 @@ def guarantees(groups: Sequence[QuotaGroup], capacity: Mapping[str, int]) -> dic
         )
         wanted[group.key] = min(wanted[group.key], sum(usable))
     return _in_proportion(wanted, {group.key: group.guaranteed for group in groups}, total)
-
-
-def room_of(job: Job, capacity: Mapping[str, int]) -> int:
-    """Return the accelerators of the kind with most of them that a job accepts."""
-    return max((n for kind, n in capacity.items() if job.accepts(kind)), default=0)
 
 
 def _in_proportion(

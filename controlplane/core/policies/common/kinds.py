@@ -10,7 +10,9 @@ from controlplane.core.scheduling.pools import (
     capacity_by_kind,
     held_by_kind,
     held_kind,
+    kinds_able,
     pool_choose,
+    room_of,
 )
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Job, JobId, Snapshot
@@ -37,15 +39,14 @@ def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:
             room[kind] -= job.min_accelerators
     for job in arrival_order(job for job in snapshot.jobs if job.id not in kinds):
         speeds: dict[str, float] = {}
-        for kind, total in capacity.items():
-            if job.accepts(kind) and total >= job.min_accelerators:
-                share = total * job.share_weight / (weights[kind] + job.share_weight)
-                count = max(min(round(share), job.max_accelerators), job.min_accelerators)
-                rates = packed_rates(job, kind, count, per_node[kind])
-                # A job need not use all of its share: fewer accelerators may be faster. Valued like
-                # this, a larger share is never worse; otherwise jobs would keep following each
-                # other to kinds.
-                speeds[kind] = float(rates[job.min_accelerators :].max())
+        for kind, total in kinds_able(job, capacity).items():
+            share = total * job.share_weight / (weights[kind] + job.share_weight)
+            count = max(min(round(share), job.max_accelerators), job.min_accelerators)
+            rates = packed_rates(job, kind, count, per_node[kind])
+            # A job need not use all of its share: fewer accelerators may be faster. Valued like
+            # this, a larger share is never worse; otherwise jobs would keep following each
+            # other to kinds.
+            speeds[kind] = float(rates[job.min_accelerators :].max())
         if speeds:
             least = job.min_accelerators
             full = {kind for kind, speed in speeds.items() if room[kind] < least or speed <= 0.0}
@@ -104,6 +105,5 @@ def fastest_kind(
 
 def cannot_start(snapshot: Snapshot, job: Job) -> Reason:
     """Explain that no accepted kind has a job's minimum."""
-    capacity = capacity_by_kind(snapshot)
-    most = max((capacity[kind] for kind in capacity if job.accepts(kind)), default=0)
+    most = room_of(job, capacity_by_kind(snapshot))
     return reason("cannot_start", accelerators=job.min_accelerators, most=most)

@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 
-from controlplane.core.policies.common.guarantees import guarantees, guarantees_by_kind, room_of
+from controlplane.core.policies.common.guarantees import guarantees, guarantees_by_kind
 from controlplane.core.policies.common.look_ahead import seen_ahead
 from controlplane.core.policies.common.parts import DecidedPart, Policy, part_decide, part_of
 from controlplane.core.policies.common.quota_choice import Pools, accelerators_choose, accepts_any
@@ -42,7 +42,7 @@ from controlplane.core.policies.common.quota_states import (
 )
 from controlplane.core.policies.common.rates import node_sizes
 from controlplane.core.scheduling.placement import place
-from controlplane.core.scheduling.pools import capacity_by_kind
+from controlplane.core.scheduling.pools import capacity_by_kind, kinds_able, room_of
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import (
     AcceleratorId,
@@ -152,8 +152,7 @@ class _Frame:
         for job in group.jobs:
             limits = {
                 kind: group.most(group.most(job.max_accelerators, kind))
-                for kind, total in self._capacity.items()
-                if job.accepts(kind) and job.min_accelerators <= total
+                for kind in kinds_able(job, self._capacity)
             }
             limit = max(limits.values(), default=group.most(job.max_accelerators))
             if limit < job.min_accelerators:

@@ -27,7 +27,7 @@ from controlplane.core.policies.common.fair_fill import (
     members_of,
     user_claim,
 )
-from controlplane.core.scheduling.pools import arrival_order, capacity_by_kind
+from controlplane.core.scheduling.pools import arrival_order, capacity_by_kind, kinds_able
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Snapshot
 
@@ -162,11 +162,7 @@ def _kinds(jobs: Sequence[Job], capacity: Mapping[str, int]) -> dict[JobId, tupl
     for job in jobs:
         key = (job.accepted_kinds, job.min_accelerators)
         if key not in known:
-            known[key] = tuple(
-                kind
-                for kind, total in capacity.items()
-                if job.accepts(kind) and job.min_accelerators <= total
-            )
+            known[key] = tuple(kinds_able(job, capacity))
         kinds[job.id] = known[key]
     return kinds
 

@@ -23,9 +23,11 @@ from controlplane.core.policies.common.rates import (
 )
 from controlplane.core.scheduling.pools import (
     arrival_order,
+    can_start,
     capacity_by_kind,
     held_by_kind,
     held_kind,
+    kinds_able,
 )
 from controlplane.core.values.types import Job, JobId, Snapshot
 
@@ -102,11 +104,7 @@ def options_of(snapshot: Snapshot) -> Options:
     capacity = capacity_by_kind(snapshot)
     kinds = tuple(capacity)
     held = held_by_kind(snapshot)
-    jobs = tuple(
-        job
-        for job in arrival_order(snapshot.jobs)
-        if any(job.accepts(kind) and capacity[kind] >= job.min_accelerators for kind in kinds)
-    )
+    jobs = tuple(job for job in arrival_order(snapshot.jobs) if can_start(job, capacity))
     per_node = largest_nodes(snapshot)
     speeds = _speeds(jobs, kinds)
     staying = snapshot.resizing | {job.id for job in jobs if is_beginning(job, snapshot.now)}
@@ -229,7 +227,7 @@ def _cannot_now(job: Job, room: Mapping[str, int], capacity: Mapping[str, int]) 
     Empty if that holds for every kind on which the job could run: the job then waits for any of
     them.
     """
-    able = {k for k in capacity if job.accepts(k) and capacity[k] >= job.min_accelerators}
+    able = set(kinds_able(job, capacity))
     full = {kind for kind in able if room[kind] < job.min_accelerators}
     return frozenset(full) if full != able else frozenset()
 
