@@ -15,7 +15,6 @@ from controlplane.core.tuning.search import (
     ROOT,
     BranchChange,
     Search,
-    SearchBounds,
     SearchEnd,
     Trial,
     TrialEnd,
@@ -139,18 +138,22 @@ def course_begin(
     # A tenth of a trial holds the largest batch; the last step of a trial may go as far beyond it.
     largest = -(-spec.largest_batch_size // plan.step_examples) + spec.tunes_selection
     shortest = NUM_POINTS * max(1, largest)
-    bounds = SearchBounds(
-        limit=max(plan.per_epoch, SHORTEST_LIMIT * shortest),
-        max_trials=spec.max_trials if old is None else len(old.trials),
-        max_steps=min(share, plan.left) - largest,
-        shortest=shortest,
-        trial_steps=shortest if old is None else shorter_trial_steps(old),
-        step_work=_step_work(spec, plan.step_examples),
-    )
     first = 1 if old is None else old.trials[-1].number + 1
     number = 1 if old is None else old.number + 1
     start = math.fsum(course.losses) / len(course.losses) if course.losses else None
-    search = search_begin(number, first, values, bounds, start)
+    wanted = Search(
+        number=number,
+        limit=max(plan.per_epoch, SHORTEST_LIMIT * shortest),
+        max_trials=spec.max_trials if old is None else len(old.trials),
+        max_steps=min(share, plan.left) - largest,
+        trials=(Trial(first, number, dict(values)),),
+        running=first,
+        shortest=shortest,
+        trial_steps=shortest if old is None else shorter_trial_steps(old),
+        step_work=_step_work(spec, plan.step_examples),
+        start_loss=start,
+    )
+    search = search_begin(wanted)
     if search is None:
         return replace(course, plateau=replace(course.plateau, is_done=True))
     return replace(course, search=search, end=None, losses=())

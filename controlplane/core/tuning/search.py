@@ -177,48 +177,15 @@ class BranchChange:
     end: SearchEnd | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SearchBounds:
-    """Bounds of one search; see `Search`."""
-
-    limit: int
-    max_trials: int
-    max_steps: int
-    shortest: int = NUM_POINTS
-    trial_steps: int = NUM_POINTS
-    step_work: int = 0
-
-
-def search_begin(
-    number: int,
-    first_trial: int,
-    values: Mapping[str, float],
-    bounds: SearchBounds,
-    start_loss: float | None,
-) -> Search | None:
-    """Begin a search whose first trial has the job's present values; None if too few steps fit.
-
-    Args:
-        start_loss: mean of the newest losses; None at the start of the training.
-    """
-    most = min(bounds.limit, bounds.max_steps)
-    if most < bounds.shortest:
+def search_begin(search: Search) -> Search | None:
+    """Begin a search whose trial time is at most the given one; None if too few steps fit."""
+    most = min(search.limit, search.max_steps)
+    if most < search.shortest:
         return None
-    steps = bounds.trial_steps
+    steps = search.trial_steps
     while steps > most:
         steps //= 2
-    return Search(
-        number=number,
-        limit=bounds.limit,
-        max_trials=bounds.max_trials,
-        max_steps=bounds.max_steps,
-        trials=(Trial(first_trial, number, dict(values)),),
-        running=first_trial,
-        shortest=bounds.shortest,
-        trial_steps=max(steps, bounds.shortest),
-        step_work=bounds.step_work,
-        start_loss=start_loss,
-    )
+    return replace(search, trial_steps=max(steps, search.shortest))
 
 
 def shorter_trial_steps(search: Search) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from controlplane.core.tuning.batch_sizes import SIZES_LIMIT, batch_size_conflic
 from controlplane.core.tuning.course import JobSteps, TuningCourse, course_begin, course_step
 from controlplane.core.tuning.search import (
     Search,
-    SearchBounds,
+    Trial,
     TrialEnd,
     search_begin,
     search_step,
@@ -86,8 +87,16 @@ def test_a_wrong_range_is_refused_by_name(low: float, high: float, message: str)
 
 
 def begun(size: int, **bounds: int) -> Search:
-    limits = {"limit": 1000, "max_trials": 3, "max_steps": 1000, "step_work": 40, **bounds}
-    search = search_begin(1, 1, {"batch_size": size}, SearchBounds(**limits), None)
+    limits: dict[str, Any] = {
+        "limit": 1000,
+        "max_trials": 3,
+        "max_steps": 1000,
+        "step_work": 40,
+        **bounds,
+    }
+    search = search_begin(
+        Search(1, trials=(Trial(1, 1, {"batch_size": size}),), running=1, **limits)
+    )
     assert search is not None
     return search
 

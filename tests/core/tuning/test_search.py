@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +20,8 @@ from controlplane.core.tuning.search import (
     ROOT,
     BranchChange,
     Search,
-    SearchBounds,
     SearchEnd,
+    Trial,
     TrialEnd,
     search_begin,
     search_step,
@@ -82,8 +83,15 @@ class Run:
 
 
 def begun(bounds: Mapping[str, int] | None = None, value: float = 0.01) -> Run:
-    limits = {"limit": 1000, "max_trials": 20, "max_steps": 100_000, **(bounds or {})}
-    search = search_begin(1, 1, {"learning_rate": value}, SearchBounds(**limits), None)
+    limits: dict[str, Any] = {
+        "limit": 1000,
+        "max_trials": 20,
+        "max_steps": 100_000,
+        **(bounds or {}),
+    }
+    search = search_begin(
+        Search(1, trials=(Trial(1, 1, {"learning_rate": value}),), running=1, **limits)
+    )
     assert search is not None
     return Run(search)
 
@@ -169,8 +177,11 @@ def test_a_diverging_trial_is_stopped_at_once_and_its_steps_count() -> None:
 
 @pytest.mark.parametrize("bounds", [{"limit": 9}, {"max_steps": 9}])
 def test_too_few_steps_begin_no_search(bounds: dict[str, int]) -> None:
-    limits = {"limit": 100, "max_trials": 5, "max_steps": 1000, **bounds}
-    assert search_begin(1, 1, {"learning_rate": 0.1}, SearchBounds(**limits), None) is None
+    limits: dict[str, Any] = {"limit": 100, "max_trials": 5, "max_steps": 1000, **bounds}
+    assert (
+        search_begin(Search(1, trials=(Trial(1, 1, {"learning_rate": 0.1}),), running=1, **limits))
+        is None
+    )
 
 
 @given(

@@ -20,7 +20,7 @@ from controlplane.core.selection.guard import (
     BreakEvenGuard,
 )
 from controlplane.core.tuning.course import TuningCourse
-from controlplane.core.tuning.search import SearchBounds, search_begin
+from controlplane.core.tuning.search import Search, Trial, search_begin
 
 SPEC = SelectionSpec(method=Method.SELECTIVE_BACKPROP)
 
@@ -88,7 +88,9 @@ def test_searches_of_the_selection_are_no_evidence() -> None:
     """A guard that has seen enough begins anew, and ends no search."""
     trainers = Trainers(SPEC)
     trainers.membership(WINDOWS * WINDOW_PASSES, leader=0, seconds=1.0)
-    search = search_begin(1, 1, {"selection_beta": 1.0}, SearchBounds(100, 3, 100), None)
+    search = search_begin(
+        Search(1, 100, 3, 100, (Trial(1, 1, {"selection_beta": 1.0}),), running=1)
+    )
     trying = [
         replace(row, tuning=TuningCourse(search=search, is_due=False)) for row in trainers.progress
     ]
