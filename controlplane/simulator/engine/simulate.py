@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from controlplane.core.policies import DEMANDS, POLICIES, BatchMode, Demand
 from controlplane.simulator.engine.event_clock import EventRun, Watch
 from controlplane.simulator.engine.jobs import SimulatedJob, Terms
@@ -54,14 +56,8 @@ def simulate(
             rules do not support failures or tuned jobs.
         StuckError: jobs would never end.
     """
-    if policy not in POLICIES:
-        raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
-    if not workload.jobs:
-        raise ValueError("--workload: there is no job in it, so there is nothing to simulate")
-    if failures is not None and Rules(rules) is Rules.POLLUX:
-        raise ValueError("--failures: the rules of Pollux know none; take --rules own")
-    if Rules(rules) is Rules.POLLUX and any(job.tuning for job in workload.jobs):
-        raise ValueError("workload: the rules of Pollux know no tuned jobs; simulate by our own")
+    rules = Rules(rules)
+    _arguments_check(workload, policy, rules, failures)
     demand = DEMANDS[policy]
     if batch is not None:
         demand = Demand(BatchMode(batch), demand.is_rigid and batch == BatchMode.SUBMITTED)
@@ -70,12 +66,12 @@ def simulate(
         per_node=cluster.per_node,
         demand=demand,
         knowledge=Knowledge(knowledge),
-        costs=FLAT_30 if Rules(rules) is Rules.POLLUX else costs,
-        rules=Rules(rules),
+        costs=FLAT_30 if rules is Rules.POLLUX else costs,
+        rules=rules,
         failures=failures,
     )
     run: EventRun | RoundRun
-    if terms.rules is Rules.POLLUX:
+    if rules is Rules.POLLUX:
         run = RoundRun(workload, cluster, policy, terms, seed=seed, progress=progress)
     else:
         run = EventRun(
@@ -91,23 +87,45 @@ def simulate(
     for job in run.jobs:
         _fits_check(job, cluster, workload)
     run.run()
-    settings = {
+    settings = _settings(workload, cluster, terms, seed, round_s)
+    trials = run.trials.jobs if isinstance(run, EventRun) else []
+    return report_make(policy, settings, run.jobs, cluster, run.records, trials)
+
+
+def _arguments_check(
+    workload: Workload, policy: str, rules: Rules, failures: Failures | None
+) -> None:
+    """Refuse what no simulation can be made of."""
+    if policy not in POLICIES:
+        raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+    if not workload.jobs:
+        raise ValueError("--workload: there is no job in it, so there is nothing to simulate")
+    if failures is not None and rules is Rules.POLLUX:
+        raise ValueError("--failures: the rules of Pollux know none; take --rules own")
+    if rules is Rules.POLLUX and any(job.tuning for job in workload.jobs):
+        raise ValueError("workload: the rules of Pollux know no tuned jobs; simulate by our own")
+
+
+def _settings(
+    workload: Workload, cluster: Cluster, terms: Terms, seed: int, round_s: float
+) -> dict[str, Any]:
+    """Return the settings that the report names."""
+    settings: dict[str, Any] = {
         "workload": workload.source or "of the caller",
         "resize_cost": str(terms.costs),
         "version": code_version(),
-        "rules": str(rules),
-        "knowledge": str(Knowledge(knowledge)),
-        "batch": str(demand.batch),
+        "rules": str(terms.rules),
+        "knowledge": str(terms.knowledge),
+        "batch": str(terms.demand.batch),
         "seed": seed,
         "round_s": round_s,
         "kinds": cluster.kinds,
     }
     if workload.notes:
         settings["notes"] = " ".join(workload.notes)
-    if failures is not None:
+    if (failures := terms.failures) is not None:
         settings["failures"] = f"{failures.mtbf_s / 3600:g} h, {failures.mttr_s / 3600:g} h"
-    trials = run.trials.jobs if isinstance(run, EventRun) else []
-    return report_make(policy, settings, run.jobs, cluster, run.records, trials)
+    return settings
 
 
 def _fits_check(job: SimulatedJob, cluster: Cluster, workload: Workload) -> None:
