@@ -22,23 +22,19 @@ import asyncio
 import json
 import statistics
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import redis
 
 from benchmarks.figures import figures_print
-from benchmarks.rest import Site, exchange
+from benchmarks.rest import empty_site, exchange, port_of, process_of
 from benchmarks.stream_watchers import process_use
 from controlplane.core.protocol.wire import REPORT_EVERY_S
-from tests.support import servers
 
 HEARTBEAT_S = 2.0
 STEPS_A_SECOND = 10
@@ -49,20 +45,18 @@ _ANSWER_S = 120.0
 _PERCENTILE = 0.99
 _CHANNEL = "virtualflow:orders"
 
-#: Prints the token, the boot and the job, if any, of so many nodes, of which so many have one.
-FILL = """
-import django, json, sys; django.setup()
-from django.core.management import call_command
+#: Prints the token, the boot and the job, if any, of `num_nodes`, of which `num_jobs` have one.
+_FILL = """
+import json
 from django.utils import timezone
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Generation
 from tests.support.builders import job_make, membership_make, node_make, user_make
-call_command("migrate", verbosity=0)
 now, owner, made = timezone.now(), user_make("owner"), []
-for number in range(int(sys.argv[1])):
+for number in range(num_nodes):
     node, token = node_make(f"node-{number}", 4, now=now)
     job = None
-    if number < int(sys.argv[2]):
+    if number < num_jobs:
         job = job_make(
             owner, status=JobStatus.RUNNING, stop_limit=10**6, generation=1, next_slot=1, step=0,
             started_at=now,
@@ -107,36 +101,23 @@ def main() -> int:
         )
     if not 0 <= options.jobs <= options.nodes:
         parser.error("a node has one job or none")
-    with _database(options.database) as database:
-        figures = _figures(options.nodes, options.jobs, options.seconds, database)
+    figures = _figures(options.nodes, options.jobs, options.seconds, options.database)
     name = options.database.partition(":")[0] or "sqlite"
     sizes = {"nodes": options.nodes, "jobs": options.jobs, "database": name}
     figures_print("node_agents", figures | sizes)
     return 0
 
 
-@contextmanager
-def _database(named: str) -> Iterator[str]:
-    if named == "postgresql":
-        with servers.postgresql_running() as address:
-            yield address
-    else:
-        yield named
-
-
 def _figures(num_nodes: int, num_jobs: int, seconds: float, database: str) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(1) as load_process:
-        site = Site(Path(folder), database)
-        agents = json.loads(site.run(FILL, num_nodes, num_jobs))
-        with closing(site):
-            site.start()
-            server = site.process("stream")
-            began_s = process_use(server).processor_s
-            running = load_process.submit(load, site.stream_port, site.broker, agents, seconds)
-            time.sleep(seconds / 2)
-            use = process_use(server)
-            found = running.result()
-            processor_s = process_use(server).processor_s - began_s
+    with ProcessPoolExecutor(1) as load_process, empty_site(database) as site:
+        agents = json.loads(site.run(f"num_nodes, num_jobs = {num_nodes}, {num_jobs}{_FILL}"))
+        server, broker = process_of(site, "stream"), site.environment["REDIS_URL"]
+        began_s = process_use(server).processor_s
+        running = load_process.submit(load, port_of(site, "STREAM_"), broker, agents, seconds)
+        time.sleep(seconds / 2)
+        use = process_use(server)
+        found = running.result()
+        processor_s = process_use(server).processor_s - began_s
     times_s = sorted(found.heartbeats_s)
     return {
         "heartbeats": len(times_s),

@@ -30,15 +30,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +46,7 @@ import psutil
 
 from benchmarks.figures import figures_print
 from benchmarks.stream_watchers import FILL, PER_USER, process_use, watchers_figures
-from jobs.demo.environment import demo_environment, socket_path
-from jobs.demo.stack.processes import broker_part, site_parts
-from jobs.demo.stack.supervisor import Supervisor
+from tests.browser.page_site import Site, running_site
 from tests.support import servers
 
 CONNECTIONS = 16
@@ -58,19 +55,17 @@ FEW_JOBS = 100
 ANSWER_S = 30.0
 _PERCENTILE = 0.99
 _BATCH = 2_000
-#: A server may start slowly beside other load.
-_START_S = 300.0
 
-_FILL = """
-import django, sys; django.setup()
-from django.contrib.auth.models import User
+_MIGRATE = """
 from django.core.management import call_command
+call_command("migrate", verbosity=0)
+"""
+_FILL = """
+from django.contrib.auth.models import User
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import ApiToken, Job
 from jobs.services.cluster.tokens import token_digest, token_make
 from tests.support.builders import at, job_make
-num_jobs, batch = int(sys.argv[1]), int(sys.argv[2])
-call_command("migrate", verbosity=0)
 user, is_new = User.objects.get_or_create(username="poller")
 first = Job.objects.order_by("id").first() or job_make(user, status=JobStatus.RUNNING)
 missing = num_jobs - Job.objects.count()
@@ -113,33 +108,30 @@ def main() -> int:
     options = parser.parse_args()
     if options.rounds < 1 or options.seconds <= 0 or options.many < FEW_JOBS:
         parser.error(f"at least 1 round, more than 0 seconds and {FEW_JOBS} jobs are needed")
-    if options.database == "postgresql":
-        with servers.postgresql_running() as url:
-            figures = _figures(options, url)
-    else:
-        figures = _figures(options, options.database)
+    figures = _figures(options)
     name = options.database.partition(":")[0] or "sqlite"
     figures_print("rest", {**figures, "database": name})
     return 0
 
 
-def _figures(options: argparse.Namespace, database: str) -> dict[str, Any]:
+def _figures(options: argparse.Namespace) -> dict[str, Any]:
     """Measure on a database; print the table of the arms, and return the figures."""
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(1) as load_process:
-        site = Site(Path(folder), database)
-        job_id, token = site.fill(FEW_JOBS)
-        watchers = options.watchers and site.watchers(options.watchers)
-        with closing(site):
-            site.start()
-            streams = watchers and site.streams_figures(watchers, load_process)
-            if options.only_watchers:
-                return dict(streams or {})
-            bench = Bench(site, token, load_process, options.seconds)
-            arms = arms_of(job_id)
-            rounds = [{arm.name: bench.turn(arm) for arm in arms} for _ in range(options.rounds)]
-            site.fill(options.many)
-            many = [bench.turn(arms[0]) for _ in range(options.rounds)]
-            memory_mb = site.memory_mb()
+    with ProcessPoolExecutor(1) as load_process, empty_site(options.database) as site:
+        job_id, token = fill(site, FEW_JOBS)
+        streams: dict[str, Any] = {}
+        if options.watchers:
+            sessions = watchers_add(site, options.watchers)
+            server, port = process_of(site, "stream"), port_of(site, "STREAM_")
+            broker = site.environment["REDIS_URL"]
+            streams = watchers_figures(server, port, broker, sessions, load_process)
+        if options.only_watchers:
+            return streams
+        bench = Bench(port_of(site), token, load_process, options.seconds)
+        arms = arms_of(job_id)
+        rounds = [{arm.name: bench.turn(arm) for arm in arms} for _ in range(options.rounds)]
+        fill(site, options.many)
+        many = [bench.turn(arms[0]) for _ in range(options.rounds)]
+        memory_mb = process_use(process_of(site, "web")).memory / 1e6
     for arm in arms:
         loads = [turns[arm.name] for turns in rounds]
         print(f"{arm.name:10} {typical(loads):7.0f} a second, 99 % in {slowest(loads):5.1f} ms")
@@ -158,7 +150,7 @@ def _figures(options: argparse.Namespace, database: str) -> dict[str, Any]:
         "p99_ms": round(slowest(few), 1),
         "memory_mb": round(memory_mb),
         "flatness": round(typical(many) / typical(few), 3),
-        **(streams or {}),
+        **streams,
     }
 
 
@@ -184,87 +176,55 @@ def slowest(loads: list[Load]) -> float:
     return statistics.median(load.p99_ms for load in loads)
 
 
-class Site:
-    """Web server and broker of the site with the plain view, on a database of its own."""
+@contextmanager
+def empty_site(database: str) -> Iterator[Site]:
+    """Run the servers of the site, with the plain view, on an empty database.
 
-    def __init__(self, directory: Path, database: str) -> None:
-        self._directory = directory
-        self._environment = demo_environment(directory) | {
-            "DJANGO_SETTINGS_MODULE": "benchmarks.plain_drf.settings",
-            "VIRTUALFLOW_API_RATE": "100000000/min",
-        }
+    Args:
+        database: its address; `postgresql`: that of a server of its own; empty: SQLite.
+    """
+    settings = {
+        "DJANGO_SETTINGS_MODULE": "benchmarks.plain_drf.settings",
+        "VIRTUALFLOW_API_RATE": "100000000/min",
+    }
+    with ExitStack() as stack:
+        if database == "postgresql":
+            database = stack.enter_context(servers.postgresql_running())
         if database:
-            self._environment["DATABASE_URL"] = database
-        self.port = int(self._environment["VIRTUALFLOW_DEMO_PORT"])
-        self.stream_port = int(self._environment["VIRTUALFLOW_DEMO_STREAM_PORT"])
-        self.broker = self._environment["REDIS_URL"]
-        self._supervisor: Supervisor | None = None
+            settings["DATABASE_URL"] = database
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        yield stack.enter_context(running_site(Path(folder), seed=_MIGRATE, **settings))
 
-    def fill(self, num_jobs: int) -> tuple[int, str]:
-        """Bring the number of jobs up to `num_jobs`; return the polled job and a token."""
-        job_id, token = self.run(_FILL, num_jobs, _BATCH).split()
-        return int(job_id), token
 
-    def watchers(self, num_streams: int) -> tuple[str, list[tuple[str, int]]]:
-        """Add users for so many streams; return the cookie's name, their sessions and jobs."""
-        name, users = json.loads(self.run(FILL, -(-num_streams // PER_USER)))
-        return name, [(session, job_id) for session, job_id in users]
+def fill(site: Site, num_jobs: int) -> tuple[int, str]:
+    """Bring the number of jobs up to `num_jobs`; return the polled job and a token."""
+    job_id, token = site.run(f"num_jobs, batch = {num_jobs}, {_BATCH}{_FILL}").split()
+    return int(job_id), token
 
-    def streams_figures(
-        self, sessions: tuple[str, list[tuple[str, int]]], load_process: ProcessPoolExecutor
-    ) -> dict[str, Any]:
-        """Open the streams of all users, and measure."""
-        return watchers_figures(
-            self.process("stream"), self.stream_port, self.broker, sessions, load_process
-        )
 
-    def run(self, code: str, *arguments: int) -> str:
-        """Run a program beside the site's settings; return what it prints."""
-        done = subprocess.run(
-            [sys.executable, "-c", code, *map(str, arguments)],
-            env={**os.environ, **self._environment},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"the database cannot be filled: {done.stderr[-2000:]}")
-        return done.stdout
+def watchers_add(site: Site, num_streams: int) -> tuple[str, list[tuple[str, int]]]:
+    """Add users for so many streams; return the cookie's name, their sessions and jobs."""
+    name, users = json.loads(site.run(f"num_users = {-(-num_streams // PER_USER)}{FILL}"))
+    return name, [(session, job_id) for session, job_id in users]
 
-    def start(self) -> None:
-        """Start the processes and wait until the site answers."""
-        parts = [
-            replace(part, environment=self._environment, start_deadline_s=_START_S)
-            for part in site_parts(self._environment, self._directory)
-            if part.name in {"web", "stream"}
-        ]
-        broker = broker_part(socket_path(self._directory), self._directory)
-        self._supervisor = Supervisor([broker, *parts], self._directory / "logs", announce=print)
-        self._supervisor.start()
 
-    def close(self) -> None:
-        """Stop the processes."""
-        if self._supervisor is not None:
-            self._supervisor.stop()
+def process_of(site: Site, name: str) -> psutil.Process:
+    """Return the first process of a server, `web` or `stream`."""
+    return psutil.Process(site.supervisor.pids()[name])
 
-    def process(self, name: str) -> psutil.Process:
-        """Return the first process of a server, `web` or `stream`."""
-        assert self._supervisor is not None
-        return psutil.Process(self._supervisor.pids()[name])
 
-    def memory_mb(self) -> float:
-        """Return the memory of the web server's processes that no other one shares."""
-        return process_use(self.process("web")).memory / 1e6
+def port_of(site: Site, name: str = "") -> int:
+    """Return the port of the web server, or of the stream server."""
+    return int(site.environment[f"VIRTUALFLOW_DEMO_{name}PORT"])
 
 
 class Bench:
-    """Turns of load on a site."""
+    """Turns of load on a web server."""
 
     def __init__(
-        self, site: Site, token: str, load_process: ProcessPoolExecutor, seconds: float
+        self, port: int, token: str, load_process: ProcessPoolExecutor, seconds: float
     ) -> None:
-        self._site = site
+        self._port = port
         self._headers = {"Authorization": f"Bearer {token}"}
         self._load_process = load_process
         self._seconds = seconds
@@ -273,11 +233,11 @@ class Bench:
         """Repeat an arm's request over all connections for one turn."""
         headers, status = self._headers, 200
         if arm.version:
-            address = f"http://127.0.0.1:{self._site.port}{arm.path}"
+            address = f"http://127.0.0.1:{self._port}{arm.path}"
             answer = httpx.get(address, headers=headers, timeout=ANSWER_S, trust_env=False)
             headers, status = {**headers, "If-None-Match": answer.headers["ETag"]}, 304
         text = request_text(arm.path, headers)
-        return self._load_process.submit(load, self._site.port, text, status, self._seconds).result(
+        return self._load_process.submit(load, self._port, text, status, self._seconds).result(
             timeout=self._seconds + 2 * ANSWER_S
         )
 

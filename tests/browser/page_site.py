@@ -76,6 +76,7 @@ class Site:
     address: str
     environment: dict[str, str]
     interpreter: subprocess.Popen[str]
+    supervisor: Supervisor
     #: Stored state of a browser after a login, by name of the person.
     logins: dict[str, Any] = field(default_factory=dict)
 
@@ -94,8 +95,12 @@ class Site:
 
 
 @contextmanager
-def running_site(directory: Path, **settings: str) -> Iterator[Site]:
-    """Run the web server, the stream server and the broker, with more variables; stop them all."""
+def running_site(directory: Path, *, seed: str = _SEED, **settings: str) -> Iterator[Site]:
+    """Run the web server, the stream server and the broker, with more variables; stop them all.
+
+    Args:
+        seed: code that sets up the database, before the servers start.
+    """
     count_start("sites for a browser")
     web_port = free_port(19200 + os.getpid() % 500 * 2)
     stream_port = free_port(web_port + 1)
@@ -124,9 +129,9 @@ def running_site(directory: Path, **settings: str) -> Iterator[Site]:
     )
     # The interpreter ends with its standard input, which is closed at the end of this block.
     with interpreter:
-        site = Site(origin, environment, interpreter)
+        site = Site(origin, environment, interpreter, supervisor)
         try:
-            site.run(_SEED)
+            site.run(seed)
             supervisor.start()
             yield site
         finally:
