@@ -12,12 +12,15 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 
-_USERS = ("admin", "ada")
+_PAGES_DEEP = 3
 
 
-def costs_of(addresses: Sequence[str], repeats: int) -> list[tuple[str, list[float]]]:
-    """Ask for each address as an admin and as a user; return labels and the medians of `_cost`.
+def costs_of(
+    addresses: Sequence[str], repeats: int, users: Sequence[str]
+) -> list[tuple[str, list[float]]]:
+    """Ask for each address as some users; return labels and the medians of `_cost`.
 
+    The first user may see everything. Of each list by REST a later page is asked for, too.
     The parallel workers of PostgreSQL are switched off, as nothing tells their processor time.
     """
     connection.close()
@@ -26,18 +29,27 @@ def costs_of(addresses: Sequence[str], repeats: int) -> list[tuple[str, list[flo
         with connection.cursor() as cursor:
             cursor.execute("SET max_parallel_workers_per_gather = 0")
     found = []
-    for name in _USERS:
+    for name in users:
         client = Client(headers={"host": "127.0.0.1", "accept-encoding": "gzip"})
         client.force_login(User.objects.get(username=name))
-        for address in addresses:
+        deep = (_deep(client, one) for one in addresses if one.startswith("/api/v1/jobs/?"))
+        for address in [*addresses, *filter(None, deep)]:
             # The first answer fills caches.
             costs = [_cost(client, address) for _ in range(repeats + 1)][1:]
             known = [cost for cost in costs if cost is not None]
-            assert known or name != _USERS[0], f"{address} is not answered"
+            assert known or name != users[0], f"{address} is not answered"
             if known:
                 medians = [statistics.median(values) for values in zip(*known, strict=True)]
                 found.append((f"{name} {address}", medians))
     return found
+
+
+def _deep(client: Any, address: str) -> str | None:
+    """Return the address of a later page of a list; None: it ends before."""
+    following: str | None = f"{address}&page_size=200"
+    for _ in range(_PAGES_DEEP):
+        following = following and client.get(following).json()["next"]
+    return following and following.replace("page_size=200", "page_size=50")
 
 
 def _cost(client: Any, address: str) -> tuple[float, float, float, int] | None:

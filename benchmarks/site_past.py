@@ -10,7 +10,6 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.utils import timezone
 
-from benchmarks.job_lists import SUBMISSION_GAP_S, jobs_fill
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import (
     Accelerator,
@@ -18,8 +17,10 @@ from jobs.models import (
     AuditEntry,
     Event,
     Job,
+    JobMetric,
     LogChunk,
     ReadingBin,
+    SearchTerm,
     StepReport,
     Sweep,
 )
@@ -27,7 +28,10 @@ from jobs.services.lifecycle.usage_days import usage_days_sum
 from tests.frontend.world import give_history, make_job, make_node
 from tests.support.builders import at
 
-_CHUNK = 5_000
+_CHUNK, _JOBS_CHUNK = 5_000, 2_000
+_NUM_USERS = 20
+#: Seconds between the submissions of two jobs.
+_SUBMISSION_GAP_S = 30
 _NUM_NODES, _PER_NODE = 8, 8
 _SWEEP_JOBS = 500
 _HELD_S = 540
@@ -49,8 +53,8 @@ def past_fill(num_jobs: int, long_job_id: int) -> None:
     _long_job(places[:3])
     assert Job.objects.latest("pk").pk == long_job_id
     first = Job.objects.count()
-    start = timezone.now() - datetime.timedelta(seconds=SUBMISSION_GAP_S * num_jobs)
-    jobs_fill(first, num_jobs, start)
+    start = timezone.now() - datetime.timedelta(seconds=_SUBMISSION_GAP_S * num_jobs)
+    _jobs_fill(first, num_jobs, start)
     rows = list(
         Job.objects.filter(pk__gt=long_job_id)
         .order_by("pk")
@@ -64,6 +68,51 @@ def past_fill(num_jobs: int, long_job_id: int) -> None:
         pass
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
+
+
+def _jobs_fill(first: int, last: int, began_at: datetime.datetime) -> None:
+    """Add jobs until there are `last`, where number 0 was or would have been at `began_at`."""
+    users = [
+        User.objects.get_or_create(username=f"user{number}")[0] for number in range(_NUM_USERS)
+    ]
+    for start in range(first, last, _JOBS_CHUNK):
+        numbers = range(start, min(last, start + _JOBS_CHUNK))
+        jobs = Job.objects.bulk_create([_job(number, users, began_at) for number in numbers])
+        terms, metrics = [], []
+        for number, job in zip(numbers, jobs, strict=True):
+            texts = [f"setting={name}={value}" for name, value in job.settings.items()]
+            texts += [f"tag={tag}" for tag in job.tags]
+            terms += [SearchTerm(job=job, term=text) for text in texts]
+            best = number * 7919 % 1000 / 1000
+            metrics += [
+                JobMetric(job=job, name=name, best=value, best_epoch=3, last=value)
+                for name, value in (("val_accuracy", best), ("val_loss", 1 - best))
+            ]
+        SearchTerm.objects.bulk_create(terms)
+        JobMetric.objects.bulk_create(metrics)
+
+
+def _job(number: int, users: Sequence[User], began_at: datetime.datetime) -> Job:
+    status = "finished"
+    if number % 1000 == 0:
+        status = "pending"
+    elif number % 50 == 0:
+        status = "failed"
+    at = began_at + datetime.timedelta(seconds=_SUBMISSION_GAP_S * number)
+    return Job(
+        owner=users[number % len(users)],
+        name=f"{('digits', 'text', 'tables')[number % 3]} {number * 7919 % 100_003}",
+        template=("digits_cnn", "tabular", "")[number % 3],
+        tags=[f"tag{number % 10}", *(["rare"] if number % 9_999 == 0 else [])],
+        settings={"hidden_units": 64 << number % 3, "number": number, "dropout": 0.1},
+        facts={"steps_per_epoch": 20, "summary": "x" * 1500},
+        code_name="job.py", code_sha256="0" * 64, entry_file="job.py", global_batch_size=32,
+        num_virtual_nodes=4, max_accelerators=4, stop_kind="epochs", stop_limit=10,
+        status=status, priority=1 + number * 31 % 7 * 10, submitted_at=at,
+        started_at=at, ended_at=None if status == "pending" else at + datetime.timedelta(minutes=9),
+        duration_s=0.0 if status == "pending" else float(number * 17 % 5000), step=200, epoch=10,
+        loss=0.1, colour=number % 12,
+    )  # fmt: skip
 
 
 def _long_job(places: list[Accelerator]) -> None:
