@@ -145,22 +145,10 @@ def steps_try(
     finally:  # also for what is checked after a step that failed
         state.put(before)
         before.clear()
-    fitting, num_seeds = trials[-1].examples, len(functions.seeds)
-    # One example alone is rounded in another way than among several.
-    few = trials[0].examples if fitting < 4 else max(2, trials[0].examples)
-    if 2 * few <= fitting:
-        whole = _arguments(job, order, 2 * few, num_seeds, num_slices=1)
-        gradients_check(functions, whole, _arguments(job, order, few, num_seeds))
-    warnings = []
-    if reason:
-        warnings.append(f"a slice of {largest} examples was not tried here: {reason}")
-    if broken := [loss for loss in losses if not np.isfinite(loss)]:
-        warnings.append(
-            f"the loss of {len(broken)} of {len(losses)} first steps is {broken[0]}; look at the "
-            "learning rate and the data (unless on_nonfinite is continue, the job stops at such a "
-            "step)"
-        )
+    _split_gradients_check(job, functions, order, trials)
     last = trials[-1]
+    warnings = [f"a slice of {largest} examples was not tried here: {reason}"] if reason else []
+    warnings += _loss_warnings(losses)
     warnings += _parallel_warnings(spec, last.seconds / last.examples)
     facts: dict[str, Any] = {
         "trace_s": round(trace_s, 3),
@@ -170,6 +158,33 @@ def steps_try(
     }
     memory = _memory_facts(trials, process_bytes, state.num_bytes)
     return StepFacts(facts | merging | times | ({"memory": memory} if memory else {}), warnings)
+
+
+def _split_gradients_check(
+    job: LoadedJob,
+    functions: StepFunctions,
+    order: np.ndarray,
+    trials: Sequence[SliceMeasurements],
+) -> None:
+    """Compare the gradients of a slice with those of its halves, as far as one was tried."""
+    fitting, num_seeds = trials[-1].examples, len(functions.seeds)
+    # One example alone is rounded in another way than among several.
+    few = trials[0].examples if fitting < 4 else max(2, trials[0].examples)
+    if 2 * few <= fitting:
+        whole = _arguments(job, order, 2 * few, num_seeds, num_slices=1)
+        gradients_check(functions, whole, _arguments(job, order, few, num_seeds))
+
+
+def _loss_warnings(losses: Sequence[float]) -> list[str]:
+    """Warn of first losses that are not finite."""
+    broken = [loss for loss in losses if not np.isfinite(loss)]
+    if not broken:
+        return []
+    return [
+        f"the loss of {len(broken)} of {len(losses)} first steps is {broken[0]}; look at the "
+        "learning rate and the data (unless on_nonfinite is continue, the job stops at such a "
+        "step)"
+    ]
 
 
 def _merging_facts(
