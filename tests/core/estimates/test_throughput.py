@@ -15,6 +15,7 @@ from controlplane.core.estimates.throughput import (
     slices_of,
     throughput_fit,
 )
+from tests.support.cases import pairs
 
 TRUTH = ThroughputModel(0.02, 0.001, 0.03, 0.002, 0.1, 0.005, 2.0)
 
@@ -106,19 +107,17 @@ CURVES = [
 ]
 
 
-@pytest.mark.parametrize("is_again", [False, True], ids=["at once", "one by one"])
-@pytest.mark.parametrize(
-    "shapes",
-    [
-        [(2, 1), (4, 1)],
-        [(1, 1), (2, 1), (4, 1)],
-        [(4, 1), (2, 1), (1, 1)],
-        [(1, 1), (4, 1), (3, 1)],
-        [(4, 1), (8, 2), (12, 3)],
-        [(1, 1), (2, 1), (8, 2), (16, 4)],
-    ],
-    ids=str,
-)
+SHAPES = [
+    [(2, 1), (4, 1)],
+    [(1, 1), (2, 1), (4, 1)],
+    [(4, 1), (2, 1), (1, 1)],
+    [(4, 1), (8, 2), (12, 3)],
+    [(1, 1), (4, 1), (3, 1)],
+    [(1, 1), (2, 1), (8, 2), (16, 4)],
+]
+
+
+@pytest.mark.parametrize(("shapes", "is_again"), pairs(SHAPES, [False, True]), ids=str)
 def test_a_few_numbers_tell_the_growth_of_an_exchange(
     shapes: list[tuple[int, int]], is_again: bool
 ) -> None:

@@ -85,8 +85,9 @@ def resizes_over_time(snapshot: Snapshot, power: float, num_errors: int, seed: i
 @pytest.mark.parametrize(
     ("cluster", "power"), pairs([((4,), 3), ((2, 2), 3), ((4, 4, 4, 4), 5)], [0.6, 0.9])
 )
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_errors_of_measurements_hardly_move_anybody(
-    cluster: tuple[tuple[int, ...], int], power: float, num_errors: int, most: int
+    seed: int, cluster: tuple[tuple[int, ...], int], power: float, num_errors: int, most: int
 ) -> None:
     """At most so many changes a job in four minutes, however the errors fall."""
     sizes, num_jobs = cluster
@@ -94,9 +95,8 @@ def test_errors_of_measurements_hardly_move_anybody(
         replace(job_make(i, most=16), remaining_examples=50_000.0 * i)
         for i in range(1, num_jobs + 1)
     ]
-    for seed in range(2):
-        found = resizes_over_time(snapshot_make(nodes(*sizes), *jobs), power, num_errors, seed)
-        assert sum(found.values()) <= most * num_jobs, (seed, found)
+    found = resizes_over_time(snapshot_make(nodes(*sizes), *jobs), power, num_errors, seed)
+    assert sum(found.values()) <= most * num_jobs, found
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((1, 2, 3))))
