@@ -39,7 +39,7 @@ from jobs.services.cluster import nodes
 from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.cluster.nodes import enrolment_token_create, node_hello, node_remove
 from jobs.services.submission.validations import validation_start, validation_take
-from tests.jobs.world import PlayedNode, World
+from tests.jobs.world import PlayedNode, World, settled
 from tests.support.builders import CODE, accelerators, at, enrol_request, job_make, node_make
 from tests.support.messages import hello_request
 from tests.support.rows import file_store
@@ -234,9 +234,7 @@ class TestHello:
         assert post(client, "reports/", batch(node)).status_code == 200
 
     def test_another_boot_after_the_lease_restarts_what_ran(self, settings: Any) -> None:
-        world = World(num_nodes=1)
-        job = job_make()
-        world.settle()
+        world, job = settled()
         node = world.nodes[0].node
         long_ago = timezone.now() - timedelta(seconds=settings.LEASE_S + 1)
         Node.objects.filter(id=node.pk).update(last_seen_at=long_ago)
@@ -311,9 +309,7 @@ class TestWanted:
         assert fresh_node[1].get(f"{BASE}wanted/", {"wait": "x"}).status_code == 400
 
     def test_members_hear_nothing_while_joiners_boot(self) -> None:
-        world = World(num_nodes=1)
-        job = job_make(max_accelerators=1)
-        world.settle()
+        world, job = settled(max_accelerators=1)
         (node,) = world.nodes
         before = {t.slot: t for t in wanted_state(node.node).trainers}
         world.cap(job, 2)
@@ -380,9 +376,7 @@ class TestReports:
     def test_the_log_of_another_nodes_trainer_is_not_taken(
         self, fresh_node: tuple[Node, Client]
     ) -> None:
-        world = World(num_nodes=1)
-        job = job_make()
-        world.settle()
+        _, job = settled()
         node, client = fresh_node
         chunk = {"job_id": job.pk, "slot": 0, "offset": 0, "text": "forged"}
         assert post(client, "reports/", batch(node, logs=[chunk])).status_code == 200
@@ -391,9 +385,7 @@ class TestReports:
     def test_the_reports_of_another_nodes_trainer_are_not_taken(
         self, fresh_node: tuple[Node, Client]
     ) -> None:
-        world = World(num_nodes=1)
-        job = job_make()
-        world.settle()
+        _, job = settled()
         report = {
             "job_id": job.pk,
             "slot": 0,
@@ -416,10 +408,6 @@ def _token_of(node: Node) -> str:
 
 
 class TestFiles:
-    @pytest.fixture
-    def world(self) -> World:
-        return World(num_nodes=1)
-
     def put(self, client: Client, job: Job, name: str, content: bytes, **other: Any) -> Any:
         query = {"slot": "0", "generation": "1", **other.pop("query", {})}
         headers = {"X-Sha256": hashlib.sha256(content).hexdigest(), **other}
@@ -431,14 +419,13 @@ class TestFiles:
             query_params=query,
         )
 
-    def training(self, world: World) -> tuple[Job, Client, PlayedNode]:
-        job = job_make()
-        world.settle()
+    def training(self) -> tuple[Job, Client, PlayedNode]:
+        world, job = settled()
         (played,) = world.nodes
         return job, agent(_token_of(played.node)), played
 
-    def test_code_and_files(self, world: World) -> None:
-        job, client, _ = self.training(world)
+    def test_code_and_files(self) -> None:
+        job, client, _ = self.training()
         response = client.get(f"{BASE}jobs/{job.pk}/code/")
         assert b"".join(response.streaming_content) == CODE  # type: ignore[attr-defined]
         assert response.headers["X-Sha256"] == hashlib.sha256(CODE).hexdigest()
@@ -450,9 +437,9 @@ class TestFiles:
         assert Artifact.objects.get().size_bytes == 6
 
     def test_a_state_to_adopt_is_read_and_not_written(
-        self, world: World, fresh_node: tuple[Node, Client]
+        self, fresh_node: tuple[Node, Client]
     ) -> None:
-        job, client, _ = self.training(world)
+        job, client, _ = self.training()
         address = f"{BASE}jobs/{job.pk}/adopted/"
         assert client.get(address).status_code == 404
         assert self.put(client, job, "adopted.npz", b"forged").status_code == 400
@@ -464,19 +451,19 @@ class TestFiles:
         assert fresh_node[1].get(address).status_code == 404
 
     def test_nodes_that_have_nothing_to_do_with_the_job(
-        self, world: World, fresh_node: tuple[Node, Client]
+        self, fresh_node: tuple[Node, Client]
     ) -> None:
-        job, _, _ = self.training(world)
+        job, _, _ = self.training()
         _, stranger = fresh_node
         assert stranger.get(f"{BASE}jobs/{job.pk}/code/").status_code == 404
         assert stranger.get(f"{BASE}jobs/{job.pk}/checkpoint/").status_code == 404
         assert self.put(stranger, job, "model.keras", b"x").status_code == 404
         assert stranger.get(f"{BASE}jobs/{job.pk + 1}/code/").status_code == 404
 
-    def test_a_former_node_reads_and_stores_nothing(self, world: World) -> None:
-        job, client, _ = self.training(world)
+    def test_a_former_node_reads_and_stores_nothing(self) -> None:
+        job, client, _ = self.training()
         assert self.put(client, job, "checkpoint.npz", b"x").status_code == 204
-        Allocation.objects.update(released_at=world.now)
+        Allocation.objects.update(released_at=at(9))
         for part in ("code", "checkpoint"):
             assert client.get(f"{BASE}jobs/{job.pk}/{part}/").status_code == 404
         for name in ("checkpoint.npz", "model.keras"):
@@ -484,19 +471,19 @@ class TestFiles:
         assert Artifact.objects.count() == 1
 
     def test_an_adopted_state_is_for_nodes_of_the_job(
-        self, world: World, fresh_node: tuple[Node, Client]
+        self, fresh_node: tuple[Node, Client]
     ) -> None:
-        job, client, _ = self.training(world)
+        job, client, _ = self.training()
         address = f"{BASE}jobs/{job.pk}/adopted/"
         assert client.get(address).status_code == 404
-        row = Artifact(job=job, name=ADOPTED_FILE, size_bytes=5, generation=0, at=world.now)
+        row = Artifact(job=job, name=ADOPTED_FILE, size_bytes=5, generation=0, at=at(9))
         row.file.save(ADOPTED_FILE, ContentFile(b"state"))
         response = client.get(address)
         assert b"".join(response.streaming_content) == b"state"  # type: ignore[attr-defined]
         assert fresh_node[1].get(address).status_code == 404
         assert client.post(address).status_code == 405
         assert self.put(client, job, ADOPTED_FILE, b"other").status_code == 400
-        Allocation.objects.update(released_at=world.now)
+        Allocation.objects.update(released_at=at(9))
         assert client.get(address).status_code == 404
 
     def test_a_validating_node_reads_the_code_only(self, fresh_node: tuple[Node, Client]) -> None:
@@ -524,27 +511,23 @@ class TestFiles:
             ("model.keras", {"query": {"generation": "2"}}, 409),
         ],
     )
-    def test_what_is_refused(
-        self, world: World, name: str, change: dict[str, Any], status: int
-    ) -> None:
-        job, client, _ = self.training(world)
+    def test_what_is_refused(self, name: str, change: dict[str, Any], status: int) -> None:
+        job, client, _ = self.training()
         assert self.put(client, job, name, b"x", **dict(change)).status_code == status
         assert not Artifact.objects.exists()
 
-    def test_a_trainer_that_was_told_to_stop_stores_nothing(
-        self, world: World, settings: Any
-    ) -> None:
+    def test_a_trainer_that_was_told_to_stop_stores_nothing(self, settings: Any) -> None:
         settings.AGENT_TOKEN_DAYS = 0  # the world's clock is not the one of requests
-        job, client, played = self.training(world)
+        job, client, played = self.training()
         trainer = next(iter(played.trainers.values()))
         played.say(trainer, ReportKind.FAILED, code="internal", message="odd", traceback="")
         body = json.dumps(encode(played.batch()))
         assert post(client, "reports/", body).status_code == 200
         assert self.put(client, job, "model.keras", b"x").status_code == 409
 
-    def test_too_large(self, world: World, settings: Any) -> None:
+    def test_too_large(self, settings: Any) -> None:
         settings.ARTIFACT_LIMIT_BYTES = 3
-        job, client, _ = self.training(world)
+        job, client, _ = self.training()
         assert self.put(client, job, "model.keras", b"four").status_code == 413
 
     @pytest.mark.parametrize("name", ["checkpoint.npz", "model.keras", "history.csv"])
