@@ -36,6 +36,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 _REQUIRED = os.environ.get("TEST_SERVERS_REQUIRED") == "1"
 #: Folders with the longest files: they are handed out first, so that workers end together.
 _LONGEST = ("e2e", "browser", "security", "agents", "conformance")
+_ENGINE = ("tests/agents/trainer/", "tests/conformance/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,12 +50,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _FileScheduling(LoadFileScheduling):
-    """Hands out files to workers, and some folders as one, whose files share running processes."""
+    """Hands out files to workers, and some folders as one, whose files share running processes.
+
+    Half of the workers begin with the files of the engine, the others end with them: each that has
+    one starts a fork server of trainers, which imports TensorFlow.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         path: str = super()._split_scope(nodeid)
         folders = ("tests/e2e", "tests/browser")
         return next((name for name in folders if path.startswith(f"{name}/")), path)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        begins = self.nodes.index(node) < len(self.nodes) // 2
+        fit = (scope for scope in self.workqueue if scope.startswith(_ENGINE) is begins)
+        if wanted := next(fit, None):
+            self.workqueue.move_to_end(wanted, last=False)
+        super()._assign_work_unit(node)
 
 
 @pytest.hookimpl(optionalhook=True)
