@@ -115,7 +115,8 @@ pytest-all: $(DEV_STAMP)
 # What depends on the database, on the one that the demo uses; the others are PostgreSQL's. One
 # process, as each worker imports all and migrates a database of its own.
 pytest-sqlite: $(DEV_STAMP)
-	TEST_DATABASE=sqlite $(PYTEST_ALONE) -m "database and not nightly" tests/jobs
+	TEST_DATABASE=sqlite $(PYTEST_ALONE) -m "database and not nightly" \
+		$$(grep -rl --include "test_*.py" "mark.database" tests/jobs)
 
 # Needs a running engine on this machine (DOCKER_HOST), docker-compose, and root to kill containers.
 test-containers: $(DEV_STAMP)
