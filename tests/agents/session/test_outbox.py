@@ -21,6 +21,7 @@ from controlplane.core.protocol.wire import (
     encode,
 )
 from tests.agents.builders import run_directory
+from tests.support.cases import pairs
 
 #: Uploads and readings that have nothing to do.
 NOTHING = cast(
@@ -100,8 +101,7 @@ def test_a_node_that_has_much_to_say_leaves_time_to_others(tmp_path: Path) -> No
     assert outbox.is_due(100.0 + 0.5 * spacing_s, 0.5 * spacing_s, trainers, (), "w1")
 
 
-@pytest.mark.parametrize("size_bytes", [0, 2000, 200_000])
-@pytest.mark.parametrize("num_flooding", [1, 3, 7])
+@pytest.mark.parametrize(("num_flooding", "size_bytes"), pairs([1, 3, 7], [200_000, 0, 2000]))
 def test_a_flood_of_reports_holds_up_nothing_else(
     tmp_path: Path, num_flooding: int, size_bytes: int
 ) -> None:
