@@ -116,7 +116,7 @@ pytest-all: $(DEV_STAMP)
 # process, as each worker imports all and migrates a database of its own.
 pytest-sqlite: $(DEV_STAMP)
 	TEST_DATABASE=sqlite $(PYTEST_ALONE) -m "database and not nightly" \
-		$$(grep -rl --include "test_*.py" "mark.database" tests/jobs)
+		$$(grep -rl --include "test_*.py" "mark.database" tests)
 
 # Needs a running engine on this machine (DOCKER_HOST), docker-compose, and root to kill containers.
 test-containers: $(DEV_STAMP)
