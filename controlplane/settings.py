@@ -387,7 +387,7 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "SERVE_INCLUDE_SCHEMA": False,
-    # The document takes half a second to generate, so it is not public.
+    # The document is long, so it is not public.
     "SERVE_PERMISSIONS": ["jobs.api.permissions.ScopePermission"],
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",

@@ -18,8 +18,8 @@ from django.middleware.common import CommonMiddleware
 from django.urls import is_valid_path
 from django.utils.deprecation import MiddlewareMixin
 from django.views import defaults
-from drf_spectacular.generators import SchemaGenerator
 
+from jobs.api.openapi import openapi_document
 from jobs.api.requests import UNKNOWN_LIMIT
 from jobs.exceptions import (
     RETRY_S,
@@ -46,12 +46,9 @@ _CONVERTER = re.compile(r"<(?:\w+:)?(\w+)>")
 def query_parameters() -> Mapping[tuple[str, str], Mapping[str, bool]]:
     """Return (address with placeholders, method in lower case) -> query parameters by name.
 
-    Each with whether it may be repeated.
-
-    Reading the document takes half a second, once per process. The first call must be that of a
-    single thread: the generator changes its classes while it loads them.
+    Each with whether it may be repeated. The first call must be that of a single thread.
     """
-    paths = SchemaGenerator().get_schema(request=None, public=True)["paths"]
+    paths = openapi_document()["paths"]
     return {
         (path, method): {
             parameter["name"]: parameter["schema"].get("type") == "array"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterable
@@ -9,6 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, extend_schema
 from drf_spectacular.views import SpectacularSwaggerSplitView
@@ -171,6 +173,24 @@ def summaries_added(result: dict[str, Any], **_more: Any) -> dict[str, Any]:
             sentence = _SUMMARY_END.split(operation.get("description", ""), maxsplit=1)[0]
             operation["summary"] = sentence.strip()
     return result
+
+
+@functools.cache
+def openapi_document() -> dict[str, Any]:
+    """Return the OpenAPI document, to be read only.
+
+    Generating it takes half a second, once per process. The first call must be that of a single
+    thread: the generator changes its classes while it loads them.
+    """
+    document: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)
+    return document
+
+
+class DocumentGenerator(SchemaGenerator):
+    """Gives the view of the document the one that this process has generated."""
+
+    def get_schema(self, request: Request | None = None, public: bool = False) -> Any:  # noqa: ARG002
+        return openapi_document()
 
 
 class ApiPages(SpectacularSwaggerSplitView):

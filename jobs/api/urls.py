@@ -16,7 +16,7 @@ from jobs.api.jobs import compare_views as compare
 from jobs.api.jobs import data_views as data
 from jobs.api.jobs import views as jobs
 from jobs.api.notifications import views as notifications
-from jobs.api.openapi import ApiPages
+from jobs.api.openapi import ApiPages, DocumentGenerator
 from jobs.api.projects import views as projects
 from jobs.api.projects.usage_views import UsageReport
 from jobs.api.replays import views as replays
@@ -115,6 +115,6 @@ urlpatterns = [
     _route("account/", users.Account, "account"),
     _route("templates/", cluster.Templates, "template-list"),
     _route("templates/<str:name>/", cluster.TemplateCode, "template-code"),
-    _route("schema/", SpectacularAPIView, "schema"),
+    path("schema/", SpectacularAPIView.as_view(generator_class=DocumentGenerator), name="schema"),
     path("docs/", ApiPages.as_view(url_name="api:schema"), name="docs"),
 ]

@@ -23,10 +23,10 @@ from virtualflow.progress import job_progress
 
 from controlplane.core.values.lifecycle import JobStatus
 from frontend.live.progress import job_progress as page_progress
+from jobs.api.openapi import openapi_document
 from jobs.models import Job
 from tests.client.conftest import Site, wait_until
 from tests.support.builders import job_make
-from tests.support.documented import openapi_document
 from tests.test_docs import ROOT
 
 DEPENDENCIES = ("click", "httpx", "rich")

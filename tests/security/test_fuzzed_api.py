@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import schemathesis
 from django.contrib.auth.models import User
 from hypothesis import HealthCheck, given, settings
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
 from controlplane.core.values.lifecycle import JobStatus
 from controlplane.wsgi import handler
 from jobs.api import downloads
+from jobs.api.openapi import openapi_document
 from jobs.models import Job, Node
 from tests.support.builders import api_token_make, job_make, node_make
 from tests.support.connections import connection_kept
-from tests.support.documented import openapi_document
 
 PROJECT_QUOTAS: set[str] = {"guaranteed", "guaranteed_by_kind", "limit_by_kind"}
 #: Fields by which requests of an operation are refused though the document allows their values: by
@@ -71,17 +65,33 @@ DEPENDENT: dict[str, set[str] | None] = {
     "PUT /api/v1/secrets/{name}/": {"name"},  # variables of the system
     "GET /api/v1/usage/": {"since", "until", "project"},
 }
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-]
 NUM_REQUESTS = 500 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 2
 
-schema = schemathesis.openapi.from_dict(copy.deepcopy(openapi_document()))
-schema.app = handler
-OPERATIONS = [found.ok() for found in schema.get_all_operations()]
+OPERATIONS = [
+    f"{method.upper()} {path}"
+    for path, operations in openapi_document()["paths"].items()
+    for method in operations
+]
+
+
+@functools.cache
+def schemathesis_operations() -> tuple[dict[str, Any], list[Any]]:
+    """Return the operations by name, and the checks of their answers, the one of bodies last.
+
+    Schemathesis is imported where these tests run: each worker would spend a second on it.
+    """
+    from schemathesis import checks, openapi
+    from schemathesis.specs.openapi import checks as of_openapi
+
+    schema = openapi.from_dict(copy.deepcopy(openapi_document()))
+    schema.app = handler
+    operations = [found.ok() for found in schema.get_all_operations()]
+    return {operation.label: operation for operation in operations}, [
+        checks.not_a_server_error,
+        of_openapi.status_code_conformance,
+        of_openapi.content_type_conformance,
+        of_openapi.response_schema_conformance,
+    ]
 
 
 @pytest.fixture
@@ -94,9 +104,10 @@ def token(admin: User) -> Iterator[str]:
         yield api_token_make(admin, ("jobs:read", "jobs:write", "admin"))
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
+@pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.django_db
-def test_operation(operation: Any, token: str) -> None:
+def test_operation(name: str, token: str) -> None:
+    operations, checks = schemathesis_operations()
     headers = {"Authorization": f"Bearer {token}", "Host": "localhost"}
     numbers = {
         "job_id": list(Job.objects.values_list("pk", flat=True)),
@@ -108,24 +119,24 @@ def test_operation(operation: Any, token: str) -> None:
         max_examples=NUM_REQUESTS,
         derandomize=NUM_REQUESTS == 2,
     )
-    @given(case=operation.as_strategy())
-    def requests(case: schemathesis.Case) -> None:
+    @given(case=operations[name].as_strategy())
+    def requests(case: Any) -> None:
         # Most numbers are of what is there.
-        for name in numbers.keys() & (case.path_parameters or {}).keys():
-            drawn = case.path_parameters[name]
-            choices = [*numbers[name], drawn]
-            case.path_parameters[name] = choices[drawn % len(choices)]
+        for part in numbers.keys() & (case.path_parameters or {}).keys():
+            drawn = case.path_parameters[part]
+            choices = [*numbers[part], drawn]
+            case.path_parameters[part] = choices[drawn % len(choices)]
         if "wait" in (case.query or {}):
             case.query["wait"] = 0  # each would take half a minute
         # `fields` leaves out others, which the document does not say.
-        checks = CHECKS[:-1] if "fields" in (case.query or {}) else CHECKS
+        fitting = checks[:-1] if "fields" in (case.query or {}) else checks
         response = case.call(headers=headers)
         downloads.places.cache_clear()  # of answers that this client does not read to their end
-        case.validate_response(response, checks=checks)
+        case.validate_response(response, checks=fitting)
         if response.status_code in (400, 415, 422):
             errors = response.json().get("errors", {"body": ""})
-            refused = {name.partition(".")[0] for name in errors}
-            allowed = DEPENDENT.get(operation.label, set())
+            refused = {field.partition(".")[0] for field in errors}
+            allowed = DEPENDENT.get(name, set())
             assert allowed is None or refused <= allowed, response.text
 
     requests()

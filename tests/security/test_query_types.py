@@ -9,9 +9,9 @@ import pytest
 from rest_framework.exceptions import ValidationError
 
 from jobs.api.jobs.submission_fields import NumberField, WholeField
+from jobs.api.openapi import openapi_document
 from jobs.models import NotificationChannel
 from tests.support.builders import at, job_make, logged_in, node_make, user_make, validation_make
-from tests.support.documented import openapi_document
 
 pytestmark = pytest.mark.django_db
 

@@ -10,17 +10,11 @@ from typing import Any
 
 import jsonschema_rs
 from django.http import HttpResponse
-from drf_spectacular.generators import SchemaGenerator
 
+from jobs.api.openapi import openapi_document
 from jobs.exceptions import PROBLEM_TYPE
 
 _JSON_TYPES = ("application/json", PROBLEM_TYPE)
-
-
-@functools.cache
-def openapi_document() -> dict[str, Any]:
-    """Return the OpenAPI document, generated once per process, to be read only."""
-    return SchemaGenerator().get_schema(request=None, public=True)
 
 
 @functools.cache

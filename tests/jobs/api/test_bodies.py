@@ -9,11 +9,11 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from jobs.api import urls
+from jobs.api.openapi import openapi_document
 from jobs.api.requests import BodySerializer, checked
 from jobs.exceptions import MESSAGES_LIMIT, InvalidInputError, messages_by_field
 from jobs.models import Project
 from tests.support.builders import job_make, logged_in, node_make
-from tests.support.documented import openapi_document
 
 
 def _bodies(kind: type[BodySerializer] = BodySerializer) -> list[type[BodySerializer]]:

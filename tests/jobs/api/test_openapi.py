@@ -8,7 +8,8 @@ import jsonschema_rs
 import pytest
 from django.http import HttpResponse, JsonResponse
 
-from tests.support.documented import openapi_document, undocumented
+from jobs.api.openapi import openapi_document
+from tests.support.documented import undocumented
 
 
 def test_every_operation_has_a_short_summary_of_its_own() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
+from jobs.api.openapi import openapi_document
 from jobs.models import Project
 from tests.support.builders import Clients, at, job_make, user_make
-from tests.support.documented import openapi_document
 
 Change = tuple[str, dict[str, Any]]
 #: Only their owner changes these, in one column at a time.
