@@ -48,6 +48,12 @@ def _documented_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def time_for_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forecast with all decisions on a slow machine, too."""
+    monkeypatch.setattr("jobs.selectors.next_cycle.FORECAST_S", 600.0)
+
+
+@pytest.fixture
 def ada(db: None) -> User:
     return user_make("ada")
 

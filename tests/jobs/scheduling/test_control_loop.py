@@ -32,7 +32,7 @@ from tests.jobs.world import World, num_held
 from tests.support.builders import at, job_make
 from tests.support.present import present
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("time_for_forecasts")]
 HOUR = timedelta(hours=1)
 
 

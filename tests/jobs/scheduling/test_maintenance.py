@@ -32,7 +32,7 @@ from jobs.services.submission.validations import validation_start
 from tests.jobs.world import World
 from tests.support.builders import at, job_make, node_make, user_make, validation_make
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("time_for_forecasts")]
 
 HOUR = 3600.0
 ROOT = "user:root"

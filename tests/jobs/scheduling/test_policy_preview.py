@@ -24,9 +24,7 @@ PREVIEW = "/api/v1/jobs/actions/preview/"
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> TimedWorld:
-    # On a slow machine, too, there is time for all decisions of the forecast.
-    monkeypatch.setattr("jobs.selectors.next_cycle.FORECAST_S", 600.0)
+def world(monkeypatch: pytest.MonkeyPatch, time_for_forecasts: None) -> TimedWorld:
     world = TimedWorld(1, 4, policy="priority")
     monkeypatch.setattr(timezone, "now", lambda: world.now)
     return world
