@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from virtualflow import Client, VirtualFlowError, answers
@@ -451,6 +452,25 @@ def test_text_that_cannot_be_sent_is_a_wrong_input(connect: Connect, text: str) 
                 call()
             assert caught.value.code == "bad_input"
         assert site.asked == []
+
+
+@pytest.mark.parametrize("name", ["a/b", "a?b=1", "a#b", "a%2Fb"])
+def test_a_name_is_one_part_of_the_path(connect: Connect, name: str) -> None:
+    part = quote(name, safe="")
+    with scripted_site(problem(404)) as site:
+        client = connect(site)
+        calls: list[tuple[str, Callable[[], Any]]] = [
+            (f"secrets/{part}/", lambda: client.delete_secret(name)),
+            (f"secrets/{part}/", lambda: client.set_secret(name, "x" * 8)),
+            (f"users/{part}/", lambda: client.user(name)),
+            (f"users/{part}/", lambda: client.change_user(name, is_active=False)),
+            (f"projects/1/members/{part}/", lambda: client.remove_member(1, name)),
+            (f"projects/1/members/{part}/", lambda: client.set_member(1, name, "viewer")),
+        ]
+        for _, call in calls:
+            with pytest.raises(VirtualFlowError):
+                call()
+        assert [one.path for one in site.asked] == [f"/api/v1/{path}" for path, _ in calls]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from virtualflow import answers
 from virtualflow.typed_site import TypedSite, answer_read
 
@@ -22,10 +24,10 @@ class SecretRequests:
             name: letters, digits and `_`, as of an environment variable.
             value: text of 8 characters to 16 KiB.
         """
-        path, body = f"secrets/{name}/", {"value": value}
+        path, body = f"secrets/{quote(name, safe='')}/", {"value": value}
         response = self._site.request("PUT", path, is_repeatable=True, json=body)
         return answer_read(response, answers.Secret)
 
     def delete_secret(self, name: str) -> None:
         """Delete a secret; jobs that name it fail."""
-        self._site.request("DELETE", f"secrets/{name}/")
+        self._site.request("DELETE", f"secrets/{quote(name, safe='')}/")
