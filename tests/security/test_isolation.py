@@ -451,7 +451,7 @@ def test_the_port_of_a_trainer_that_is_gone_is_closed_to_its_job(
 def test_a_job_that_listens_on_ports_of_others_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: socket.AddressFamily
 ) -> None:
-    """It would keep their trainers from starting."""
+    """A foreign listener keeps the trainers of these ports from starting."""
     root_needed()
     monkeypatch.setattr(listening, "port_range_warning", lambda *_: None)
     monkeypatch.setattr(listening, "LOOK_EVERY_S", 0.0)
