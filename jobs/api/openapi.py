@@ -49,7 +49,7 @@ def fields_param(names: Iterable[str]) -> OpenApiParameter:
     one = {"type": "string", "enum": [*names]}
     return OpenApiParameter(
         "fields",
-        {"type": "array", "items": one},
+        {"type": "array", "items": one, "minItems": 1},
         explode=False,
         description="Only these fields, with commas between them.",
     )

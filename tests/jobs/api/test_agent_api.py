@@ -532,9 +532,9 @@ class TestFiles:
 
     @pytest.mark.parametrize("name", ["checkpoint.npz", "model.keras", "history.csv"])
     def test_what_a_job_leaves_is_bounded_by_twice_its_owners_storage(
-        self, world: World, settings: Any, name: str
+        self, settings: Any, name: str
     ) -> None:
-        job, client, _ = self.training(world)
+        job, client, _ = self.training()
         settings.STORAGE_LIMIT_BYTES = 100
         file_store(job, "model.weights.h5", b"x" * 150)
         assert self.put(client, job, name, b"y" * 51).json()["code"] == "storage_full"
