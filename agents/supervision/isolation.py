@@ -25,10 +25,10 @@ import psutil
 
 from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
+from agents.supervision.bound_ports import BoundPorts
 from agents.supervision.cgroups import Cgroups
 from agents.supervision.deletion import ROUND_S, deletion, deletion_advance
 from agents.supervision.firewall import Caller, Firewall, FirewallError, Peer
-from agents.supervision.listening import ListeningPorts
 from agents.supervision.processes import PROJECT_ROOT, uids_of
 from agents.trainer.contract import job_user
 from agents.trainer.contract.job_user import JobUser
@@ -121,7 +121,7 @@ class Isolation:
         self._own: dict[Path, frozenset[Peer]] = {}  # where a trainer itself is reached
         self._former: dict[int, frozenset[Peer]] = {}  # the same of those that are gone, by user
         self._ports: dict[Path, int] = {}  # of trainers
-        self._listening = ListeningPorts(settings.first_port, settings.last_port)
+        self._bound = BoundPorts(settings.first_port, settings.last_port)
         self._users: dict[Path, int] = {}  # of run directories
         self._owners: dict[int, str] = {}  # of users that are held
         self._killers: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
@@ -179,8 +179,6 @@ class Isolation:
         Raises:
             OSError: the firewall is as before.
         """
-        if self._uids is None:
-            return
         own = declared_address(orders.membership.cluster_addresses, orders.slot)
         self._ports[run_dir] = int(own.rpartition(":")[2])
         if self._firewall is None:
@@ -195,11 +193,11 @@ class Isolation:
         self._wall_up(self._users.get(run_dir))
 
     def foreign_port(self, run_dir: Path) -> int | None:
-        """Return a port on which a job, or a validation, listens though it is for other jobs'."""
+        """Return a port that a job or validation holds though it is for trainers of others."""
         if (uid := self._users.get(run_dir)) is None:
             return None
         own = {port for folder, port in self._ports.items() if self._users.get(folder) == uid}
-        return min(self._listening.strays(uid, own), default=None)
+        return min(self._bound.strays(uid, own), default=None)
 
     def _wall_up(self, uid: int | None) -> None:
         """Set the firewall for a user: all its trainers on this node, and all their peers."""

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from pathlib import Path
 
 SYSTEM_SETTINGS = Path("/proc/sys/net/ipv4")
+
+
+def ports_at_risk(first_port: int, last_port: int, settings: Path = SYSTEM_SETTINGS) -> Set[int]:
+    """Return the ports that the kernel gives to outgoing connections too; none if it is unknown."""
+    try:
+        low, high = map(int, (settings / "ip_local_port_range").read_text().split())
+        reserved = _reserved((settings / "ip_local_reserved_ports").read_text())
+    except (OSError, ValueError):
+        return set()  # not Linux, or the settings cannot be read
+    return {*range(max(first_port, low), min(last_port, high) + 1)} - reserved
 
 
 def port_range_warning(
@@ -15,18 +26,13 @@ def port_range_warning(
     A trainer holds its port from its start on. Between the choice of a port and that start a port
     is safe only if the kernel does not assign its number to outgoing connections.
     """
-    try:
-        low, high = map(int, (settings / "ip_local_port_range").read_text().split())
-        reserved = _reserved((settings / "ip_local_reserved_ports").read_text())
-    except (OSError, ValueError):
-        return None  # not Linux, or the settings cannot be read
-    at_risk = {*range(max(first_port, low), min(last_port, high) + 1)} - reserved
+    at_risk = ports_at_risk(first_port, last_port, settings)
     if not at_risk:
         return None
     return (
         f"--ports {first_port}-{last_port}: the kernel gives {len(at_risk)} of these ports to "
-        f"outgoing connections too ({low}-{high}), so a trainer may find its port taken; choose "
-        "ports outside, or set net.ipv4.ip_local_reserved_ports"
+        f"outgoing connections too (from {min(at_risk)} to {max(at_risk)}), so a trainer may find "
+        "its port taken; choose ports outside, or set net.ipv4.ip_local_reserved_ports"
     )
 
 

@@ -177,7 +177,7 @@ class ValidationAttempt:
             process.kill()
         port = self._around.isolation.foreign_port(self.path)
         if port and not self._kill_reason:
-            self._kill_reason = f"it listened on port {port}, which is kept for trainers"
+            self._kill_reason = f"it took port {port}, which is kept for trainers"
             process.kill()
         is_gone = process.is_gone(now)
         if not is_gone and process.outlives_kill(now):

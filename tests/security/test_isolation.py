@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import shutil
 import signal
@@ -19,7 +20,7 @@ import psutil
 import pytest
 
 from agents.state_directory import StateDirectory
-from agents.supervision import firewall, listening
+from agents.supervision import bound_ports, firewall
 from agents.supervision import isolation as isolation_module
 from agents.supervision.firewall import Firewall
 from agents.supervision.isolation import (
@@ -447,42 +448,116 @@ def test_the_port_of_a_trainer_that_is_gone_is_closed_to_its_job(
     wait_until(lambda: isolation.is_cleared(tmp_path / "1-0"))
 
 
-@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_a_job_that_listens_on_ports_of_others_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: socket.AddressFamily
-) -> None:
-    """A foreign listener keeps the trainers of these ports from starting."""
+@pytest.fixture
+def ported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Isolation]:
+    """Isolation that looks for ports in each call, with a directory of job 1 and one of job 2."""
     root_needed()
-    monkeypatch.setattr(listening, "port_range_warning", lambda *_: None)
-    monkeypatch.setattr(listening, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(bound_ports, "ports_at_risk", lambda *_: set())
+    monkeypatch.setattr(bound_ports, "LOOK_EVERY_S", 0.0)
     first = 300_000 + os.getpid() % 4_000_000 * 10
     uids, ports = range(first, first + 4), {"first_port": 1024, "last_port": 65535}
     isolation = Isolation(agent_settings("http://127.0.0.1:9", tmp_path, job_uids=uids, **ports), 1)
     for name in ("1-0", "2-0"):
         (tmp_path / name).mkdir()
-    user = present(isolation.enter("job 1", tmp_path / "1-0"))
-    isolation.enter("job 2", tmp_path / "2-0")
-    with contextlib.closing(socket.socket(family)) as others:
-        os.fchown(others.fileno(), user.uid, user.uid)
-        others.bind(("127.0.0.1" if family is socket.AF_INET else "::1", 0))
-        port = others.getsockname()[1]
-        assert isolation.foreign_port(tmp_path / "1-0") is None  # it does not listen
-        others.listen()
-        assert isolation.foreign_port(tmp_path / "1-0") == port
-        assert isolation.foreign_port(tmp_path / "2-0") is None
-        assert isolation.foreign_port(tmp_path / "3-0") is None
-        declared = SlotAddress(slot=0, address=f"127.0.0.1:{port}")
-        orders = TrainerOrders(
-            spec=training_spec("0" * 64),
-            slot=0,
-            accelerator=AcceleratorInfo(index=0, kind="cpu", name="one", memory_bytes=0, threads=1),
-            membership=dataclasses.replace(membership(1, 0), cluster_addresses=(declared,)),
-            go=True,
-        )
-        isolation.reach(tmp_path / "1-0", orders)
-        assert isolation.foreign_port(tmp_path / "1-0") is None
+        isolation.enter(name.partition("-")[0], tmp_path / name)
+    yield isolation
     for name in ("1-0", "2-0"):
         wait_until(lambda name=name: isolation.is_cleared(tmp_path / name))
+
+
+def orders_at(port: int) -> TrainerOrders:
+    declared = SlotAddress(slot=0, address=f"127.0.0.1:{port}")
+    return TrainerOrders(
+        spec=training_spec("0" * 64),
+        slot=0,
+        accelerator=AcceleratorInfo(index=0, kind="cpu", name="one", memory_bytes=0, threads=1),
+        membership=dataclasses.replace(membership(1, 0), cluster_addresses=(declared,)),
+        go=True,
+    )
+
+
+def found(isolation: Isolation, run_dir: Path) -> int | None:
+    """Return what is found once a port was seen often enough."""
+    return [isolation.foreign_port(run_dir) for _ in range(4)][-1]
+
+
+def test_a_job_that_takes_ports_of_others_is_seen(ported: Isolation, tmp_path: Path) -> None:
+    """It would keep their trainers from starting."""
+    own, others, unknown = (tmp_path / name for name in ("1-0", "2-0", "3-0"))
+    for family, kind, use in itertools.product(
+        (socket.AF_INET, socket.AF_INET6),
+        (socket.SOCK_STREAM, socket.SOCK_DGRAM),
+        ("bound", "listening", "connected"),
+    ):
+        if (kind, use) == (socket.SOCK_STREAM, "bound") and not shows_bound_sockets():
+            continue
+        with taken_port(own.stat().st_uid, family, kind, use) as port:
+            assert ported.foreign_port(own) is None  # its trainer may just have ended
+            assert found(ported, own) == port, (family, kind, use)
+            assert found(ported, others) is None
+            assert found(ported, unknown) is None
+            ported.reach(own, orders_at(port))
+            assert found(ported, own) is None
+
+
+@contextlib.contextmanager
+def taken_port(
+    uid: int, family: socket.AddressFamily, kind: socket.SocketKind, use: str
+) -> Iterator[int]:
+    """Have a port taken by a user."""
+    host = "127.0.0.1" if family is socket.AF_INET else "::1"
+    with (
+        contextlib.closing(socket.socket(family, kind)) as taken,
+        contextlib.closing(socket.socket(family, kind)) as peer,
+    ):
+        os.fchown(taken.fileno(), uid, uid)
+        taken.bind((host, 0))
+        peer.bind((host, 0))
+        server = peer if use == "connected" else taken
+        if kind is socket.SOCK_STREAM and use != "bound":
+            server.listen()
+        if use == "connected":
+            taken.connect(peer.getsockname()[:2])
+        yield taken.getsockname()[1]
+
+
+def shows_bound_sockets() -> bool:
+    major, minor = os.uname().release.split(".")[:2]
+    return (int(major), int(minor)) >= (6, 8)
+
+
+def test_what_a_trainer_leaves_on_its_port_is_not_held_against_its_job(
+    ported: Isolation, tmp_path: Path
+) -> None:
+    """Connections that wait for their peers outlive it, and others of the job go on."""
+    uid = (tmp_path / "1-0").stat().st_uid
+    (tmp_path / "1-1").mkdir()
+    ported.enter("1", tmp_path / "1-1")
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
+        os.fchown(server.fileno(), uid, uid)
+        ported.reach(tmp_path / "1-1", orders_at(server.getsockname()[1]))
+        with contextlib.closing(socket.create_connection(server.getsockname())):
+            accepted, _ = server.accept()
+            os.fchown(accepted.fileno(), uid, uid)
+            assert found(ported, tmp_path / "1-0") is None
+            wait_until(lambda: ported.is_cleared(tmp_path / "1-1"))
+            assert ported.foreign_port(tmp_path / "1-0") is None  # its socket is about to close
+            server.close()
+            accepted.close()
+            assert found(ported, tmp_path / "1-0") is None
+
+
+def test_an_agent_without_isolation_spares_trainers_of_one_that_had_it(
+    ported: Isolation, tmp_path: Path
+) -> None:
+    later = Isolation(
+        agent_settings("http://127.0.0.1:9", tmp_path, first_port=1024, last_port=65535), 1
+    )
+    uid = later.adopt("1", tmp_path / "1-0")
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
+        os.fchown(server.fileno(), present(uid), present(uid))
+        later.reach(tmp_path / "1-0", orders_at(server.getsockname()[1]))
+        assert found(later, tmp_path / "1-0") is None
 
 
 #: Leaves an object of each kind behind, and a file in each folder; the number is what was made.

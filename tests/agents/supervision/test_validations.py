@@ -133,7 +133,7 @@ def test_a_build_that_takes_ports_of_trainers_is_ended(
     driven.until(lambda: results(plane))
     (report,) = results(plane)
     assert (report.code, report.field) == ("crashed", "code")
-    assert "was ended: it listened on port 21005" in report.message
+    assert "was ended: it took port 21005" in report.message
     assert not trainers_below(state_dir)
 
 
