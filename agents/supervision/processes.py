@@ -123,17 +123,6 @@ class OwnedProcess:
         self._kill_at: float | None = None
         self._killed_at = math.inf
 
-    def starved_s(self) -> float:
-        """Return the seconds for which others had the processors that the leader wanted.
-
-        It is the longest wait of a thread that is there now; 0 where the kernel tells none.
-        """
-        waited_ns = [0]
-        for path in Path(f"/proc/{self.pid}/task").glob("*/schedstat"):
-            with contextlib.suppress(OSError, ValueError, IndexError):  # the thread has ended
-                waited_ns.append(int(path.read_text().split()[1]))
-        return max(waited_ns) / 1e9
-
     @classmethod
     def start(
         cls,

@@ -361,7 +361,7 @@ class TrainerHandle:
         """Kill a process that is suspended or stuck, or takes other jobs' ports: it is lost."""
         if self._kill_reason is not None:
             return
-        if self._pulse.is_lost(now):
+        if self._pulse.is_lost(now, process.pid):
             self._kill_reason = f"no sign of life for {self._pulse.silent_s:.1f} s"
         elif port := self._around.isolation.foreign_port(self.directory.path):
             self._kill_reason = f"it took port {port}, which is kept for other jobs"

@@ -20,6 +20,7 @@ from agents.supervision.fetch import code_fetch, forked_state_fetch, source_fetc
 from agents.supervision.isolation import Isolation
 from agents.supervision.masking import Mask
 from agents.supervision.processes import OwnedProcess, processes_of
+from agents.supervision.starvation import Starvation
 from agents.supervision.trainer_handle import AgentContext
 from agents.trainer.contract.full_disk import is_disk_full
 from agents.trainer.contract.plain_files import (
@@ -31,7 +32,6 @@ from agents.trainer.contract.plain_files import (
     plain_file_write,
 )
 from controlplane.core.protocol.wire import (
-    BUSY_FACTOR,
     ValidationReport,
     WantedValidation,
     decode,
@@ -67,8 +67,8 @@ class ValidationAttempt:
         self._fetch: Future[None] | None = None
         self._fetch_after = 0.0
         self._process: OwnedProcess | None = None
-        self._deadline = float("inf")
-        self._starved_s = 0.0
+        self._started_at = 0.0
+        self._starvation: Starvation | None = None
         self._has_timed_out = False
         self._kill_reason = ""
         self._is_unwanted = False
@@ -162,7 +162,7 @@ class ValidationAttempt:
             else:
                 self._finish(code="internal", message=f"the validation does not start: {failure}")
             return
-        self._deadline = now + self._wanted.timeout_s
+        self._started_at, self._starvation = now, Starvation(self._process.pid)
 
     def _fetch_again(self, now: float, error: BaseException) -> None:
         if is_disk_full(error):
@@ -172,7 +172,7 @@ class ValidationAttempt:
         self._fetch_after = now + self._backoff.next_delay_s(wished_wait_s(error))
 
     def _step_running(self, now: float, process: OwnedProcess) -> None:
-        if now >= self._deadline and not process.is_ending and self._is_too_long(now, process):
+        if not process.is_ending and self._is_too_long(now):
             self._has_timed_out = process.exit_code is None
             process.kill()
         port = self._around.isolation.foreign_port(self.path)
@@ -198,11 +198,11 @@ class ValidationAttempt:
         else:
             self._take_result(process.exit_code)
 
-    def _is_too_long(self, now: float, process: OwnedProcess) -> bool:
+    def _is_too_long(self, now: float) -> bool:
         """Return whether the limit is passed; time without a processor does not count."""
-        self._starved_s = max(self._starved_s, process.starved_s())
-        most_s = (BUSY_FACTOR - 1.0) * self._wanted.timeout_s
-        return now >= self._deadline + min(self._starved_s, most_s)
+        limit_s, took_s = self._wanted.timeout_s, now - self._started_at
+        starvation = self._starvation
+        return took_s >= limit_s and (starvation is None or took_s >= starvation.extended(limit_s))
 
     def _take_result(self, exit_code: int | None) -> None:
         number, attempt = self._wanted.validation_id, self._wanted.attempt

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from agents.supervision import starvation
 from agents.supervision.heartbeat import Pulse
 from agents.supervision.isolation import Isolation
 from controlplane.core.protocol.wire import ReportKind
@@ -25,26 +26,26 @@ def test_silence_counts_from_the_last_touch(tmp_path: Path) -> None:
     path = tmp_path / "pulse"
     pulse = Pulse(path, limit_s=3.0, boot_limit_s=100.0)
     touched(path, 50.0)
-    assert [pulse.is_lost(now) for now in (0.0, 1.0, 2.0, 3.0)] == [False] * 4
+    assert [pulse.is_lost(now, 0) for now in (0.0, 1.0, 2.0, 3.0)] == [False] * 4
     touched(path, 50.5)
-    assert [pulse.is_lost(now) for now in (4.0, 5.0, 6.0, 7.0, 7.5)] == [False] * 4 + [True]
+    assert [pulse.is_lost(now, 0) for now in (4.0, 5.0, 6.0, 7.0, 7.5)] == [False] * 4 + [True]
     assert pulse.silent_s == 3.5
 
 
 def test_before_the_first_touch_the_longer_bound_holds(tmp_path: Path) -> None:
     pulse = Pulse(tmp_path / "pulse", limit_s=1.0, boot_limit_s=4.0)
-    assert [pulse.is_lost(now) for now in (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)] == [False] * 5 + [True]
+    assert [pulse.is_lost(now, 0) for now in (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)] == [False] * 5 + [True]
 
 
 def test_an_agent_that_was_asleep_blames_nobody(tmp_path: Path) -> None:
     path = tmp_path / "pulse"
     pulse = Pulse(path, limit_s=3.0, boot_limit_s=100.0)
     touched(path, 50.0)
-    assert not pulse.is_lost(0.0)
-    assert not pulse.is_lost(3600.0)  # an hour in which neither side ran counts as one second
-    assert not pulse.is_lost(3601.0)
-    assert not pulse.is_lost(3602.0)
-    assert pulse.is_lost(3602.1)
+    assert not pulse.is_lost(0.0, 0)
+    assert not pulse.is_lost(3600.0, 0)  # an hour in which neither side ran counts as one second
+    assert not pulse.is_lost(3601.0, 0)
+    assert not pulse.is_lost(3602.0, 0)
+    assert pulse.is_lost(3602.1, 0)
 
 
 def test_a_clock_that_is_set_matters_to_nobody(tmp_path: Path) -> None:
@@ -52,9 +53,30 @@ def test_a_clock_that_is_set_matters_to_nobody(tmp_path: Path) -> None:
     pulse = Pulse(path, limit_s=1.5, boot_limit_s=100.0)
     for now, clock in enumerate((5000.0, 100.0, 100.5, 9000.0)):
         touched(path, clock)
-        assert not pulse.is_lost(float(now))
-    assert not pulse.is_lost(4.0)
-    assert pulse.is_lost(5.0)
+        assert not pulse.is_lost(float(now), 0)
+    assert not pulse.is_lost(4.0, 0)
+    assert pulse.is_lost(5.0, 0)
+
+
+def test_time_without_a_processor_is_no_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a trainer that is silent for other reasons it may be four times the limit at most."""
+    path = tmp_path / "pulse"
+    pulse = Pulse(path, limit_s=4.0, boot_limit_s=100.0)
+    waits = {1: 500.0, 2: 0.0}
+    monkeypatch.setattr(starvation, "thread_waits_s", lambda _: dict(waits))
+
+    def silence_s(starved_of_1_s: float) -> int:
+        touched(path, path.stat().st_mtime + 1.0)
+        for second in range(100):
+            if pulse.is_lost(float(second), 0):
+                return second
+            waits[2] += starved_of_1_s
+        raise AssertionError("never lost")
+
+    touched(path, 50.0)
+    assert [silence_s(share) for share in (0.0, 0.75, 1.0)] == [5, 8, 17]
 
 
 def test_a_stopped_trainer_is_killed_and_reported_with_the_reason(

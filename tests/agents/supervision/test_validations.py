@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import itertools
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import psutil
 import pytest
 
 from agents.settings import AgentSettings
-from agents.supervision import validations
+from agents.supervision import starvation, validations
 from agents.supervision.isolation import Isolation
 from agents.supervision.processes import OwnedProcess
+from agents.supervision.starvation import Starvation
 from agents.supervision.trainer_handle import AgentContext
 from agents.trainer.contract.job_user import JobUser
-from controlplane.core.protocol.wire import ValidationReport, WantedValidation
+from controlplane.core.protocol.wire import BUSY_FACTOR, ValidationReport, WantedValidation
 from tests.agents.builders import training_spec, wanted_validation
-from tests.agents.conftest import Drive, run_dirs_below, trainers_below
+from tests.agents.conftest import Drive, run_dirs_below, trainers_below, wait_until
 from tests.agents.control_plane import ControlPlane
 
 
@@ -140,7 +144,8 @@ def test_a_build_that_takes_ports_of_trainers_is_ended(
 def test_time_without_a_processor_does_not_count(
     plane: ControlPlane, drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OwnedProcess, "starved_s", lambda _: 1000.0)
+    waits_s = itertools.count(step=1000.0)
+    monkeypatch.setattr(starvation, "thread_waits_s", lambda _: {1: next(waits_s)})
     driven = drive()
     began = time.monotonic()
     plane.want(validations=[wanted_validation(plane, timeout_s=0.4, play="hang")])
@@ -149,22 +154,28 @@ def test_time_without_a_processor_does_not_count(
     assert time.monotonic() - began >= 4 * 0.4
 
 
-def test_a_process_tells_how_long_it_had_no_processor(tmp_path: Path) -> None:
+def test_a_process_that_gets_no_processor_starves_and_a_stopped_one_does_not(
+    tmp_path: Path,
+) -> None:
     processor = min(os.sched_getaffinity(0))
     spin = f"import os; os.sched_setaffinity(0, {{{processor}}})\nwhile True: pass"
     command = [sys.executable, "-S", "-c", spin]
     both = [OwnedProcess.start(command, {}, tmp_path, tmp_path) for _ in range(2)]
     try:
-        deadline = time.monotonic() + 60
-        while not all(process.starved_s() > 0.1 for process in both):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        starving = [Starvation(process.pid) for process in both]
+        wait_until(lambda: all(one.extended(1.0) > 1.1 for one in starving))
+        os.kill(both[0].pid, signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(both[0].pid).status() == psutil.STATUS_STOPPED)
+        stopped, running = (Starvation(process.pid) for process in both)
+        rival = OwnedProcess.start(command, {}, tmp_path, tmp_path)
+        both.append(rival)
+        wait_until(lambda: running.extended(0.1) == BUSY_FACTOR * 0.1)
+        assert stopped.extended(0.1) == 0.1
     finally:
         for process in both:
             process.kill()
-    while not all(process.is_gone(time.monotonic()) for process in both):
-        time.sleep(0.05)
-    assert both[0].starved_s() == 0.0
+    wait_until(lambda: all(process.is_gone(time.monotonic()) for process in both))
+    assert Starvation(both[0].pid).extended(1.0) == 1.0
 
 
 @pytest.mark.parametrize(
