@@ -19,6 +19,7 @@ from jobs.services.lifecycle.transitions import status_change
 from jobs.services.reports.nonfinite import loss_note, metrics_note
 from jobs.services.reports.plausibility import is_learned_from, steps_refuse
 from jobs.services.reports.profiles import speeds_take
+from jobs.services.reports.row_pace import epochs_pace, steps_pace
 from jobs.services.reports.selection import most_chosen_take
 
 _SPEED_SMOOTHING = 0.3
@@ -55,7 +56,10 @@ def steps_take(context: ReportContext, _allocation: Allocation, report: TrainerR
     first, last = report.data["first_step"], report.data["last_step"]
     steps_refuse(context, report)
     start = context.start_of(report.generation)
-    for span in list(steps_unreported(context.job, start, first, last)):
+    spans = list(steps_unreported(context.job, start, first, last))
+    if steps_pace.take(context.job.pk, len(spans)) < len(spans):
+        raise ValueError("these are more reports of steps than a trainer sends")
+    for span in spans:
         _span_take(context, report, *span, share=(span[1] - span[0] + 1) / (last - first + 1))
 
 
@@ -162,14 +166,19 @@ def epoch_take(context: ReportContext, _allocation: Allocation, report: TrainerR
 
 
 def epochs_settle(context: ReportContext) -> None:
-    """Write the epochs of a batch that are not written yet: of a small job there are many."""
+    """Write the epochs of a batch that are not written yet: of a small job there are many.
+
+    Where they are too many (`epochs_pace`) some newest ones are written, and one at least.
+    """
     job, rows, context.epochs = context.job, context.epochs, {}
     same = EpochReport.objects.filter(job=job, epoch__in=rows)
     known = {epoch: rest for epoch, *rest in same.values_list("epoch", "step", "logs")}
     # A new leader may repeat its predecessor's report: then the time of the first report stays.
-    new = [row for row in rows.values() if known.get(row.epoch) != [row.step, row.logs]]
+    new = [rows[number] for number in sorted(rows, reverse=True)]
+    new = [row for row in new if known.get(row.epoch) != [row.step, row.logs]]
+    num_written = max(1, epochs_pace.take(job.pk, len(new)))
     EpochReport.objects.bulk_create(
-        new,
+        new[:num_written],
         update_conflicts=True,
         unique_fields=["job", "epoch"],
         update_fields=["generation", "step", "logs", "at"],
