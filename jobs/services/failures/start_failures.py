@@ -7,7 +7,7 @@ to detect: a trainer that was unreachable, or not ready in time.
 
 Where trainers did not come up several times in a row, and all that failed were on one node, it may
 be the node that is broken. The job is not given up then, but excludes the node, if it can start on
-others.
+others. Two times are enough where all were late: each takes minutes.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from jobs.services.lifecycle.transitions import job_restart
 _CRASHES = frozenset({"crash", "memory_kill", "internal", "port_in_use", "peer_lost"})
 #: Doublings after which the cool-down has reached its maximum.
 _DOUBLINGS_LIMIT = 16
+_LATE_LIMIT = 2
 
 
 def start_failure_note(row: Allocation, now: datetime.datetime) -> None:
@@ -66,7 +67,8 @@ def job_start_again(
     Args:
         code, reason, actor, is_counted: as of `job_restart`; without the node, it is not counted.
     """
-    node = _broken_node(job, now) if is_counted else None
+    failed = _failed_tries(job)
+    node = _broken_node(job, failed, now) if is_counted else None
     if node is not None:
         until_at = now + datetime.timedelta(seconds=settings.START_COOL_DOWN_LIMIT_S)
         for device in node.accelerators.all():
@@ -74,7 +76,7 @@ def job_start_again(
                 job=job, accelerator=device, defaults={"until_at": until_at}
             )
         reason = (
-            f"{reason}. {settings.RESTART_LIMIT} times in a row trainers did not come up on "
+            f"{reason}. {len(failed)} times in a row trainers did not come up on "
             f"{node.name}: starts on other nodes for "
             f"{settings.START_COOL_DOWN_LIMIT_S / 60:.0f} min"
         )
@@ -82,11 +84,11 @@ def job_start_again(
     job_restart(job, now, code=code, reason=reason, actor=actor, is_counted=is_counted)
 
 
-def _broken_node(job: Job, now: datetime.datetime) -> Node | None:
-    """Return the node of all losses of the newest tries, if the job can do without it.
+def _failed_tries(job: Job) -> list[list[Allocation]]:
+    """Return the losses of a job's newest tries, enough of them in a row to blame a node; or none.
 
-    None came up in `RESTART_LIMIT` tries in a row. All trainers that were requested together are
-    one try, even if the start was reduced by some of them first.
+    All trainers that were requested together are one try, even if the start was reduced by some of
+    them first.
     """
     requested_at = dict(job.generations.values_list("number", "requested_at"))
     rows = job.allocations.order_by("-id").select_related("accelerator__node")
@@ -95,10 +97,21 @@ def _broken_node(job: Job, now: datetime.datetime) -> Node | None:
         [row for row in members if row.lost_code]
         for _, members in islice(tries, settings.RESTART_LIMIT)
     ]
-    nodes = {row.accelerator.node for members in lost for row in members}
-    if len(lost) < settings.RESTART_LIMIT or not all(lost) or len(nodes) > 1:
-        return None
-    if any(row.ready_at for members in lost for row in members):
+    newest = lost[:_LATE_LIMIT]
+    are_late = all(row.lost_code == "timeout" for members in newest for row in members)
+    if are_late and len(newest) == _LATE_LIMIT and all(newest):
+        return newest
+    return lost if len(lost) == settings.RESTART_LIMIT and all(lost) else []
+
+
+def _broken_node(job: Job, failed: list[list[Allocation]], now: datetime.datetime) -> Node | None:
+    """Return the node of all losses of failed tries, if the job can do without it.
+
+    None of the trainers that were lost had come up.
+    """
+    rows = [row for members in failed for row in members]
+    nodes = {row.accelerator.node for row in rows}
+    if len(nodes) != 1 or any(row.ready_at for row in rows):
         return None
     (node,) = nodes
     withheld = job.start_failures.filter(until_at__gt=now)

@@ -167,8 +167,9 @@ class TestBrokenNodes:
         world, job, other, broken = self.starting()
         job = self.fail_starts(world, job, broken, start=start)
         assert job.status == "pending"
-        name = broken.node.name
-        assert f"5 times in a row trainers did not come up on {name}" in job.status_reason
+        name, num_tries = broken.node.name, 5 if start is fail_start else 2
+        expected = f"{num_tries} times in a row trainers did not come up on {name}"
+        assert expected in job.status_reason
         assert "did not come up there" in job.policy_reason
         job_cancel(other.pk, world.now, actor="user:bob")
         world.follow_all()
@@ -177,7 +178,8 @@ class TestBrokenNodes:
         world.hear()
         assert generations_expire(world.now) == {job.pk}
         job.refresh_from_db()
-        assert (job.status_code, JobAttempts.objects.get(job=job).restarts) == ("timeout", 5)
+        attempts = JobAttempts.objects.get(job=job)
+        assert (job.status_code, attempts.restarts) == ("timeout", num_tries)
         assert name not in job.status_reason
         world.settle()
         held = job.allocations.get(released_at=None)
