@@ -47,6 +47,7 @@ _KINDS = {
     "maintenance_ended": MarkKind.NODE,
     "maintenance_cancelled": MarkKind.NODE,
     "node_quarantined": MarkKind.NODE,
+    "node_doubted": MarkKind.NODE,
     "policy": MarkKind.POLICY,
 }
 

@@ -36,6 +36,7 @@ CLUSTER_EVENTS = {
     "node_lost": "a node was lost",
     "node_back": "a node came back",
     "node_quarantined": "a node was quarantined",
+    "node_doubted": "a node may be broken",
     "maintenance_began": "maintenance of a node began",
     "maintenance_ended": "maintenance of a node ended",
     "node_changed": "a node has other hardware than enrolled",

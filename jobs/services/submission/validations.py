@@ -28,6 +28,7 @@ TIME_LIMIT_GRACE_S = 20.0
 USER_RUNNING_PER_NODE = 2
 #: Codes of refusals that the agent gives where the build did not end by itself.
 _DOUBTFUL = ("timeout", "crashed")
+_DOUBT_EVENT = "node_doubted"
 _AT_ONCE = 100
 _TEXT_LIMIT = 20_000
 
@@ -246,10 +247,20 @@ def validation_take(
     if validation is not None and _is_doubted(validation, node, report, now):
         if not _put_back(awaited):
             return None
+        _doubt_note(node, report, now)
         validation_start(validation, now)
         return validation
     with transaction.atomic():
         return _settle(awaited, report, now)
+
+
+def _doubt_note(node: Node, report: ValidationReport, now: datetime.datetime) -> None:
+    """Add an event about a node that builds no code, once in a quarantine window."""
+    since = now - datetime.timedelta(seconds=settings.QUARANTINE_WINDOW_S)
+    if node.events.filter(kind=_DOUBT_EVENT, at__gt=since).exists():
+        return
+    text = f"{node.name} may be broken: it did not build the code of a job"
+    event_add(_DOUBT_EVENT, text, now=now, node=node, data={"code": report.code})
 
 
 def _is_doubted(

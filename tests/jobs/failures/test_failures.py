@@ -450,6 +450,8 @@ class TestValidations:
             assert validation_take(node, report, at(attempt))
         job.refresh_from_db()
         assert (job.status, job.status_code) == ("invalid", "internal")
+        told = Event.objects.filter(kind="node_doubted").values_list("node", flat=True)
+        assert sorted(told) == [broken.pk, other.pk]
 
     @pytest.mark.parametrize("code", ["timeout", "crashed"])
     @pytest.mark.parametrize("proof", ["none", "passed", "ready"])
