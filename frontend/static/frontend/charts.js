@@ -236,7 +236,7 @@ export function startCharts() {
     const figure = box && figures[box.dataset.figure];
     if (figure) fillTable(box, figure.table);
   }, true);
-  refreshFigures();
+  refreshFigures().catch(() => {}); // every page asks again once it is connected, or while it polls
   const dark = document.getElementById("dark");
   let media = "";
   // On paper charts have the light colours and another width.
