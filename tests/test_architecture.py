@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -150,3 +151,15 @@ def _locks_keys(call: ast.AST) -> bool:
         and call.func.attr == "select_for_update"
     )
     return is_lock and not any(word.arg == "no_key" for word in call.keywords)  # type: ignore[attr-defined]
+
+
+def test_percents_are_written_with_a_space() -> None:
+    """Texts have it before every unit; the format of Python for percents has none."""
+    found = [
+        f"{path.relative_to(ROOT)}: {text}"
+        for package in ("agents", "client", "controlplane", "frontend", "jobs")
+        for suffix in ("py", "html")
+        for path in (ROOT / package).rglob(f"*.{suffix}")
+        for text in re.findall(r":[.\d]*%\}|\}%(?![sd(])", path.read_text())
+    ]
+    assert found == []

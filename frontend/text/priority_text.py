@@ -90,6 +90,6 @@ def _own_text(tier: Tier, own: int, others: PriorityRange | None) -> str:
 
 def _as_much(one: int, other: int) -> str:
     if one < other:
-        return f"{100 * one / other:.3g}% as much"
+        return f"{100 * one / other:.3g} % as much"
     times = f"{one / other:.3g}"
     return "as much" if times == "1" else f"{times} times as much"

@@ -17,6 +17,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.core.policies import POLICIES
+from controlplane.core.values.explanations import percent
 from controlplane.simulator.settings import MOST_COST_S
 from frontend.charts import replay_charts
 from frontend.views.admin import admin_or_404
@@ -295,7 +296,7 @@ def _shown(value: float | None, unit: str) -> str:
     if value is None:
         return "\N{EN DASH}"
     if unit == "%":
-        return f"{value * 100:.0f} %"
+        return percent(value)
     return f"{value:,.0f} s" if unit == "s" else f"{value:,.2f}"
 
 

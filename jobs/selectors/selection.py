@@ -15,6 +15,7 @@ from controlplane.core.selection.cost import (
     measured_speed_up,
     predicted_speed_up,
 )
+from controlplane.core.values.explanations import percent
 from jobs.models import EpochReport, Job, StepReport, Trial
 
 #: Newest reports whose times are put together, and batches that they have at least.
@@ -156,7 +157,7 @@ def _epochs_with_trials(job: Job, start: int) -> list[int]:
 def selection_end_text(end: SelectionEnd) -> str:
     """Describe why a job stops selecting, with its numbers."""
     if end.reason is EndReason.GUARD:
-        why = f"an epoch that selects takes {end.ratio:.0%} of the time of a plain one"
+        why = f"an epoch that selects takes {percent(end.ratio)} of the time of a plain one"
     else:
         why = (
             f"the validation loss falls {end.ratio:.2f} times as fast per second as with random "

@@ -28,9 +28,9 @@ URGENT, NORMAL, IDLE = TIERS
          "This job's 950 weighs 3.17 times as much as the lowest (300) and 1.22 times as much as "
          "the highest (777) of the 3 other normal jobs."),
         ("sia", {NORMAL: (100, 300, 2)}, (NORMAL, 100),
-         "This job's 100 weighs as much as the lowest (100) and 33.3% as much as"),
+         "This job's 100 weighs as much as the lowest (100) and 33.3 % as much as"),
         ("sia", {NORMAL: (100, 100, 2)}, (NORMAL, 50),
-         "This job's 50 weighs 50% as much as the 100 of the 2 other normal jobs."),
+         "This job's 50 weighs 50 % as much as the 100 of the 2 other normal jobs."),
         ("sia", {NORMAL: (100, 100, 1)}, (URGENT, 50), "No other urgent job is active."),
         ("sia", {URGENT: (1, 1, 1), NORMAL: (5, 9, 2), IDLE: (1, 1, 1)}, None,
          "Active now: 1 urgent, 2 normal, 1 idle."),

@@ -28,6 +28,7 @@ from agents.trainer.validate.part_runner import (
     rows,
 )
 from agents.trainer.validate.state_checks import slice_state, state_depends
+from controlplane.core.values.explanations import percent
 
 Batch = tuple[tuple[Any, ...], np.ndarray | None]
 #: A batch, its slices, and the copies of each example that the batch's loss gets.
@@ -143,7 +144,7 @@ def _loss_check(
         return []
     return [
         "the model draws random numbers in inference too, so whether its loss is the mean of its "
-        f"examples' was tried to within {largest:.0%} only"
+        f"examples' was tried to within {percent(largest)} only"
     ]
 
 

@@ -165,4 +165,4 @@ def _title(scenario: Mapping[str, Any], sizes: Sequence[str]) -> str:
 def _figure(value: float | None, unit: str) -> str:
     if value is None:
         return screen.EMPTY
-    return {"%": f"{value:.0%}", "s": f"{value:,.0f} s"}.get(unit, f"{value:.2f}")
+    return {"%": f"{100 * value:.0f} %", "s": f"{value:,.0f} s"}.get(unit, f"{value:.2f}")

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from controlplane.core.scheduling.free_capacity import FreeCapacity, NodeId
+from controlplane.core.values.explanations import percent
 from controlplane.core.values.performance import Performance
 from controlplane.core.values.types import (
     Accelerator,
@@ -74,7 +75,7 @@ def repack(
         moved[job.id] = [*kept, *added]
         reasons[job.id] = (
             f"{decision.reasons.get(job.id, '')} Moves from {len(here)} nodes to {nodes}: "
-            f"{gain:.0%} faster there, for {job.resize_s:.1f} s of training."
+            f"{percent(gain)} faster there, for {job.resize_s:.1f} s of training."
         ).strip()
     return moved, reasons
 

@@ -86,6 +86,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def percent(part: float, digits: int = 0) -> str:
+    """Format a part of one, as numbers before any other unit: `27 %`."""
+    return f"{100.0 * part:.{digits}f} %"
+
+
 def reason(code: str, /, **fields: Any) -> Reason:
     """Return the reason of a code with these fields."""
     return Reason(code, fields)
@@ -107,8 +112,10 @@ def _shown(name: str, value: Any) -> Any:
         return duration(value)
     if name in ("jobs", "nodes", "accelerators", "reports"):
         return counted(value, name[:-1])
+    if name in ("part", "received", "fraction"):
+        return percent(value)
     if name == "gain":
-        return f"{value:.0%} faster" if value < 0.995 else f"{1.0 + value:.2g} times as fast"
+        return f"{percent(value)} faster" if value < 0.995 else f"{1.0 + value:.2g} times as fast"
     if name == "most":
         return value or "none"
     if name == "goodput":
@@ -252,7 +259,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "slaq_nonfinite": "Gets {count} of {capacity} {kind}: its loss is not finite, so that no "
         "accelerator lowers it.",
         "slaq_gain": "Gets {count} of {capacity} {kind}: its loss is expected to fall by "
-        "{fall:.3g} in {epoch:.0f} s, {part:.0%} of its largest change so far; {fewer}.",
+        "{fall:.3g} in {epoch:.0f} s, {part} of its largest change so far; {fewer}.",
         "slaq_fewer": "on {count} it would be {fall:.3g}",
         "slaq_least": "that is its minimum",
         # pollux
@@ -265,11 +272,11 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "pollux_mean": "the mean speedup of {jobs} goes from {before:.2g} to {after:.2g}",
         # gavel
         "gavel_holds": "Gets {count} of {capacity} {kind} for this round, {left:.0f} s more: it is "
-        "to have {plans} and has had {received:.0%} there.",
+        "to have {plans} and has had {received} there.",
         "gavel_waits": "Waits for {count} of kind {kind}: {used} of {capacity} are with jobs "
-        "further behind; it is to have {plans}, has had {received:.0%}, and the next round is in "
+        "further behind; it is to have {plans}, has had {received}, and the next round is in "
         "{left:.0f} s.",
-        "gavel_plan": "{fraction:.0%} of the time on {count} {kind}",
+        "gavel_plan": "{fraction} of the time on {count} {kind}",
         # sia
         "sia_goodput": "{goodput} useful examples/s",
         "sia_most": "nothing that it may have now is faster",

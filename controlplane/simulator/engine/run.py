@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from controlplane.core.values.explanations import percent
 from controlplane.core.values.types import AcceleratorId
 from controlplane.simulator.engine.estimates import Comparisons
 from controlplane.simulator.engine.jobs import SimulatedJob, Terms
@@ -42,8 +43,8 @@ def lost_text(jobs: Sequence[SimulatedJob]) -> str:
     """Describe jobs that lose their work with the nodes faster than they do it."""
     return (
         f"--failures: in {MOST_LOSSES} losses of nodes {len(jobs)} jobs did less than "
-        f"{LEAST_DONE:.1%} of their work for good, so they would hardly ever end; give more hours "
-        "between two losses of a node"
+        f"{percent(LEAST_DONE, 1)} of their work for good, so they would hardly ever end; give "
+        "more hours between two losses of a node"
     )
 
 

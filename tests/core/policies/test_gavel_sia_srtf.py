@@ -186,7 +186,7 @@ def test_sia_leaves_a_job_where_a_resize_would_cost_more_than_it_brings() -> Non
     old = sia(snapshot_make(TWO_NODES, job, held=held, now=20000.0))
     assert (young.shares[1].count, old.shares[1].count) == (2, 4)
     assert str(young.reasons[1]) == (
-        "Keeps 2 of 8 gpu; 1.6 useful examples/s; 4 would be 43% faster, which is not worth a "
+        "Keeps 2 of 8 gpu; 1.6 useful examples/s; 4 would be 43 % faster, which is not worth a "
         "resize (3 so far)."
     )
     assert str(old.reasons[1]).startswith("Is given 4 gpu instead of 2; 2.29 useful examples/s")
@@ -222,7 +222,7 @@ def test_sia_says_for_whom_a_job_shrinks() -> None:
     held = {1: (1, 2, 3, 4), 2: (5, 6, 7, 8)}
     reasons = sia(snapshot_make(TWO_NODES, *jobs, held=held, now=1000.0)).reasons
     assert str(reasons[2]) == (
-        "Is cut from 4 to 2 gpu for job 3; 1.82 useful examples/s; 4 would be 69% faster, but "
+        "Is cut from 4 to 2 gpu for job 3; 1.82 useful examples/s; 4 would be 69 % faster, but "
         "others need them more; done in about 1.5 h."
     )
 
@@ -317,8 +317,8 @@ def test_gavel_keeps_a_round_and_gives_out_what_becomes_free() -> None:
     assert set(gavel(ended).shares) == {2, 3}
     later = gavel(dataclasses.replace(during, now=ROUND_S))
     assert 3 in later.shares
-    assert "33%" not in str(later.reasons[3])
-    assert "67% of the time on 1 gpu" in str(later.reasons[3])
+    assert "33 %" not in str(later.reasons[3])
+    assert "67 % of the time on 1 gpu" in str(later.reasons[3])
 
 
 # Shortest remaining time first

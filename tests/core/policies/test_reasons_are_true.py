@@ -30,8 +30,8 @@ from tests.core.snapshots import (
 _HOLDS = re.compile(r"^(?:Keeps|Is given|Gets|Tries|Moves to) (\d+) of (\d+) (\w+)")
 #: Accelerators of other jobs: "3 of 6 held by".
 _HELD = re.compile(r"of kind (\w+)[;:] (\d+) of (\d+) held")
-#: Accelerators that a job does not get: "4 would be 20% faster, but other jobs gain more".
-_TOO_MANY = re.compile(r"(\d+) would be \d+% faster, but other jobs gain more")
+#: Accelerators that a job does not get: "4 would be 20 % faster, but other jobs gain more".
+_TOO_MANY = re.compile(r"(\d+) would be \d+ % faster, but other jobs gain more")
 
 #: Numbers of the jobs of a test.
 NUMBER = re.compile(r"\b7\d{6}\b")
@@ -92,7 +92,7 @@ def test_idle_accelerators_are_with_no_other_job() -> None:
     decision = goodput_fair(snapshot)
     assert decision.shares[1].count == 4
     text = str(decision.reasons[1])
-    assert "5 would be 20% faster, which does not pay for a change now" in text, text
+    assert "5 would be 20 % faster, which does not pay for a change now" in text, text
 
 
 @given(snapshot=snapshots())

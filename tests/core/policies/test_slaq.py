@@ -65,11 +65,11 @@ def test_accelerators_go_where_the_loss_falls_most() -> None:
 def test_the_fall_is_told_with_numbers() -> None:
     decision = slaq(snapshot_make(EIGHT[:4], falling(1, halving(1.0)), falling(2, halving(0.25))))
     assert str(decision.reasons[1]) == (
-        "Gets 3 of 4 cpu: its loss is expected to fall by 0.875 in 15 s, 88% of its largest "
+        "Gets 3 of 4 cpu: its loss is expected to fall by 0.875 in 15 s, 88 % of its largest "
         "change so far; on 2 it would be 0.75."
     )
     assert str(decision.reasons[2]).endswith(
-        "12% of its largest change so far; that is its minimum."
+        "12 % of its largest change so far; that is its minimum."
     )
 
 

@@ -47,7 +47,8 @@ def scattered(job: Job, now: float = 0.0) -> Snapshot:
 def test_a_job_moves_to_the_node_of_its_leader_where_that_pays() -> None:
     where, reason = placed(scattered(known(1)), {1: 2})
     assert where == {1: (1, 2)}
-    assert reason == "Gets some. Moves from 2 nodes to 1: 100% faster there, for 1.0 s of training."
+    moved = "Moves from 2 nodes to 1: 100 % faster there, for 1.0 s of training."
+    assert reason == f"Gets some. {moved}"
 
 
 def test_a_move_needs_no_waiting_and_happens_once() -> None:

@@ -198,7 +198,7 @@ SENTENCES = {
         "Gets 2 of 8 gpu: its loss is not finite, so that no accelerator lowers it."
     ),
     "slaq_gain": (
-        "Gets 2 of 8 gpu: its loss is expected to fall by 0.0125 in 3 s, 12% of its largest "
+        "Gets 2 of 8 gpu: its loss is expected to fall by 0.0125 in 3 s, 12 % of its largest "
         "change so far; that is its minimum."
     ),
     "slaq_fewer": "on 2 it would be 0.0125",
@@ -213,18 +213,18 @@ SENTENCES = {
     "pollux_before": ", 0.75 before",
     "pollux_mean": "the mean speedup of 1 job goes from 3 to 1.5",
     "gavel_holds": (
-        "Gets 2 of 8 gpu for this round, 120 s more: it is to have 50% of the time on 1 a "
-        "and 50% of the time on 2 a and has had 25% there."
+        "Gets 2 of 8 gpu for this round, 120 s more: it is to have 50 % of the time on 1 a "
+        "and 50 % of the time on 2 a and has had 25 % there."
     ),
     "gavel_waits": (
-        "Waits for 2 of kind gpu: 6 of 8 are with jobs further behind; it is to have 50% of "
-        "the time on 1 a and 50% of the time on 2 a, has had 25%, and the next round is in "
+        "Waits for 2 of kind gpu: 6 of 8 are with jobs further behind; it is to have 50 % of "
+        "the time on 1 a and 50 % of the time on 2 a, has had 25 %, and the next round is in "
         "120 s."
     ),
-    "gavel_plan": "50% of the time on 2 gpu",
+    "gavel_plan": "50 % of the time on 2 gpu",
     "sia_goodput": "1,234 useful examples/s",
     "sia_most": "nothing that it may have now is faster",
-    "sia_faster": "2gpu would be 25% faster, but others need them more",
+    "sia_faster": "2gpu would be 25 % faster, but others need them more",
     "sia_kind": " gpu",
     "sia_needed": "but others need them more",
     "sia_resizes": "which is not worth a resize (3 so far)",
@@ -238,14 +238,14 @@ SENTENCES = {
     "goodput_room": " to other nodes, from which all jobs together gain",
     "goodput_measures": "Moves to 4 of 8 gpu to measure its speed",
     "goodput_tries": "Tries 4 of 8 gpu to measure its speed, as there are idle ones",
-    "goodput_faster": ", on which it is 25% faster",
-    "goodput_cluster": ": all jobs together are 25% faster",
-    "goodput_for_job": " for job 7, which should end sooner: all jobs together are 25% faster",
+    "goodput_faster": ", on which it is 25 % faster",
+    "goodput_cluster": ": all jobs together are 25 % faster",
+    "goodput_for_job": " for job 7, which should end sooner: all jobs together are 25 % faster",
     "goodput_priority": ", which has the higher priority",
     "goodput_sooner": ", which should end sooner",
-    "goodput_others": "2 would be 25% faster, but other jobs gain more from these accelerators",
-    "goodput_changed": "2 would be 25% faster, too little for another change after 45 so far",
-    "goodput_not_yet": "2 would be 25% faster, which does not pay for a change now",
+    "goodput_others": "2 would be 25 % faster, but other jobs gain more from these accelerators",
+    "goodput_changed": "2 would be 25 % faster, too little for another change after 45 so far",
+    "goodput_not_yet": "2 would be 25 % faster, which does not pay for a change now",
     "goodput_no_faster": "2 would make it no faster",
     "goodput_end": "done in about 10 min",
     "goodput_late": ", 1.3 times as long as alone on its share",

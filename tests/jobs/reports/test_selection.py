@@ -47,8 +47,8 @@ def test_an_end_is_kept_with_its_numbers_and_told_once() -> None:
     assert job.selection_ended == END
     told = event(job, "selection_ended")
     assert told.message == (
-        "Selection ends: an epoch that selects takes 114% of the time of a plain one. From epoch 5 "
-        "on all examples are trained on"
+        "Selection ends: an epoch that selects takes 114 % of the time of a plain one. From epoch "
+        "5 on all examples are trained on"
     )
     assert told.data == END
     assert remaining_examples(job, in_epoch=0) == 50 + 5 * 100
