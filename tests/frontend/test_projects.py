@@ -231,7 +231,9 @@ def test_a_project_is_deleted_on_its_page(
     address = f"/projects/{vision.pk}/"
     assert "Delete project" not in page(ada, address)
     job = vision.jobs.latest("pk")
-    assert "so it cannot be deleted yet" in page(admin, address)
+    live = page(admin, address)
+    assert "so it cannot be deleted yet" in live
+    assert "Yes, delete vision" not in live
     refused = admin.post(f"{address}delete/", follow=True).content.decode()
     assert "not ended: close the project" in refused
     vision.jobs.update(status="finished", ended_at=timezone.now())
