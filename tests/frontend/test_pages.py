@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from django.test import Client
 from django.utils import timezone
@@ -11,6 +14,10 @@ from jobs.models import ClusterSetting, Job, Project, ProjectMembership, UserLim
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from tests.frontend.page_text import page_text
 from tests.frontend.world import SCRIPT_NAME, World
+
+#: Tables without a name of their own, which screen readers list by name.
+NAMELESS_TABLE = re.compile(r"<table(?![^>]* aria-label)[^>]*>(?!\s*<caption)")
+TEMPLATES = Path(__file__).parent.parent.parent / "frontend/templates"
 
 PAGES = ["/", "/jobs/", "/jobs/new/", "/nodes/", "/account/"]
 
@@ -63,3 +70,9 @@ def test_pages_have_landmarks_and_one_heading(address: str, ada: Client) -> None
     assert '<html lang="en" ' in html
     assert " style=" not in html
     assert "onclick" not in html
+
+
+def test_every_table_has_a_name() -> None:
+    pages = [*TEMPLATES.rglob("*.html")]
+    assert any("<table" in page.read_text() for page in pages)
+    assert [page.name for page in pages if NAMELESS_TABLE.search(page.read_text())] == []
