@@ -195,12 +195,14 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "tier_more": " and {count} more",
         # projects
         "quota_own": "{own} {note}",
-        "quota_note": "Its {whose} has {accelerators} now{guaranteed}{ceiling}{kinds}.",
+        "quota_note": "Only its {whose} is counted here, with {accelerators} now{guaranteed}"
+        "{ceiling}{kinds}.",
         "quota_kind": "; {given} of kind {kind}{guaranteed}{ceiling}",
         "quota_guaranteed": ", {count} guaranteed",
         "quota_limit": ", at most {count}",
         "quota_needs": "Waits for {accelerators} at once.",
-        "quota_taken": "Projects with a guarantee or a limit have {accelerators}.",
+        "quota_taken": "Jobs set apart by a guarantee or a limit, with {accelerators}, are not "
+        "counted here.",
         "quota_small": "Waits for {accelerators}: the limit of its {whose} leaves {limit}.",
         # shares by user
         "by_user": "{own} {note}",

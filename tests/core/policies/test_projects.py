@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from controlplane.core.cycle import decide, decision_check
@@ -15,6 +16,8 @@ from controlplane.core.policies.common.quota_groups import users_in_projects
 from controlplane.core.policies.common.quota_states import QuotaStates, joined
 from controlplane.core.policies.tiresias import SecondQueue
 from controlplane.core.protocol.codec import encode
+from controlplane.core.scheduling.pools import capacity_by_kind
+from controlplane.core.values.explanations import Reason
 from controlplane.core.values.projects import ProjectQuota
 from controlplane.core.values.tiers import TIERS, Tier
 from controlplane.core.values.types import Snapshot
@@ -275,6 +278,41 @@ def test_a_full_demand_is_that_on_the_cluster(name: str) -> None:
         decision = POLICIES[name](snapshot)
         assert str(decision.reasons[3]).startswith(told), str(decision.reasons[3])
         snapshot = after(snapshot, decide(snapshot, name))
+
+
+def _pools_told(reason: object) -> Iterator[tuple[str, int]]:
+    """Yield the kinds of a reason, of each with the accelerators that the reason says there are."""
+    if isinstance(reason, tuple):
+        for one in reason:
+            yield from _pools_told(one)
+    elif isinstance(reason, Reason):
+        if "capacity" in reason.fields:
+            yield reason.fields["kind"], reason.fields["capacity"]
+        yield from _pools_told(tuple(reason.fields.values()))
+
+
+#: A job that held the whole cluster runs beside a project with a guarantee of seven.
+_BESIDE = replace(
+    snapshot_make(
+        EIGHT, fast(job_make(1)), fast(job_make(2, least=2, at=400.0), VISION),
+        held={1: tuple(range(1, 9))}, now=500.0,
+    ),
+    projects={VISION: ProjectQuota(guaranteed=7)},
+)  # fmt: skip
+
+
+@every_policy
+@fewer
+@given(snapshot=in_projects())
+@example(snapshot=_BESIDE)
+def test_counts_that_leave_out_accelerators_of_the_cluster_say_so(
+    name: str, snapshot: Snapshot
+) -> None:
+    """A job that runs beside a project with a guarantee was told to have "1 of 1" of 8."""
+    capacity = capacity_by_kind(snapshot)
+    for reason in POLICIES[name](snapshot).reasons.values():
+        if any(capacity[kind] != told for kind, told in _pools_told(reason)):
+            assert " counted here" in str(reason)
 
 
 def test_what_a_state_knows_outlives_being_apart() -> None:

@@ -283,12 +283,14 @@ SENTENCES = {
     "tier_holder": "job 7 (normal)",
     "tier_more": " and 2 more",
     "quota_own": "arrived earlier , divided among 4 jobs by priority",
-    "quota_note": "Its project has 5 accelerators now, 2 guaranteed, at most 6; 1 of kind a100.",
+    "quota_note": "Only its project is counted here, with 5 accelerators now, 2 guaranteed, at "
+    "most 6; 1 of kind a100.",
     "quota_kind": "; 4 of kind gpu, 2 guaranteed, at most 6",
     "quota_guaranteed": ", 2 guaranteed",
     "quota_limit": ", at most 2",
     "quota_needs": "Waits for 5 accelerators at once.",
-    "quota_taken": "Projects with a guarantee or a limit have 5 accelerators.",
+    "quota_taken": "Jobs set apart by a guarantee or a limit, with 5 accelerators, are not counted "
+    "here.",
     "quota_small": "Waits for 5 accelerators: the limit of its project leaves 3.",
     "by_user": "arrived earlier , divided among 4 jobs by priority",
     "user_share": (

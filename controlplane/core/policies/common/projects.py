@@ -389,7 +389,7 @@ class _Frame:
     ) -> Decision:
         """Return the decision on all jobs, with the state of each group."""
         shares = dict(rest.decision.shares)
-        reasons = self._reasons | self._rest_reasons(parts, rest)
+        reasons = self._reasons | self._rest_reasons(rest)
         carried = {OTHERS: rest.decision.carried}
         for group in apart:
             part = parts[group.key]
@@ -430,17 +430,14 @@ class _Frame:
                     near[job_id] = replace(shares[job_id], by_node=by_node)
         return near
 
-    def _rest_reasons(
-        self, parts: Mapping[str, DecidedPart], rest: DecidedPart
-    ) -> dict[JobId, Reason | str]:
-        """Return the reasons of jobs that are not apart; waiting ones name what the others take."""
-        taken = sum(part.total for part in parts.values())
+    def _rest_reasons(self, rest: DecidedPart) -> dict[JobId, Reason | str]:
+        """Return the reasons of jobs that are not apart, with what these were not shown."""
+        taken = len(rest.whole.accelerators) - len(rest.snapshot.accelerators)
+        note = reason("quota_taken", accelerators=taken)
         reasons: dict[JobId, Reason | str] = {}
         for job in rest.snapshot.jobs:
             own = rest.decision.reasons.get(job.id, self._needed(job))
-            is_short = job.id not in rest.decision.shares and taken > 0
-            note = reason("quota_taken", accelerators=taken)
-            reasons[job.id] = reason("quota_own", own=own, note=note) if is_short else own
+            reasons[job.id] = reason("quota_own", own=own, note=note) if taken else own
         return reasons
 
     def _needed(self, job: Job) -> Reason:
