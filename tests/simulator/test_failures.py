@@ -75,6 +75,19 @@ def test_a_node_that_comes_back_is_used_again(outages: list[tuple[float, int, fl
     assert ended_at(job("a")) == pytest.approx([107.0 + left / 4])
 
 
+@pytest.mark.parametrize(("back_at", "num_resizes"), [(1000.0, 1), (100.0, 2)])
+def test_a_loss_is_a_resize_of_who_goes_on(
+    outages: list[tuple[float, int, float]], back_at: float, num_resizes: int
+) -> None:
+    """As in the product, where policies see it; a node that is back makes another one."""
+    outages.append((30.0, 1, back_at))
+    report = simulate(
+        workload(job("a"), work=400.0), cluster_make(2, 2), "weighted_fair",
+        costs=COSTS, failures=FAILURES, round_s=10_000.0,
+    )  # fmt: skip
+    assert [row.num_resizes for row in report.jobs] == [num_resizes]
+
+
 def test_who_loses_everything_starts_anew_from_a_checkpoint(
     outages: list[tuple[float, int, float]],
 ) -> None:

@@ -119,6 +119,7 @@ def survive(holding: JobAccelerators, gone: Collection[AcceleratorId], now: floa
     else:
         holding.change_drop()
         if left != job.active:
+            job.num_resizes += 1
             holding.paused_until = job.still_until = now + job.terms.costs.pause_s
         job.held = job.active = left
         job.changed_at = now
