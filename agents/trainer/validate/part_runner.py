@@ -39,6 +39,8 @@ ABSOLUTE_TOLERANCE = 1e-5
 MIXED_POLICIES = ("mixed_float16", "mixed_bfloat16")
 #: Largest number with which a gate begins that keeps a branch of the model nearly shut.
 SHUT_GATE = 1e-2
+#: Range of the numbers in its place: logarithms, roots and probabilities allow them, too.
+OPEN_GATE = (0.1, 0.3)
 #: Most bytes of outputs and labels that are copied, because a loss may run networks on them.
 COPIED_LIMIT_BYTES = 2**24
 
@@ -96,6 +98,10 @@ class PartRunner:
         ]
         self._function = tf.function(self._run, autograph=False).get_concrete_function(*signature)
         refuse_process_operations(self._function.graph)
+        if self._shut and not np.isfinite(self(sample).losses).all():
+            self._shut = set()
+            run = tf.function(self._run, autograph=False)
+            self._function = run.get_concrete_function(*signature)
 
     def __call__(
         self,
@@ -191,15 +197,19 @@ class PartRunner:
         """Return a variable's value, or random numbers in place of one that hides what it gates.
 
         A head of zeros gives outputs that show nothing of a loss that compares them, and a factor
-        of 0 or 1e-6 shows nothing of the branch behind it. What adds up does so with any weights.
+        of 0 or 1e-6 shows nothing of the branch behind it. What adds up does so with any weights,
+        as long as they make no number too large.
         """
         value = tf.convert_to_tensor(variable.value)
         if id(variable) not in self._shut:
             return value
-        scale = 1.0 / math.sqrt(math.prod(variable.shape[:-1]))
-        noise = scale * tf.random.stateless_normal(variable.shape, seed=[0, 0])
-        is_matrix = len(variable.shape) > 1
-        return tf.cast(noise if is_matrix else tf.abs(noise), value.dtype)
+        shape = variable.shape
+        if len(shape) > 1:
+            noise = tf.random.stateless_normal(shape, seed=[0, 0])
+            noise /= math.sqrt(math.prod(shape[:-1]))
+        else:
+            noise = tf.random.stateless_uniform(shape, [0, 0], *OPEN_GATE)
+        return tf.cast(noise, value.dtype)
 
 
 def _is_shut(variable: Any) -> bool:

@@ -240,23 +240,42 @@ def test_layers_that_cast_to_half_precision_themselves_are_accepted() -> None:
 
 
 class Gated(keras.layers.Layer):
-    """Adds the mean of all examples, behind a gate."""
+    """Changes examples [n, 4] by a weight that begins with the same number everywhere."""
 
-    def __init__(self, shape: tuple[int, ...], start: float) -> None:
+    def __init__(self, change: Function, shape: tuple[int, ...], start: float) -> None:
         super().__init__()
+        self.change = change
         self.gate = self.add_weight(shape=shape, initializer=keras.initializers.Constant(start))
 
     def call(self, inputs: Any) -> Any:
-        return inputs + self.gate * ops.mean(inputs, axis=0)
+        return self.change(inputs, self.gate)
 
 
-@pytest.mark.parametrize(("shape", "start"), [((), 0.0), ((4,), 1e-6)])
+def mean_added(inputs: Any, gate: Any) -> Any:
+    return inputs + gate * ops.mean(inputs, axis=0)
+
+
+def mean_taken_off(inputs: Any, gate: Any) -> Any:
+    return (inputs - ops.mean(inputs, axis=0)) * ops.exp(1e4 * gate)
+
+
+@pytest.mark.parametrize(
+    ("change", "shape", "start"),
+    [(mean_added, (), 0.0), (mean_added, (4,), 1e-6), (mean_taken_off, (), 0.0)],
+)
 def test_what_mixes_examples_behind_a_gate_that_begins_shut_is_refused(
-    shape: tuple[int, ...], start: float
+    change: Function, shape: tuple[int, ...], start: float
 ) -> None:
     with pytest.raises(JobCodeError, match="not the mean over its parts") as caught:
-        splitting_check(*model_with_state(Gated(shape, start)))
+        splitting_check(*model_with_state(Gated(change, shape, start)))
     assert caught.value.code == "loss_not_additive"
+
+
+def test_weights_near_0_are_tried_within_their_domain() -> None:
+    def logit_added(inputs: Any, gate: Any) -> Any:
+        return inputs + ops.max(ops.log(gate) - ops.log(1 - gate))
+
+    assert splitting_check(*model_with_state(Gated(logit_added, (32,), 0.01))) == []
 
 
 def test_a_loss_over_the_whole_batch_that_counts_for_nothing_is_accepted() -> None:
