@@ -189,7 +189,12 @@ def _sparse_rank(found: Match, _shapes: DataShapes) -> str:
 def _sizes(found: Match, shapes: DataShapes) -> str:
     operation, first, second = found["operation"], found["first"], found["second"]
     if _WEIGHTING.match(found["operation_text"]) and len(_shape(second)) == 1:
-        return _weights_sentence(first)
+        sizes = _example(first)
+        return (
+            "The sample weights do not fit the loss: there is one for each example, and an "
+            f"example's loss has the shape {_text(sizes)}; give weights with as many dimensions, "
+            f"as by weights.reshape({', '.join(['-1'] + ['1'] * len(sizes))})"
+        )
     if "compile_loss" in found["node"]:
         return _labels_sentence(second, first)
     if operation.startswith(("MatMul", "BatchMatMul", "Einsum")):
@@ -211,14 +216,6 @@ def _labels_sentence(outputs: str, labels: str) -> str:
     return (
         f"{_LABELS}: the labels have the shape {_text(_example(labels))}, the output "
         f"{_text(_example(outputs))}"
-    )
-
-
-def _weights_sentence(losses: str) -> str:
-    return (
-        "The sample weights do not fit the loss: there is one for each example, and an example's "
-        f"loss has the shape {_text(_example(losses))}; give weights with as many dimensions, as "
-        f"by weights.reshape({', '.join(['-1'] + ['1'] * len(_example(losses)))})"
     )
 
 
@@ -417,6 +414,11 @@ _FAMILIES: tuple[tuple[re.Pattern[str], str | Callable[[Match, DataShapes], str]
             "The code takes a gradient by the model's weights, and that of a slice is another one "
             "than that of the batch, so no loss may contain it: take gradients by tensors "
             "(tape.watch(x)), and leave those by weights to the training step",
+        ),
+        (
+            r"(?:parallelism|devices) cannot be modified after (?:being )?initializ",
+            "TensorFlow's threads and devices are set before a job's code runs; leave calls of "
+            "tf.config that set them out",
         ),
         (
             r"module 'keras\.backend' has no attribute '(?P<name>\w+)'",

@@ -493,6 +493,17 @@ FAULTS = {
         "and leave those by weights to the training step",
         "slopes = tape.gradient",
     ),
+    "threads of TensorFlow": (
+        """
+        import tensorflow as tf
+
+        tf.ones(1)  # TensorFlow has begun in trainers, too
+        tf.config.threading.set_intra_op_parallelism_threads(2)
+        """,
+        "TensorFlow's threads and devices are set before a job's code runs; leave calls of "
+        "tf.config that set them out",
+        "tf.config.threading.set_intra_op_parallelism_threads(2)",
+    ),
     "a function of the backend of Keras 2": (
         """
         def build(settings):
