@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ HALF_TOLERANCE = 3e-2
 ABSOLUTE_TOLERANCE = 1e-5
 #: Policies of layers that compute in half precision with weights of single precision.
 MIXED_POLICIES = ("mixed_float16", "mixed_bfloat16")
+OWN_CASTS = (TypeError, ValueError, tf.errors.InvalidArgumentError)
 #: Largest number with which a gate begins that keeps a branch of the model nearly shut.
 SHUT_GATE = 1e-2
 #: Range of the numbers in its place: logarithms, roots and probabilities allow them, too.
@@ -225,24 +226,31 @@ def _is_shut(variable: Any) -> bool:
 
 
 @contextmanager
-def single_precision(model: keras.Model) -> Iterator[bool]:
+def attributes_set(values: Sequence[tuple[Any, str, Any]]) -> Iterator[bool]:
+    """Let attributes of objects have other values inside the block; yields if there are any.
+
+    Args:
+        values: objects, names of their attributes, and values.
+    """
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in values]
+    try:
+        for owner, name, value in values:
+            setattr(owner, name, value)
+        yield bool(values)
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+def single_precision(model: keras.Model) -> AbstractContextManager[bool]:
     """Let layers of mixed precision compute in float32 inside the block; yields if there are any.
 
-    The rounding of half precision would hide small terms of a loss.
+    The rounding of half precision would hide small terms of a loss. Code of the job that casts by
+    itself may raise one of `OWN_CASTS`.
     """
     layers = {id(layer): layer for layer in [model, *model_layers(model)]}
-    policies = [
-        (layer, layer.dtype_policy)
-        for layer in layers.values()
-        if layer.dtype_policy.name in MIXED_POLICIES
-    ]
-    try:
-        for layer, _ in policies:
-            layer.dtype_policy = "float32"
-        yield bool(policies)
-    finally:
-        for layer, policy in policies:
-            layer.dtype_policy = policy
+    mixed = [each for each in layers.values() if each.dtype_policy.name in MIXED_POLICIES]
+    return attributes_set([(layer, "dtype_policy", "float32") for layer in mixed])
 
 
 def rounding_tolerance(model: keras.Model) -> float:

@@ -25,6 +25,7 @@ from agents.trainer.model.keras_private import (
 from agents.trainer.validate.loss_checks import in_pairs, loss_check, training_loss_check
 from agents.trainer.validate.part_runner import (
     ABSOLUTE_TOLERANCE,
+    OWN_CASTS,
     PartRunner,
     length,
     rounding_tolerance,
@@ -54,8 +55,7 @@ def splitting_check(
         JobCodeError: a loss, metric or state does not add up, or depends on the process.
     """
     check = partial(_splitting_check, model, examples, has_validation, global_batch_size)
-    own_casts = suppress(TypeError, ValueError, tf.errors.InvalidArgumentError)
-    with own_casts, single_precision(model) as is_changed:
+    with suppress(*OWN_CASTS), single_precision(model) as is_changed:
         if is_changed:
             return check()
     return check()
