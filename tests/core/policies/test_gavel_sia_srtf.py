@@ -62,6 +62,8 @@ def test_configurations_are_powers_of_two_up_to_a_node_then_whole_nodes() -> Non
         (1, 8, 4, [1, 2, 4, 8]),
         (1, 6, 4, [1, 2, 4]),
         (3, 3, 0, [3]),  # no power of two lies within its bounds
+        (3, 8, 0, [3]),  # its minimum, also where a power of two is near
+        (3, 8, 3, [3, 4]),
         (2, 8, 0, [2]),
         (9, 9, 0, []),
     ],

@@ -54,13 +54,13 @@ def counts_of(kind: Kind) -> tuple[int, ...]:
 def configurations_of(job: Job, kind: Kind, counts: Sequence[int]) -> list[Configuration]:
     """List a job's next configurations on a kind: within bounds, at most twice its largest count.
 
-    A job that never ran starts on its smallest configuration.
+    The smallest is its minimum, on which a job that never ran starts.
     """
     if not job.accepts(kind.name) or job.min_accelerators > kind.capacity:
         return []
     most = min(job.max_accelerators, kind.capacity)
     within = [count for count in counts if job.min_accelerators <= count <= most]
-    if not within or within[0] > 2 * job.min_accelerators:
+    if job.min_accelerators not in within:
         within.insert(0, job.min_accelerators)
     cap = max(2 * job.most_accelerators, within[0])
     return [
