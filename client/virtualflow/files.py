@@ -14,6 +14,7 @@ import httpx
 from virtualflow.errors import VirtualFlowError
 from virtualflow.submissions import StrPath
 from virtualflow.transport import AWAY_LIMIT_S, Transport, bad_input
+from virtualflow.typed_site import unexpected_answer
 
 #: Most times that one download goes on.
 _PARTS_LIMIT = 100
@@ -40,7 +41,7 @@ def file_store(site: Transport, route: str, name: str, path: StrPath) -> Path:
         expected = _parts_store(site, route, part)
         with part.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
-        if expected and found != expected:
+        if found != expected:
             raise VirtualFlowError(
                 f"{name} came with another digest than the site has for it; try again.",
                 code="wrong_digest",
@@ -55,12 +56,13 @@ def file_store(site: Transport, route: str, name: str, path: StrPath) -> Path:
     return path
 
 
-def _parts_store(site: Transport, route: str, path: Path) -> str | None:
-    """Write the answer of a route to a file; return its digest as the site has it, if it tells.
+def _parts_store(site: Transport, route: str, path: Path) -> str:
+    """Write the answer of a route to a file; return its digest as the site has it.
 
     Raises:
         OSError: the file cannot be written.
-        VirtualFlowError: the site refused it, or an attempt brought no more of it.
+        VirtualFlowError: the site refused it, an attempt brought no more of it, or an answer has no
+            digest.
     """
     size_bytes, tag = 0, ""
     for _ in range(_PARTS_LIMIT):
@@ -68,13 +70,15 @@ def _parts_store(site: Transport, route: str, path: Path) -> str | None:
         try:
             with site.stream(route, headers=rest, away_s=AWAY_LIMIT_S if tag else 0.0) as response:
                 tag = response.headers.get("ETag", "")
+                digest: str = response.headers.get("X-Sha256", "")
+                if not digest:
+                    raise unexpected_answer()
                 path.parent.mkdir(parents=True, exist_ok=True)
                 # A whole answer is another version by now, or of a proxy that knows no ranges.
                 is_rest = response.status_code == httpx.codes.PARTIAL_CONTENT
                 with path.open("ab" if is_rest else "wb") as file:
                     for piece in response.iter_bytes():
                         file.write(piece)
-                digest: str | None = response.headers.get("X-Sha256")
                 return digest
         except VirtualFlowError as error:
             before, size_bytes = size_bytes, path.stat().st_size if path.exists() else 0

@@ -126,12 +126,15 @@ class Transport:
         # Redirects are not followed: the token is for this address alone.
         headers = {"Authorization": f"Bearer {token_read(token)}", "Accept": "*/*"}
         try:
+            # As many connections as threads ask: the 101st would wait for the end of a long poll.
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
             self._http = httpx.Client(
                 base_url=f"{self.server}{_API_PATH}/",
                 headers=headers,
                 timeout=timeout_s,
                 follow_redirects=False,
                 verify=_tls_context(),
+                limits=limits,
             )
         except (ImportError, ValueError, httpx.InvalidURL) as error:
             # Of a SOCKS proxy without its package, another scheme, an odd entry of NO_PROXY.
@@ -216,7 +219,7 @@ class Transport:
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise self._unreachable(error) from None
             else:
-                if response.is_success or response.status_code == httpx.codes.NOT_MODIFIED:
+                if _is_success(response):
                     return response
                 failure = _refusal(response)
                 is_throttled = response.status_code == httpx.codes.TOO_MANY_REQUESTS
@@ -238,6 +241,16 @@ def _advice(error: Exception) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "For a certificate of your own authority set SSL_CERT_FILE to the authority's file."
     return "Is this the address, and is the site up?"
+
+
+def _is_success(response: httpx.Response) -> bool:
+    """Return whether it is a success of a site, or the 304 that was asked for.
+
+    A page is none, as of a network that asks for a login first.
+    """
+    if response.status_code == httpx.codes.NOT_MODIFIED:
+        return "If-None-Match" in response.request.headers
+    return response.is_success and "text/html" not in response.headers.get("Content-Type", "")
 
 
 def _refusal(response: httpx.Response) -> VirtualFlowError:
