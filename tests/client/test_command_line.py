@@ -228,6 +228,10 @@ def test_without_a_site_nothing_is_completed(shell: Shell, monkeypatch: pytest.M
         with scripted_site(answer) as site:
             monkeypatch.setenv(SERVER_VARIABLE, site.address)
             assert completed(shell, monkeypatch, "show ") == []
+    policy = dict.fromkeys(answers.Policy.__annotations__, 7)
+    with scripted_site(Answer(200, policy)) as site:  # of another version
+        monkeypatch.setenv(SERVER_VARIABLE, site.address)
+        assert completed(shell, monkeypatch, "simulate ") == []
 
 
 def test_statuses_are_those_of_jobs() -> None:

@@ -119,8 +119,7 @@ class CommandGroup(click.Group):
             _output_drop()
             screen.note(f"Error: Cannot write the output: {error.strerror or error}.")
             ctx.exit(ExitCode.USAGE)
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            # A site of another version lacks a field inside an object, or has another type there.
+        except completing.ODD_ANSWER as error:  # of a site of another version
             what = traceback.format_exception_only(error)[-1].strip()
             screen.note(f"Error: An answer of the site is not as expected ({what:.200}).")
             screen.note("Fix: install the client of the site's version.")

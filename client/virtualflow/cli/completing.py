@@ -15,6 +15,8 @@ from virtualflow.errors import VirtualFlowError
 
 #: The shell waits for so long, and is given so many values.
 _LIMIT_S, _MOST = 3.0, 50
+#: Errors of reading an answer that lacks a field inside an object, or has another type there.
+ODD_ANSWER = (AttributeError, LookupError, TypeError, ValueError)
 #: Values that mean the same to every shell; names are other people's texts.
 _HARMLESS = re.compile(r"[\w.:@%+=-][\w.:@%+=/-]*")
 STATUSES = (
@@ -37,7 +39,7 @@ def completer(pairs_of: Callable[[Client, click.Context], Pairs]) -> Completer:
         try:
             with Client.from_login(timeout_s=_LIMIT_S, retries=0) as client:
                 return [*islice(_items(pairs_of(client, ctx), incomplete), _MOST)]
-        except VirtualFlowError:
+        except (VirtualFlowError, *ODD_ANSWER):
             return []
 
     return complete
