@@ -149,7 +149,7 @@ def _read(request: HttpRequest, form: forms.JobForm) -> tuple[Submission, Job | 
         if kind == "clone":
             read_audit(request.user, job, "code")
         with code_open(job) as file:
-            return submission_read(values, file.read(), job.code_name), job
+            return submission_read(values, file.read(), job.code_name, job.settings), job
     upload = form.cleaned_data.get("code")
     if kind != "upload":
         raise InvalidInputError.of(code_from="Choose a template, or your own code.")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Mapping
+import difflib
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -62,6 +64,27 @@ class JobTemplate:
                     defaults: dict[str, Any] = ast.literal_eval(value)
                     return defaults
         raise ValueError(f"{self.path.name} has no DEFAULTS = {{...}} at its top level")
+
+    def settings_wrong(self, given: Mapping[str, Any]) -> Iterator[str]:
+        """Yield a message for every setting that it lacks, or whose value is of another kind."""
+        for name, value in given.items():
+            if name not in self._defaults:
+                near = difflib.get_close_matches(name, self._defaults, n=1)
+                known = f"use {near[0]}" if near else f"it has {', '.join(sorted(self._defaults))}"
+                yield f"{self.name} has no setting {name[:60]}; {known}."
+            elif _kind(value) != _kind(usual := self._defaults[name]):
+                yield (
+                    f"{name}: {json.dumps(value)[:40]} will not do, as {self.name} takes "
+                    f"{_kind(usual)}, such as {json.dumps(usual)[:60]}."
+                )
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return "true, false or null"
+    if isinstance(value, int | float):
+        return "a number"
+    return "text" if isinstance(value, str) else "a list or object"
 
 
 def _epochs(limit: int) -> StopCondition:
@@ -121,3 +144,8 @@ _ALL = (
 
 #: Template by name, in the order of the form.
 JOB_TEMPLATES: Mapping[str, JobTemplate] = {template.name: template for template in _ALL}
+
+
+def template_of(code: bytes) -> JobTemplate | None:
+    """Return the template that has this code; None for code of one's own."""
+    return next((one for one in _ALL if one.code.encode() == code), None)

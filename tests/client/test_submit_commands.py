@@ -140,10 +140,10 @@ def test_clones_have_the_code_of_a_file(site: Site, logged_in: Shell, code: Path
 
 def test_a_template_with_settings_and_a_key(site: Site, logged_in: Shell) -> None:
     arguments = ("submit", "--template", "tabular", "--name", "mine", "--key", "once", "--json",
-                 "--set", "settings.text=abc", "--set", "settings.number=5")  # fmt: skip
+                 "--set", "settings.dropout=0.1")  # fmt: skip
     first, second = (json.loads(logged_in(*arguments).out) for _ in range(2))
     assert (first["id"], first["name"]) == (second["id"], "mine")
-    assert (first["settings"]["text"], first["settings"]["number"]) == ("abc", 5)
+    assert first["settings"]["dropout"] == 0.1
     ended = logged_in("submit", "--template", "tabular", "--set", "code=train.py")
     assert (ended.code, "see --help" in ended.err) == (ExitCode.USAGE, True)
 
@@ -159,7 +159,11 @@ def test_a_template_with_settings_and_a_key(site: Site, logged_in: Shell) -> Non
         (("=5",), ExitCode.USAGE, ("KEY=VALUE",)),
         (("name=\udcff",), ExitCode.USAGE, ("UTF-8",)),
         (("seed=" + "9" * 5000,), ExitCode.REFUSED, ("seed: Give",)),
-        (("settings.a=" + "[" * 5000,), ExitCode.FINE, ()),
+        (
+            ("settings.dropuot=" + "[" * 5000,),
+            ExitCode.REFUSED,
+            ("no setting dropuot; use dropout",),
+        ),
     ],
 )
 def test_errors_of_a_submission_name_the_field(

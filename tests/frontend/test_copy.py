@@ -19,12 +19,13 @@ from tests.support.cases import pairs
 
 pytestmark = pytest.mark.django_db
 
+#: Text like numbers, and values inside of others.
+SETTINGS = {"rate": "1e-3", "tiny": 1e-05, "day": "2026-01-01", "deep": [1, None, "yes", "1e3"]}
 CHANGES = {
-    "text like numbers": {"settings": {"rate": "1e-3", "tiny": 1e-05, "day": "2026-01-01"}},
     "plain": {},
     "all": {
         "name": "ünï 'quoted' \"name\": #1", "tags": ["a", "b:c"], "note": "one\ntwo\nEND\n",
-        "priority": 7, "seed": 2**40, "settings.extra": {"deep": [1, None, "yes", "1e3"]},
+        "priority": 7, "seed": 2**40, "settings.dropout": 1e-05,
         "allow_mixed_kinds": True, "max_accelerators": 1, "on_nonfinite": "continue",
         "selection_method": "selective_backprop", "selection_beta": 2.5, "reduction": "fast",
     },
@@ -75,6 +76,7 @@ def test_a_job_of_a_template_comes_again(template: str, changes: str, owner: Use
 def test_a_job_with_code_of_its_own_comes_again(owner: User) -> None:
     values = {"name": "own", "code": CODE.decode(), "code_name": "Mine.py"}
     values |= {"global_batch_size": 32, "stop": {"kind": "steps", "limit": 3}}
+    values["settings"] = SETTINGS
     job = submit(owner, values, format="json")
     copied = texts(owner, job)
     code, spec = io.BytesIO(CODE), io.BytesIO(copied["yaml"].encode())

@@ -41,7 +41,10 @@ _OBJECTS = {"stop": "kind and limit", "selection": "method", "tuning": "space"}
 
 
 def submission_read(
-    data: Mapping[str, Any], code: bytes | None = None, code_name: str | None = None
+    data: Mapping[str, Any],
+    code: bytes | None = None,
+    code_name: str | None = None,
+    copied: Mapping[str, Any] | None = None,
 ) -> Submission:
     """Check a submission.
 
@@ -50,12 +53,14 @@ def submission_read(
             also be objects.
         code: content of an uploaded file; otherwise `data` has `code` (text) or `template`.
         code_name: the uploaded file's name.
+        copied: settings of the job that is submitted again, which may be more than its code reads.
 
     Raises:
         InvalidInputError: with a message for every invalid field.
     """
     file = None if code is None else (code, code_name)
-    serializer = SubmissionSerializer(data=objects_flattened(data), context={"file": file})
+    context = {"file": file, "copied": copied or {}}
+    serializer = SubmissionSerializer(data=objects_flattened(data), context=context)
     if not serializer.is_valid():
         raise InvalidInputError(_INVALID, fields=messages_by_field(serializer.errors))
     values = {**serializer.validated_data}

@@ -49,7 +49,7 @@ from jobs.api.jobs.submission_fields import (
     WholeField,
 )
 from jobs.api.requests import UNKNOWN_LIMIT
-from jobs.job_templates import JOB_TEMPLATES, JobTemplate
+from jobs.job_templates import JOB_TEMPLATES, JobTemplate, template_of
 from jobs.query_values import WHOLE_LIMIT
 from jobs.submission import (
     BATCH_LIMIT,
@@ -69,7 +69,8 @@ STOP_FIELDS = ("stop_kind", "stop_limit", "stop_metric", "stop_target", "stop_hi
 class SubmissionSerializer(serializers.Serializer):
     """A submission; missing, null and empty fields get the template's value or the default.
 
-    The context's `file` is (content, name) of an uploaded code file, if there is one.
+    The context's `file` is (content, name) of an uploaded code file, if there is one. Its `copied`
+    are the settings of the job that is submitted again.
     """
 
     name = TextField(100, label="Name", help_text="At most 100 characters.")
@@ -396,6 +397,7 @@ class SubmissionSerializer(serializers.Serializer):
             values["max_accelerators"] = min(most, values["num_virtual_nodes"])
         values.setdefault("shuffle", values.get("task") is not Task.PREDICT)
         self._code_check(values, template, errors)
+        self._settings_check(values, errors)
         _stop_check(values, errors)
         if "task" in values:
             for name, message in field_conflicts(values, given):
@@ -425,6 +427,14 @@ class SubmissionSerializer(serializers.Serializer):
         except CodeArchiveError as error:
             if error.code != NO_CODE or "template" not in errors:
                 errors.setdefault("code", []).append(str(error))
+
+    def _settings_check(self, values: Mapping[str, Any], errors: dict[str, list[str]]) -> None:
+        """Refuse settings that a template does not read, but for those of the copied job."""
+        if "settings" in values and (own := template_of(values.get("code", b""))):
+            copied = self.context.get("copied", {})
+            new = {k: v for k, v in values["settings"].items() if k not in copied or copied[k] != v}
+            if texts := [*islice(own.settings_wrong(new), UNKNOWN_LIMIT)]:
+                errors["settings"] = texts
 
 
 def _template_values(template: JobTemplate, given: Mapping[str, Any]) -> dict[str, Any]:

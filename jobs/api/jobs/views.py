@@ -378,4 +378,4 @@ def _changed(
         with code_open(original) as file:
             code, code_name = file.read(), original.code_name
         read_audit(user, original, "code")
-    return submission_read(values, code, code_name)
+    return submission_read(values, code, code_name, original.settings)

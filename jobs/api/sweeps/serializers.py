@@ -15,7 +15,7 @@ from jobs.api.jobs.submission_request import submission_apart
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.api.requests import BodySerializer
 from jobs.exceptions import InvalidInputError, messages_by_field
-from jobs.job_templates import JOB_TEMPLATES
+from jobs.job_templates import template_of
 from jobs.models import Job, Sweep
 from jobs.query_values import WHOLE_LIMIT
 from jobs.selectors.settings_values import settings_with
@@ -91,9 +91,10 @@ def sweep_request(submission: Submission, plan: Mapping[str, Any]) -> SweepReque
     Raises:
         InvalidInputError: the template has no such setting, or settings become too large.
     """
-    template = JOB_TEMPLATES.get(submission.template)
-    if template is not None:
-        _template_check(submission.template, template.settings, plan["settings"])
+    if template := template_of(submission.code):
+        wrong = (text for drawn in plan["settings"] for text in template.settings_wrong(drawn))
+        if text := next(wrong, None):
+            raise InvalidInputError.of(**{"sweep.space": text})
     if submission.forked_from is not None:
         raise InvalidInputError.of(forked_from="The jobs of a sweep start anew; leave this out.")
     largest = max(plan["settings"], key=lambda drawn: len(str(drawn)))
@@ -102,31 +103,6 @@ def sweep_request(submission: Submission, plan: Mapping[str, Any]) -> SweepReque
     except serializers.ValidationError as error:
         raise InvalidInputError.of(settings=str(error.detail[0])) from None  # type: ignore[index]
     return SweepRequest(submission=submission, **plan)
-
-
-def _template_check(
-    template: str, usual: Mapping[str, Any], drawn: Sequence[Mapping[str, Any]]
-) -> None:
-    """Refuse settings that a template lacks, and values of another kind than its own."""
-    for name in drawn[0]:
-        if name not in usual:
-            text = f"{template} has no setting {name}; it has {', '.join(sorted(usual))}."
-            raise InvalidInputError.of(**{"sweep.space": text})
-        for value in (one[name] for one in drawn):
-            if _kind(value) != _kind(usual[name]):
-                text = (
-                    f"{name}: {json.dumps(value)[:40]} will not do, as {template} takes "
-                    f"{_kind(usual[name])}, such as {json.dumps(usual[name])[:60]}."
-                )
-                raise InvalidInputError.of(**{"sweep.space": text})
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return "true, false or null"
-    if isinstance(value, int | float):
-        return "a number"
-    return "text" if isinstance(value, str) else "a list or object"
 
 
 def sweep_request_of(request: Request) -> SweepRequest:

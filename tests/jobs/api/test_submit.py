@@ -136,7 +136,8 @@ def test_a_yaml_spec_beside_a_code_file(ada_client: APIClient) -> None:
 def test_numbers_of_yaml_are_those_of_json(
     ada_client: APIClient, written: str, value: object
 ) -> None:
-    text = f"template: tabular\nsettings: {{rate: {written}}}\n"
+    text = "name: a\nglobal_batch_size: 8\nstop: {kind: epochs, limit: 4}\n"
+    text += f"code: {json.dumps(CODE.decode())}\nsettings: {{rate: {written}}}\n"
     response = ada_client.post(URL, text, content_type="application/yaml")
     assert response.status_code == 201, response.data
     assert json.dumps(Job.objects.get().settings) == json.dumps({"rate": value})
@@ -208,9 +209,10 @@ def test_a_setting_that_json_does_not_have_is_named(
 def test_single_settings_and_parts_of_the_stop_override_the_spec(
     ada_client: APIClient, form: str
 ) -> None:
-    spec = "template: tabular\nsettings: {units: 8, name: old, keep: [1]}\n"
+    spec = "name: a\nglobal_batch_size: 8\nsettings: {units: 8, name: old, keep: [1]}\n"
     spec += "stop: {kind: epochs, limit: 4}\n"
     values = {"spec": spec, "settings.units": "16", "settings.name": "new", "stop_limit": "9"}
+    values["code"] = CODE.decode()
     response = ada_client.post(URL, values, format=form)
     assert response.status_code == 201, response.data
     job = Job.objects.get()
@@ -249,9 +251,37 @@ def test_a_single_setting_is_changed_where_it_is(
 
 def test_a_single_setting_changes_those_of_the_template(ada_client: APIClient) -> None:
     name, template = next((n, t) for n, t in JOB_TEMPLATES.items() if t.settings)
-    response = ada_client.post(URL, {"template": name, "settings.extra": {"a": [None]}})
+    response = ada_client.post(URL, {"template": name, "settings.dropout": "0.1"})
     assert response.status_code == 201, response.data
-    assert Job.objects.get().settings == {**template.settings, "extra": {"a": [None]}}
+    assert Job.objects.get().settings == {**template.settings, "dropout": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"settings.learnig_rate": "1"}, ["has no setting learnig_rate; use learning_rate."]),
+        ({"settings": {"xyz": 1, "filters": "many"}}, ["it has dropout, filters,", '"many" will']),
+        ({"settings.dropout": "null"}, ["takes a number, such as 0.4"]),
+    ],
+)
+def test_a_setting_that_the_template_lacks_is_refused(
+    ada_client: APIClient, change: dict[str, Any], told: list[str]
+) -> None:
+    template = JOB_TEMPLATES["digits_cnn"]
+    assert ada_client.post(URL, {"template": template.name}).status_code == 201
+    job = Job.objects.get()
+    job.update_columns(settings={"old": 1})  # of an earlier version, which refused nothing
+    clone = f"{URL}{job.pk}/clone/"
+    code = {"template": template.name, "code": template.code}
+    for url, base in ((URL, {"template": template.name}), (URL, code), (clone, {})):
+        response = ada_client.post(url, base | change)
+        assert (response.status_code, {*response.json()["errors"]}) == (400, {"settings"})
+        texts = response.json()["errors"]["settings"]
+        assert all(part in text for part, text in zip(told, texts, strict=True))
+    own = code | {"code": f"{template.code}# changed"} | change
+    for url, values in ((URL, own), (clone, {}), (clone, {"settings.dropout": 0.1})):
+        response = ada_client.post(url, values)
+        assert response.status_code == 201, response.data
 
 
 @pytest.mark.parametrize(
