@@ -64,6 +64,12 @@ def jobs_lock(job_ids: Collection[int]) -> list[Job]:
     return list(jobs.order_by("id"))
 
 
+def jobs_unchanged(jobs: Sequence[Job]) -> None:
+    """Give locked jobs their former version back: nothing of them has changed."""
+    if jobs:
+        Job.objects.filter(id__in=[job.pk for job in jobs]).update(version=F("version") - 1)
+
+
 def job_rows_lock(jobs: QuerySet[Job]) -> list[int]:
     """Lock the rows of jobs until commit, in the order of their ids; return these.
 

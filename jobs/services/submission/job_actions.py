@@ -22,7 +22,12 @@ from jobs.selectors.access import projects_open_to
 from jobs.services.lifecycle.artifacts import new_files_undone
 from jobs.services.lifecycle.events import event_add, jobs_event_add, user_actor
 from jobs.services.lifecycle.search_rows import search_terms_add
-from jobs.services.lifecycle.transitions import job_lock, job_pause_now, status_change
+from jobs.services.lifecycle.transitions import (
+    job_lock,
+    job_pause_now,
+    jobs_unchanged,
+    status_change,
+)
 from jobs.services.scheduling.resizes import job_empty
 from jobs.services.submission.forks import fork_admit
 from jobs.services.submission.job_changes import (
@@ -177,6 +182,7 @@ def job_pause(job_id: int, now: datetime.datetime, *, actor: str, reason: str = 
     with transaction.atomic():
         job = _locked(job_id)
         if job.status == JobStatus.PAUSED or job.pause_requested:
+            jobs_unchanged([job])
             return job
         if job.status in ENDED_JOB_STATUSES or job.status == JobStatus.VALIDATING:
             raise not_possible(job, "paused")
@@ -213,6 +219,7 @@ def job_resume(job_id: int, now: datetime.datetime, *, actor: str, reason: str =
         elif job.status in ENDED_JOB_STATUSES or job.status == JobStatus.VALIDATING:
             raise not_possible(job, "resumed")
         else:
+            jobs_unchanged([job])
             return job
         text = f"Resumed by {actor}" + (f": {reason}" if reason else "")
         data = {"reason": reason}

@@ -16,7 +16,7 @@ from jobs.models import AuditAction, Event, Job, Validation
 from jobs.services.lifecycle.audit import audit_add_each
 from jobs.services.lifecycle.events import events_add, jobs_event_add, user_actor
 from jobs.services.lifecycle.search_rows import search_tags_write
-from jobs.services.lifecycle.transitions import jobs_end
+from jobs.services.lifecycle.transitions import jobs_end, jobs_unchanged
 from jobs.services.lifecycle.usage_days import jobs_usage_changed
 from jobs.services.submission.standing import Standing
 from jobs.services.submission.validations import validations_cancel
@@ -37,6 +37,7 @@ def jobs_cancel(
     validations_cancel(own, now, code="cancelled", reason=text)
     jobs_event_add("cancelled", text, live, now=now, actor=actor, data={"reason": reason})
     jobs_audit(AuditAction.JOB_CANCELLED, actor, [(job, {"reason": reason}) for job in live])
+    jobs_unchanged([job for job in jobs if job not in live])
     return {
         job.pk: not_possible(job, "cancelled") for job in jobs if job.status != JobStatus.CANCELLED
     }
@@ -67,7 +68,9 @@ def jobs_reprioritise(
             changes.append((job, data))
             setattr(job, name, after)
             job.revision += 1
-    Job.objects.bulk_update({job for job, _ in changes}, ["priority", "tier", "revision"])
+    changed = {job for job, _ in changes}
+    Job.objects.bulk_update(changed, ["priority", "tier", "revision"])
+    jobs_unchanged([job for job in jobs if job not in changed])
     events_add(events)
     jobs_audit(AuditAction.PRIORITY_CHANGED, actor, changes)
     return {job.pk: not_possible(job, "reprioritised") for job in jobs if job not in live}
@@ -114,7 +117,9 @@ def jobs_describe(
         changes.append((job, data))
         job.tags, job.note = after["tags"], after["note"]
         job.revision += 1
-    Job.objects.bulk_update([job for job, _ in changes], ["tags", "note", "revision"])
+    changed = {job for job, _ in changes}
+    Job.objects.bulk_update(changed, ["tags", "note", "revision"])
+    jobs_unchanged([job for job in jobs if job not in changed])
     search_tags_write(retagged)
     jobs_usage_changed(retagged, now)
     events_add(events)

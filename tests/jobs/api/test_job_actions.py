@@ -82,6 +82,28 @@ def test_pause_and_resume_twice_each(ada: User, client_of: Clients) -> None:
     assert events[2].message == "Resumed by user:ada: typo"
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("pause/", {}),
+        ("resume/", {}),
+        ("cancel/", {}),
+        ("reprioritise/", {"priority": 7}),
+        ("", {"note": "why", "tags": ["a"]}),
+    ],
+)
+def test_a_repeated_request_changes_no_version(
+    path: str, body: dict[str, Any], ada: User, client_of: Clients
+) -> None:
+    job, client = job_make(ada, status=JobStatus.PAUSED), client_of(ada)
+    if path == "pause/":
+        client.post(url(job, "resume"))
+    send = client.post if path else client.patch
+    first, second = (send(f"/api/v1/jobs/{job.pk}/{path}", body) for _ in range(2))
+    assert first.data["version"] > 1
+    assert second.headers["ETag"] == first.headers["ETag"]
+
+
 def test_an_owner_reprioritises_without_a_reason(ada: User, client_of: Clients) -> None:
     job = job_make(ada)
     response = client_of(ada).post(url(job, "reprioritise"), {"priority": 50})
