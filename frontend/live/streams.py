@@ -23,6 +23,7 @@ from django.conf import settings
 from django.core.handlers.asgi import ASGIRequest
 from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.views.decorators.csrf import csrf_exempt
 from redis.exceptions import RedisError
 from rest_framework.exceptions import AuthenticationFailed
 
@@ -180,6 +181,7 @@ def hub() -> Hub:
     return _hubs.setdefault(asyncio.get_running_loop(), Hub())
 
 
+@csrf_exempt  # nothing is changed here: another method than GET is refused as a problem
 async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Open a stream for the user of a session or API token; 401 without, 429 with too many.
 

@@ -236,6 +236,9 @@ def test_strangers_get_no_stream(world: World, broker: redis.Redis) -> None:
     async def scenario() -> None:
         response, _ = await _open(None)
         assert response.status_code == 401
+        posted = await AsyncClient(enforce_csrf_checks=True).post("/stream/")
+        assert (posted.status_code, posted.headers["Allow"]) == (405, "GET")
+        assert posted.json()["code"] == "method_not_allowed"
 
     async_to_sync(scenario)()
 
