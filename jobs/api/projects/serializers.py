@@ -8,7 +8,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from jobs.api.jobs.submission_fields import EnumField, FlagField, NumberField, WholeField
+from jobs.api.jobs.submission_fields import EnumField, FlagField, NumberField, TextField, WholeField
 from jobs.api.requests import BodySerializer
 from jobs.models import ProjectMembership, ProjectRole
 from jobs.models.projects import NAME_PATTERN, QUOTA_LIMIT
@@ -42,7 +42,7 @@ class CountsField(serializers.DictField):
 class ProjectChangeSerializer(BodySerializer):
     """Shares and limits of a project; null stands for no limit."""
 
-    description = serializers.CharField(required=False, allow_blank=True, max_length=300)
+    description = TextField(300, required=False, allow_blank=True)
     guaranteed = WholeField(0, QUOTA_LIMIT, required=False)
     limit = WholeField(1, QUOTA_LIMIT, required=False, allow_null=True)
     user_limit = WholeField(1, QUOTA_LIMIT, required=False, allow_null=True)

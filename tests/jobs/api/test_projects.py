@@ -89,6 +89,7 @@ def test_admins_make_and_change_projects(admin: User, client_of: Clients) -> Non
         ({"name": "a", "limit_by_kind": {"\0": 1}}, "limit_by_kind"),
         ({"name": "a", "limit_by_kind": {str(n): 1 for n in range(101)}}, "limit_by_kind"),
         ({"name": "a", "owner": "ada"}, "owner"),
+        ({"name": "a", "description": "red\x1b[31m"}, "description"),
     ],
 )
 def test_a_wrong_project_names_the_field(
