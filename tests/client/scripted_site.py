@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -28,6 +29,13 @@ def problem(status: int, code: str = "wrong", **other: Any) -> Answer:
     """Return a problem as the site words it."""
     body = {"status": status, "code": code, "detail": "It is wrong.", **other}
     return Answer(status, body)
+
+
+def file_of(content: bytes, sent: bytes | None = None, **other: Any) -> Answer:
+    """Return the answer with a file, or only with the bytes of it that are sent."""
+    digest = hashlib.sha256(content).hexdigest()
+    headers = {"X-Sha256": digest, "ETag": f'"{digest}"'}
+    return Answer(body=content if sent is None else sent, headers=headers, **other)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from virtualflow.transport import _tls_context
 
 from controlplane.core.values.lifecycle import JobStatus
 from tests.client.conftest import Shell, Site
-from tests.client.scripted_site import Answer, problem, scripted_site
+from tests.client.scripted_site import Answer, file_of, problem, scripted_site
 from tests.support.builders import job_make, node_make
 from tests.support.oidc_provider import start_provider
 from tests.support.rows import artifact_make, log_add
@@ -390,7 +390,7 @@ def test_what_is_done_is_told_when_the_site_fails(
     assert (ended.code, ended.out) == (ExitCode.UNREACHABLE, "Job 1: cancelled, , priority \n")
     assert ("Job 2:" in ended.err, len(site.asked) > 1) == (True, True)
     assert not any("/3/" in asked.path for asked in site.asked)
-    with scripted_site(Answer(200, b"a,b"), problem(500)) as site:
+    with scripted_site(file_of(b"a,b"), problem(500)) as site:
         monkeypatch.setenv(SERVER_VARIABLE, site.address)
         ended = shell("download", 1, "a.csv", "b.csv", "c.csv", "--to", tmp_path, "--json")
     files = [str(tmp_path / "a.csv")]

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 from virtualflow import Client, VirtualFlowError
 
-from tests.client.scripted_site import Answer, ScriptedSite, problem, scripted_site
+from tests.client.scripted_site import Answer, ScriptedSite, file_of, problem, scripted_site
 
 
 def download(site: ScriptedSite, name: str, folder: Path) -> Path:
     with Client(site.address, "vfp_secret", timeout_s=5, sleep=lambda _: None) as client:
         return client.download(1, name, folder)
-
-
-def file_of(content: bytes, sent: bytes | None = None, **other: Any) -> Answer:
-    """Return the answer with a file, or only with the bytes of it that are sent."""
-    digest = hashlib.sha256(content).hexdigest()
-    headers = {"X-Sha256": digest, "ETag": f'"{digest}"'}
-    return Answer(body=content if sent is None else sent, headers=headers, **other)
 
 
 def test_a_download_goes_on_where_it_broke_off(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from virtualflow import Client, VirtualFlowError, answers
 from virtualflow.transport import AWAY_LIMIT_S, PAUSE_LIMIT_S, server_read
 
-from tests.client.scripted_site import Answer, ScriptedSite, problem, scripted_site
+from tests.client.scripted_site import Answer, ScriptedSite, file_of, problem, scripted_site
 from tests.test_docs import ROOT
 
 TOKEN = "vfp_secret"
@@ -216,7 +216,7 @@ def test_a_repeated_submission_keeps_its_key(connect: Connect, failure: Answer) 
 def test_a_path_may_be_text(connect: Connect, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("name: from a file")
     (tmp_path / "train.py").write_text("the code")
-    with scripted_site(problem(400), problem(400), Answer(200, b"of the site")) as site:
+    with scripted_site(problem(400), problem(400), file_of(b"of the site")) as site:
         client = connect(site)
         for code in (None, str(tmp_path / "train.py")):
             with pytest.raises(VirtualFlowError):
