@@ -42,6 +42,7 @@ from controlplane.core.protocol.wire import (
     ValidationReport,
     WantedTrainer,
 )
+from jobs.demo.stack.ports import free_port
 from tests.agents.builders import (
     agent_settings,
     membership,
@@ -320,11 +321,9 @@ def test_a_real_job_trains_as_without_isolation(
 
 
 def wanted_for_real(plane: ControlPlane, job_id: int, **settings: Any) -> WantedTrainer:
-    """Want ten steps of the intruding job on a port that is free."""
+    """Want ten steps of the intruding job on a port that the agent watches."""
     wanted = wanted_trainer(plane, 0, job_id=job_id, **settings)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = SlotAddress(slot=0, address=f"127.0.0.1:{probe.getsockname()[1]}")
+    address = SlotAddress(slot=0, address=f"127.0.0.1:{free_port(21_500)}")
     sha256 = plane.add_code(job_id, INTRUDING_JOB.encode())
     return dataclasses.replace(
         wanted,
