@@ -481,7 +481,7 @@ def found(isolation: Isolation, run_dir: Path) -> int | None:
 
 
 def test_a_job_that_takes_ports_of_others_is_seen(ported: Isolation, tmp_path: Path) -> None:
-    """It would keep their trainers from starting."""
+    """A foreign port keeps trainers of other jobs from starting."""
     own, others, unknown = (tmp_path / name for name in ("1-0", "2-0", "3-0"))
     for family, kind, use in itertools.product(
         (socket.AF_INET, socket.AF_INET6),
