@@ -182,7 +182,7 @@ def test_a_closed_pipe_is_no_error(site: Site, environment: dict[str, str]) -> N
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize("command", [("ls",), ("ls", "--json"), ("show", "1", "--json")])
+@pytest.mark.parametrize("command", [("ls",), ("show", "1", "--json"), ("--help",)])
 def test_a_full_disk_is_told(
     site: Site, environment: dict[str, str], command: tuple[str, ...]
 ) -> None:

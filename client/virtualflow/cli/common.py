@@ -101,6 +101,19 @@ def error_show(error: VirtualFlowError) -> None:
         screen.note(f"Fix: wait for {screen.duration(error.retry_after_s)}, then try again.")
 
 
+def output_error_show(error: OSError) -> ExitCode:
+    """Print why standard output cannot be written to, drop what is left of it, and return the code.
+
+    Errors of files and of the network are VirtualFlowErrors: any other OSError is of the output.
+    """
+    # Also what Python still writes at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):  # as of `virtualflow ls | head`: nobody reads on
+        return ExitCode.FINE
+    screen.note(f"Error: Cannot write the output: {error.strerror or error}.")
+    return ExitCode.USAGE
+
+
 class CommandGroup(click.Group):
     """Group of commands that ends with one of the documented exit codes."""
 
@@ -110,22 +123,10 @@ class CommandGroup(click.Group):
         except VirtualFlowError as error:
             error_show(error)
             ctx.exit(error_code(error))
-        except BrokenPipeError:
-            # As of `virtualflow ls | head`: nobody reads on, which is fine.
-            _output_drop()
-            ctx.exit(ExitCode.FINE)
         except OSError as error:
-            # Errors of files and of the network are VirtualFlowErrors: this is of the output.
-            _output_drop()
-            screen.note(f"Error: Cannot write the output: {error.strerror or error}.")
-            ctx.exit(ExitCode.USAGE)
+            ctx.exit(output_error_show(error))
         except completing.ODD_ANSWER as error:  # of a site of another version
             what = traceback.format_exception_only(error)[-1].strip()
             screen.note(f"Error: An answer of the site is not as expected ({what:.200}).")
             screen.note("Fix: install the client of the site's version.")
             ctx.exit(ExitCode.UNREACHABLE)
-
-
-def _output_drop() -> None:
-    """Let the rest of standard output, also what Python still writes at its end, go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

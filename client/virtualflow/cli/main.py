@@ -26,7 +26,7 @@ from virtualflow.cli import (
     users,
     windows,
 )
-from virtualflow.cli.common import CommandGroup, ExitCode
+from virtualflow.cli.common import CommandGroup, ExitCode, output_error_show
 
 _NAME = "virtualflow"
 _COMPLETION_VARIABLE = "_VIRTUALFLOW_COMPLETE"
@@ -84,6 +84,8 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         code = ExitCode.USAGE
+    except OSError as error:  # of help and version, which no command prints
+        code = output_error_show(error)
     except click.Abort:
         screen.note("Interrupted.")
         code = ExitCode.INTERRUPTED
