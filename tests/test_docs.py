@@ -27,7 +27,10 @@ SETTING = re.compile(r"environment\.\w+\(\s*\"(\w+)\"")
 EVENT_KIND = re.compile(r"(?:event(?:_add)?\(\s*|EVENT_KIND = )\"(\w+)\"")
 EVENT_FIELDS = {field.name for field in Event._meta.fields}
 SOURCE_PATH = re.compile(r"`((?:agents|controlplane|docs|frontend|jobs|tests)/[a-z_/.]*)`")
-TEST_NAME = re.compile(r"\btest_[a-z_]+\.py")
+#: A module of ours, with its folder or without.
+MODULE = re.compile(r"(?<![\w/.])[a-z_][a-z0-9_/]*\.py\b")
+#: What users write, and what stands beside the packages.
+OTHER_MODULES = {"digits.py", "manage.py", "my_job.py", "train.py"}
 DIAGRAM = re.compile(r"```mermaid\n(.*?)```", re.DOTALL)
 #: Names of code in a diagram: snake_case, _private, CamelCase and CONSTANT_CASE.
 CODE_NAME = re.compile(r"\b(_\w+|[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+|(?:[A-Z][a-z]+){2,})\b")
@@ -78,11 +81,14 @@ def test_every_page_is_in_the_index() -> None:
     assert [name for name in pages if f"({name})" not in index] == []
 
 
-def test_named_tests_exist() -> None:
-    tests = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
-    named = {name for text in TEXTS.values() for name in TEST_NAME.findall(text)}
-    assert len(named) > 10
-    assert named - tests == set()
+def test_named_modules_exist() -> None:
+    folders = ("agents", "benchmarks", "client", "controlplane", "frontend", "jobs", "tests")
+    paths = [path.as_posix() for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    code = "".join(f"/{path}\n" for path in paths)
+    named = {(page.name, name) for page, text in TEXTS.items() for name in MODULE.findall(text)}
+    assert len(named) > 80
+    unknown = [(page, name) for page, name in sorted(named) if f"/{name}\n" not in code]
+    assert [pair for pair in unknown if pair[1] not in OTHER_MODULES] == []
 
 
 def test_make_targets_exist() -> None:
