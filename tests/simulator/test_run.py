@@ -86,6 +86,13 @@ def test_a_job_alone_on_two_kinds_is_not_late() -> None:
     assert only.fair_s == pytest.approx(200.0)
 
 
+def test_jobs_that_never_meet_are_not_treated_unfairly() -> None:
+    """Their times differ from the fair ones by the rounding of sums at most."""
+    jobs = workload(*(job(str(number), 777.7 * number) for number in range(40)), work=333.3)
+    report = simulate(jobs, cluster_make(1, 4), "weighted_fair", costs=COSTS)
+    assert (report.worst_fairness, report.unfair_share) == (1.0, 0.0)
+
+
 def test_weights_count_in_fairness() -> None:
     """Both live all the time, b with three times the weight: its share is 3 of 4."""
     jobs = workload(job("a"), job("b", weight=3.0), work=300.0)

@@ -29,7 +29,7 @@ class JobOutcome:
         num_resizes: changes of its accelerators after its first start, restarts included.
         num_restarts: starts from nothing after its first one.
         fair_s: completion time alone on its fair share, one start included.
-        fairness: completion_s / fair_s.
+        fairness: completion_s / fair_s, without the last digits, in which equal times differ.
     """
 
     id: int
@@ -177,7 +177,7 @@ def _outcome(job: SimulatedJob, cluster: Cluster, crowd: float) -> JobOutcome:
         num_restarts=job.num_restarts,
         accelerator_s=job.attained_s,
         fair_s=fair_s,
-        fairness=completion_s / fair_s,
+        fairness=round(completion_s / fair_s, 9),
         tier=job.spec.tier.value,
         project=job.spec.project,
     )
