@@ -236,6 +236,13 @@ def test_clusters_are_read() -> None:
             "name,time,application,num_replicas,batch_size\nx,5,speech,1e9,64\n",
             "'num_replicas' must be at most 100000, not 1e9",
         ),
+        *(
+            (
+                f"name,time,application,num_replicas,batch_size\nx,5,speech,1,{size}\n",
+                f"batch of job x has {size} examples; speech was measured with 16 to 512",
+            )
+            for size in (8, 10**12)
+        ),
         ("timestamp,duration,num_gpus\nnever,1,1\n", "line 2"),
         ("timestamp,duration,num_gpus\n2017-10-09 07:01:55,inf,1\n", "'duration' must be a number"),
         ("[1]", "job 0 .* must be an object with 'gpu_demand', not 1"),

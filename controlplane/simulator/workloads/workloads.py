@@ -11,6 +11,7 @@ from controlplane.core.values.projects import ProjectId, ProjectQuota
 from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Accelerator, Sweep
 from controlplane.simulator.applications.applications import Application
+from controlplane.simulator.applications.profiled import ProfiledApplication
 from controlplane.simulator.workloads.reading import MOST_COUNT
 
 #: Latest arrival of a job in seconds: ten years.
@@ -108,6 +109,15 @@ class Workload:
                     f"workload: job {job.name} runs {job.application!r}, of which there is no "
                     f"profile; there are {known}"
                 )
+            application = self.applications[job.application]
+            if isinstance(application, ProfiledApplication):
+                measured = application.bounds
+                if not measured.initial <= job.batch_size <= measured.largest:
+                    raise ValueError(
+                        f"workload: the batch of job {job.name} has {job.batch_size} examples; "
+                        f"{job.application} was measured with {measured.initial} to "
+                        f"{measured.largest}"
+                    )
             asked = 1 if job.requested is None else job.requested
             sizes = (asked, job.batch_size, job.min_accelerators)
             numbers = (*sizes, job.weight, job.user_factor)
