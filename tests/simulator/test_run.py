@@ -160,6 +160,12 @@ def test_a_job_that_never_fits_is_told() -> None:
         simulate(workload(job("big", least=4)), cluster_make(1, 2), "weighted_fair")
 
 
+def test_a_job_of_centuries_is_refused() -> None:
+    jobs = workload(job("a"), work=1e12)
+    with pytest.raises(ValueError, match=r"job a alone on the whole cluster would take 2.5e\+11 s"):
+        simulate(jobs, cluster_make(1, 4), "weighted_fair")
+
+
 def test_an_unknown_policy_is_named() -> None:
     with pytest.raises(ValueError, match="policy must be one of"):
         simulate(workload(job("a")), cluster_make(1, 4), "nonsense")

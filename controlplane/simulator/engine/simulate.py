@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from controlplane.core.policies import DEMANDS, POLICIES, BatchMode, Demand
 from controlplane.simulator.engine.event_clock import EventRun, Watch
+from controlplane.simulator.engine.fairness import alone_s
 from controlplane.simulator.engine.jobs import SimulatedJob, Terms
 from controlplane.simulator.engine.pollux_clock import RoundRun
 from controlplane.simulator.engine.report import Report, report_make
@@ -19,7 +21,7 @@ from controlplane.simulator.settings import (
     Rules,
 )
 from controlplane.simulator.version import code_version
-from controlplane.simulator.workloads.workloads import Cluster, Workload
+from controlplane.simulator.workloads.workloads import LATEST_S, Cluster, Workload
 
 
 def simulate(
@@ -129,7 +131,7 @@ def _settings(
 
 
 def _fits_check(job: SimulatedJob, cluster: Cluster, workload: Workload) -> None:
-    """Refuse a job whose minimum exceeds every kind of the cluster, or the limit of its project."""
+    """Refuse a job that no kind or project has room for, or that would take years."""
     kinds = [kind for kind in cluster.kinds if job.accepts(kind)]
     if not kinds:
         raise ValueError(
@@ -152,4 +154,10 @@ def _fits_check(job: SimulatedJob, cluster: Cluster, workload: Workload) -> None
             f"workload: job {job.spec.name} needs {least} accelerator{'s' * (least > 1)}, its "
             f"project may hold {within:g}; raise the limit, or let jobs make do with less (a "
             "policy for elastic jobs)"
+        )
+    needed_s = alone_s(job, cluster, len(cluster.accelerators))
+    if LATEST_S < needed_s < math.inf:
+        raise ValueError(
+            f"workload: job {job.spec.name} alone on the whole cluster would take {needed_s:.3g} s;"
+            f" give it work for at most {LATEST_S:g} s"
         )

@@ -14,7 +14,7 @@ from controlplane.simulator.applications.applications import Application
 from controlplane.simulator.applications.profiled import ProfiledApplication
 from controlplane.simulator.workloads.reading import MOST_COUNT
 
-#: Latest arrival of a job in seconds: ten years.
+#: Latest arrival of a job, and longest run of one alone, in seconds: ten years.
 LATEST_S = 10 * 365 * 86_400.0
 
 #: Largest number of accelerators of a simulated cluster.
