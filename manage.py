@@ -1,6 +1,7 @@
 """Run Django's management commands for this project."""
 
 import os
+import re
 import sys
 
 #: Settings of a process that needs neither secret nor server: it reads files and computes.
@@ -15,7 +16,7 @@ def main() -> None:
     """Run the command that the arguments name."""
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
-    from django.db import OperationalError
+    from django.db import OperationalError, ProgrammingError
 
     from jobs.demo.environment import demo_directory, demo_environment
 
@@ -29,11 +30,15 @@ def main() -> None:
         )
     try:
         execute_from_command_line(sys.argv)
-    except (ImproperlyConfigured, OperationalError) as error:
+    except (ImproperlyConfigured, OperationalError, ProgrammingError) as error:
         if "--traceback" in sys.argv:
             raise
-        is_setting = isinstance(error, ImproperlyConfigured)
-        sys.exit(f"{'Settings' if is_setting else 'The database of DATABASE_URL'}: {error}")
+        if isinstance(error, ImproperlyConfigured):
+            sys.exit(f"Settings: {error}")
+        told = str(error).partition("\nLINE ")[0].strip()
+        is_older = re.search("no such |(relation|column) .* does not exist", told)
+        fix = "\nFix: bring it up to date with `python manage.py migrate`." if is_older else ""
+        sys.exit(f"The database of DATABASE_URL: {told}{fix}")
 
 
 if __name__ == "__main__":

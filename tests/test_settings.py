@@ -231,9 +231,13 @@ def test_the_deployment_check_is_clean(tmp_path: Path) -> None:
     [
         ({"VIRTUALFLOW_CYCLE_S": "often"}, "Settings: VIRTUALFLOW_CYCLE_S"),
         ({"DATABASE_URL": "postgresql://u:p@127.0.0.1:1/x"}, "The database of DATABASE_URL: "),
+        (
+            {},
+            "The database of DATABASE_URL: no such table: jobs_enrolmenttoken\nFix: ",
+        ),
     ],
 )
-def test_a_command_says_in_a_line_why_it_cannot_run(
+def test_a_command_says_why_it_cannot_run(
     tmp_path: Path, changed: dict[str, str], expected: str
 ) -> None:
     done = _done(tmp_path, "manage.py", "enrolment_token", **changed)
