@@ -29,12 +29,12 @@ from jobs.services.cluster.api_tokens import JOB_SCOPES, SCOPES
 from tests.frontend.world import World, make_job, make_person, make_world
 from tests.support.builders import api_token_make, at, logged_in
 from tests.support.servers import RunningServer
+from tests.support.waiting import DEADLINE_S
 
 # Streams read the database in threads of their own, so what tests write has to be committed.
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
 
-DEADLINE_S = 60.0
 ANYBODY = Credential("session", "")
 
 

@@ -23,11 +23,11 @@ from jobs.api.agent import waiting
 from jobs.models import Node
 from jobs.tasks import allocate_cluster
 from tests.support.builders import job_make, node_make
+from tests.support.waiting import DEADLINE_S
 
 # The handler reads the database in threads of its own, so what tests write has to be committed.
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
-DEADLINE_S = 60.0
 LONG_S = 30
 
 

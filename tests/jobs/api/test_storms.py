@@ -29,7 +29,7 @@ from tests.support.builders import api_token_make, job_make, submission_values, 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 NUM_PEOPLE = 8
-DEADLINE_S = 120.0
+DEADLINE_S = 600.0  # of a deadlock, not of a slow machine
 NAMES = ("a", "b", "c")
 TASKS: Sequence[Callable[[], object]] = (
     tasks.allocate_cluster, tasks.allocate_cluster, tasks.expire_nodes, tasks.expire_generations,

@@ -13,9 +13,8 @@ import psutil
 import pytest
 
 from jobs.demo.stack.supervisor import PartFailedError, SitePart, Supervisor
-from tests.support.waiting import wait_until
+from tests.support.waiting import DEADLINE_S, wait_until
 
-DEADLINE_S = 20.0
 WAIT_FOREVER = "import signal; signal.pause()"
 
 

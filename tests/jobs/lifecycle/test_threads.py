@@ -59,9 +59,9 @@ from tests.support.builders import (
     submission_values,
     user_make,
 )
+from tests.support.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
-DEADLINE_S = 30.0
 
 #: Threads do not meet in the same way twice: more attempts in `make nightly`.
 attempts = pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from jobs.models import Job
 from jobs.services.submission.job_actions import job_cancel
 from jobs.tasks import allocate_cluster
 from tests.support.builders import job_make, node_make
+from tests.support.waiting import DEADLINE_S
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
-DEADLINE_S = 10.0
 #: As long as a request may wait here; an answer that comes before was woken up.
 WAIT_S = 20
 
