@@ -14,8 +14,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from jobs.job_templates import char_transformer, digits_cnn
-
 COPIES = 8
 #: Largest shift of a copy in pixels, and the deviation of its noise in the range of a grey value.
 SHIFT, NOISE = 1, 0.1
@@ -28,6 +26,8 @@ Arrays = tuple[np.ndarray, np.ndarray]
 
 def build(settings: dict[str, Any]) -> tuple[keras.Model, Arrays, Arrays]:
     """Return (compiled model, training data, validation data)."""
+    from jobs.job_templates import char_transformer, digits_cnn  # for trainers: both are slow
+
     name: str = settings["data"]
     rate: Any = RATES[name]
     if settings.get("decay_steps"):
