@@ -17,10 +17,13 @@ from controlplane.core.estimates.step_time import Sample, StepTime, step_time_fi
 from controlplane.core.policies import POLICIES
 from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Accelerator, Job, Plan, Snapshot
+from tests.support.cases import some
 
 #: A property of every policy is drawn for each of a dozen: a third of the examples of others.
 per_policy = settings(max_examples=settings.default.max_examples // 3)
 every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
+#: For stories of many decisions: the search takes as long as all other policies together.
+every_policy_but_search = pytest.mark.parametrize("name", some(sorted(POLICIES), ("pollux",)))
 
 
 def accelerators_make(*kinds_per_node: str) -> tuple[Accelerator, ...]:

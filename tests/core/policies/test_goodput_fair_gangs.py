@@ -44,7 +44,7 @@ def test_a_turn_comes_later_the_larger_the_minimum(
         assert is_owed(least, lacking_s, fair_s, capacity) == (lacking_s >= max(fair_s, OWED_S))
 
 
-def gangs_draw(seed: int, num_jobs: int = 50) -> Workload:
+def gangs_draw(seed: int, num_jobs: int) -> Workload:
     """Draw jobs for 16 accelerators, half of them of a quarter to all, far more than fit."""
     draw, at = random.Random(seed), 0.0
     jobs, applications = [], {}
@@ -65,11 +65,11 @@ def run(workload: Workload, policy: str) -> Report:
 
 
 @pytest.mark.parametrize(
-    "seed",
-    [1, pytest.param(2, marks=pytest.mark.nightly), pytest.param(3, marks=pytest.mark.nightly)],
+    ("seed", "num_jobs"),
+    [(1, 30), *(pytest.param(seed, 50, marks=pytest.mark.nightly) for seed in (1, 2, 3))],
 )
-def test_gangs_do_not_hold_up_the_others(seed: int) -> None:
+def test_gangs_do_not_hold_up_the_others(seed: int, num_jobs: int) -> None:
     """The mean is about that of shortest first: gangs have no turn every half hour."""
-    jobs = gangs_draw(seed)
+    jobs = gangs_draw(seed, num_jobs)
     ours, theirs = run(jobs, "goodput_fair"), run(jobs, "srtf")
     assert ours.mean_jct_s <= 1.15 * theirs.mean_jct_s

@@ -28,7 +28,7 @@ from tests.core.snapshots import (
     Speed,
     accelerators_make,
     after,
-    every_policy,
+    every_policy_but_search,
     job_make,
     linear,
     rested,
@@ -36,7 +36,7 @@ from tests.core.snapshots import (
 )
 
 
-@every_policy
+@every_policy_but_search
 @pytest.mark.parametrize(("first_node", "held_by_one"), [("fast", (1,)), ("fast fast", (1, 2))])
 def test_a_count_for_the_nodes_of_a_part_is_placed_on_these(
     name: str, first_node: str, held_by_one: tuple[int, ...]
@@ -81,7 +81,7 @@ def test_a_group_keeps_what_its_jobs_need_to_run() -> None:
     assert set(snapshot.held[4]) == {7, 8}
 
 
-@every_policy
+@every_policy_but_search
 def test_a_waiting_job_starts_on_what_another_group_leaves_idle(name: str) -> None:
     """A job that runs was moved to and fro between the kinds, as each of its places was needed."""
     jobs = [
@@ -112,7 +112,7 @@ def test_a_waiting_job_starts_on_what_another_group_leaves_idle(name: str) -> No
     assert 1 in snapshot.held
 
 
-@every_policy
+@every_policy_but_search
 def test_a_job_keeps_what_another_group_leaves_idle(name: str) -> None:
     """The other group has five and uses four of them, rounded down to a power of two."""
     jobs = [
@@ -314,7 +314,7 @@ def test_what_a_group_gets_does_not_follow_what_it_holds(name: str, snapshot: Sn
     assert decide(rested(snapshot, name), name).resizes == ()
 
 
-@every_policy
+@every_policy_but_search
 def test_a_guarantee_starts_on_what_another_group_leaves_idle(name: str) -> None:
     """The job of no project moved to the idle one in each cycle, and the other one waited."""
     jobs = [
@@ -353,7 +353,7 @@ def test_a_job_starts_on_a_kind_that_its_group_would_leave_idle() -> None:
     assert rested(snapshot, "fifo").held == {1: (1,), 2: (2,), 4: (4,)}
 
 
-@every_policy
+@every_policy_but_search
 @pytest.mark.parametrize("held", [{}, {3: (4,)}])
 def test_a_guarantee_is_on_the_kind_that_its_only_job_holds(
     name: str, held: dict[int, tuple[int, ...]]
@@ -376,7 +376,7 @@ def test_a_guarantee_is_on_the_kind_that_its_only_job_holds(
         assert len(snapshot.held[1]) == 2
 
 
-@every_policy
+@every_policy_but_search
 @pytest.mark.parametrize("num_users", [1, 2])
 @pytest.mark.parametrize("is_held", [False, True])
 def test_a_guarantee_of_a_kind_keeps_the_limits_of_users(
@@ -400,7 +400,7 @@ def test_a_guarantee_of_a_kind_keeps_the_limits_of_users(
     assert given_to(snapshot, decision, VISION) == num_users
 
 
-@every_policy
+@every_policy_but_search
 def test_a_guarantee_with_a_part_of_a_kind_is_one_kind(name: str) -> None:
     """Two kinds would leave a job with half of its guarantee; it took turns with the other one."""
     jobs = [
@@ -425,7 +425,7 @@ def test_a_guarantee_with_a_part_of_a_kind_is_one_kind(name: str) -> None:
     assert decide(snapshot, name).resizes == ()
 
 
-@every_policy
+@every_policy_but_search
 @fewer
 @given(snapshot=in_projects(tiers=TIERS[:1]), guaranteed=st.integers(1, 4))
 def test_a_guarantee_of_a_kind_is_given_to_jobs_that_wait(
@@ -456,7 +456,7 @@ def test_a_guarantee_of_a_kind_is_given_to_jobs_that_wait(
         assert rows[job.id] or job.min_accelerators > max(left, 0)
 
 
-@every_policy
+@every_policy_but_search
 def test_a_guarantee_of_a_kind_is_lent_and_given_back(name: str) -> None:
     """Borrowers keep what is not guaranteed, and have all again when the owners have gone."""
     nodes = accelerators_make("fast fast fast fast", "fast fast fast fast", "slow slow")
@@ -495,7 +495,7 @@ def test_quotas_of_the_only_kind_are_those_of_all(name: str) -> None:
     assert found.held == expected.held
 
 
-@every_policy
+@every_policy_but_search
 def test_a_limit_of_a_kind_leads_to_others(name: str) -> None:
     """A job does not start on a kind of which its project may have too few."""
     nodes = accelerators_make("fast fast fast fast", "slow slow")

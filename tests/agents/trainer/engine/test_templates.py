@@ -79,7 +79,7 @@ def test_the_list_of_templates_needs_no_tensorflow() -> None:
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("name", some(JOB_TEMPLATES, ("residual", "digits_cnn")))
+@pytest.mark.parametrize("name", some(JOB_TEMPLATES, JOB_TEMPLATES.keys() - {"tabular"}))
 def test_a_template_passes_validation_without_a_warning(name: str) -> None:
     template = JOB_TEMPLATES[name]
     spec = TrainingSpec(

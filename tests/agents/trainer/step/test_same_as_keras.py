@@ -285,8 +285,9 @@ def trained_by_keras(job: LoadedJob) -> list[dict[str, float]]:
     return [{name: values[epoch] for name, values in history.items()} for epoch in range(EPOCHS)]
 
 
-#: Each of these has a case in tests/conformance, or is like another one here.
+#: Each of these has a case in tests/conformance or test_functions.py, or is like another one here.
 NIGHTLY = (
+    "a plain network with Adam, validation data and a short last batch",
     "add_loss and an activity regulariser",
     "decay, global clipping, averaged weights and a schedule",
     "weights per time step",

@@ -145,7 +145,7 @@ def test_a_job_that_tunes_and_selects_resized_in_mid_trial_ends_with_the_undistu
 @pytest.mark.parametrize(
     ("sizes", "num_epochs"),
     [
-        pytest.param([1, 3, 2], 50, id="1-3-2"),
+        pytest.param([1, 2, 1], 50, id="1-2-1"),
         pytest.param([1, 3, 2, 4], 100, id="1-3-2-4", marks=pytest.mark.nightly),
     ],
 )

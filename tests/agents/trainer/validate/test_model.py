@@ -26,6 +26,8 @@ from tests.support.cases import some
 
 #: Accepted ones that `test_same_as_keras` also trains: nightly.
 TRAINED_TOO = {
+    "dropout, batch normalisation and a step counter",
+    "several outputs as a tuple with one array of weights",
     "clipping, decay, averages and a schedule",
     "clipvalue and accumulation",
     "mixed precision with a loss scale",
