@@ -22,6 +22,7 @@ from controlplane.core.protocol.wire import (
 from tests.agents.builders import membership, run_directory, training_spec, wanted_trainer
 from tests.agents.conftest import Drive, Spawn, trainers_below, wait_until
 from tests.agents.control_plane import AGENT_TOKEN, ENROLMENT_TOKEN, ControlPlane
+from tests.support.cases import pairs
 
 
 def left_behind(
@@ -161,8 +162,9 @@ def test_a_trainer_is_found_though_its_process_was_never_noted(
     second.until(lambda: len(tries) > 1)
 
 
-@pytest.mark.parametrize("step_s", [-36_000.0, -3.0, 3.0, 36_000.0])
-@pytest.mark.parametrize("is_set_between", [True, False], ids=["between agents", "after adoption"])
+@pytest.mark.parametrize(
+    ("step_s", "is_set_between"), pairs([-36_000.0, -3.0, 3.0, 36_000.0], [True, False])
+)
 def test_a_trainer_stays_whatever_the_clock_is_set_to(
     plane: ControlPlane,
     drive: Drive,

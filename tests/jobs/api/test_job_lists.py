@@ -15,6 +15,7 @@ from jobs.models import Job, JobMetric
 from jobs.selectors.job_order import ORDERS
 from jobs.services.lifecycle.search_rows import metric_values_write, search_terms_write
 from tests.support.builders import Clients, at, job_make, submission_values
+from tests.support.cases import pairs
 
 URL = "/api/v1/jobs/"
 
@@ -91,8 +92,7 @@ def order_key(job: Job, order: str) -> Any:
 
 
 @pytest.mark.database
-@pytest.mark.parametrize("sign", ["", "-"])
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("order", "sign"), pairs(ORDERS, ["", "-"]))
 def test_every_order_pages_there_and_back(
     ada: User, client_of: Clients, order: str, sign: str
 ) -> None:

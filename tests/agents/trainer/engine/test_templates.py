@@ -103,7 +103,7 @@ def test_a_template_passes_validation_without_a_warning(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "epochs", "least_accuracy"),
     [
-        ("digits_cnn", 10, 0.93),
+        ("digits_cnn", 4, 0.93),
         pytest.param("tabular", 20, 0.92, marks=pytest.mark.nightly),
         pytest.param("residual", 8, 0.9, marks=pytest.mark.nightly),
     ],

@@ -21,6 +21,7 @@ from agents.trainer.validate.model_checks import predicting_check
 from agents.trainer.validate.run import job_validate
 from controlplane.core.protocol.wire import StopCondition, StopKind, Task, ValidationReport
 from tests.agents.trainer.local_jobs import training_spec
+from tests.support.cases import some
 
 BUILD = """
 import keras
@@ -208,7 +209,7 @@ def test_a_source_model_may_read_its_optimizer(name: str, tmp_path: Path) -> Non
     assert abs(found - float(model(inputs)[0, 0])) == pytest.approx(4.0 * (name == "InStep"))
 
 
-@pytest.mark.parametrize("name", ["InCall", "InStep"])
+@pytest.mark.parametrize("name", some(["InCall", "InStep"], ["InStep"]))
 def test_a_source_model_whose_optimizer_cannot_be_made_says_so(name: str, tmp_path: Path) -> None:
     _reader_saved(tmp_path / "source.keras", name, "Own")
     report = validated(tmp_path, READER.replace("class Own", "class Other"), model_sha256="a" * 64)

@@ -17,6 +17,7 @@ from agents.trainer.model.state import ModelState
 from agents.trainer.step.functions import StepFunctions
 from agents.trainer.validate.split_checks import splitting_check
 from tests.agents.trainer.trial_jobs import returning, validated
+from tests.support.cases import pairs
 
 X = np.random.default_rng(3).normal(size=(24, 4)).astype("float32")
 
@@ -209,8 +210,9 @@ class Recomputed(keras.layers.Wrapper):
         return recompute(lambda x: self.layer(x, training=training))(inputs)
 
 
-@pytest.mark.parametrize("is_remat", [False, True])
-@pytest.mark.parametrize("layer", [dropout, keras.layers.BatchNormalization])
+@pytest.mark.parametrize(
+    ("layer", "is_remat"), pairs([dropout, keras.layers.BatchNormalization], [False, True])
+)
 def test_state_that_is_changed_again_for_the_gradient_is_refused(
     layer: Any, is_remat: bool
 ) -> None:
