@@ -334,6 +334,7 @@ def test_an_overflow_that_the_loss_scale_skips_is_no_failure(tmp_path: Path) -> 
     assert [row["nonfinite"] for row in epochs] == [[]] * 3
 
 
+@pytest.mark.nightly  # tests/agents/trainer/model/test_nonfinite.py counts skipped steps
 def test_overflows_without_end_are_one(tmp_path: Path) -> None:
     spec = spec_of(OnNonfinite.STOP, settings={"first": 0, "end": 100})
     with local_job(tmp_path, spec, HALF_JOB) as job:
