@@ -113,4 +113,5 @@ def _run(
         elif "--held-port" in arguments[max(place - 2, 0) : place]:
             arguments[place] = renamed[argument]
     sys.argv = [module, *arguments]
+    sys.modules.pop(f"{module}.__main__", None)  # of `warm_imports`; the log would warn of it
     runpy.run_module(module, run_name="__main__", alter_sys=True)
