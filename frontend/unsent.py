@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -12,8 +12,11 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 
-#: Fields that are not shown again, by name or what is before the first hyphen of it.
-_HIDDEN = ("csrfmiddlewaretoken", "form_key", "next", "do", "seen")
+#: Fields that nobody types, by name or what is before the first hyphen of it.
+_HIDDEN = (
+    "csrfmiddlewaretoken", "form_key", "next", "do", "seen", "job", "preview", "back", "undo",
+    "version", "query",
+)  # fmt: skip
 #: Parts of names of fields that hold credentials: passwords, values of secrets, addresses of
 #: notification channels.
 _CREDENTIALS = ("password", "value", "address")
@@ -69,5 +72,11 @@ def _typed(request: HttpRequest) -> list[tuple[str, str]]:
         for name, values in request.POST.lists()
         if name.partition("-")[0] not in _HIDDEN and not any(part in name for part in _CREDENTIALS)
         for value in values
-        if value.strip()
+        if value.strip() and not _is_as_it_was(request.POST, name, value)
     ]
+
+
+def _is_as_it_was(form: Mapping[str, str], name: str, value: str) -> bool:
+    """Return whether a field of a row of the queue has the value that the page came with."""
+    row = name.rpartition("-")[2]
+    return row.isdecimal() and value in form.get(f"seen-{row}", "").split()

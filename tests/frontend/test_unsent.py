@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import unquote
 
 import pytest
@@ -20,6 +21,8 @@ TYPED = {
     "password": "my secret words",
     "seen-3": "it was",
 }
+#: Fields of a job in the queue, by what is before its number.
+_ROW = {"seen": "normal 100", "tier": "normal", "priority": "100"}
 SHOWN = "&lt;b&gt;three\nlines of&lt;/b&gt; thought"
 
 
@@ -36,6 +39,13 @@ def test_a_logged_out_form_is_shown_again(world: World, client: Client) -> None:
         assert "it was" not in text, name
         assert f"/login/?next=/jobs/{world.jobs['running'].pk}/?scale=log" in unquote(text), name
     assert (Job.objects.count(), Event.objects.count(), User.objects.count()) == before
+
+
+def test_of_the_queue_only_changed_fields_are_shown_again(world: World, client: Client) -> None:
+    rows = {f"{name}-{job}": value for job in (3, 30) for name, value in _ROW.items()}
+    form = {**rows, "priority-30": "555", "job": [3, 30], "preview": "1", "version": "7"}
+    page = client.post(reverse("queue"), form).content.decode()
+    assert re.findall(r"<dt>(.*?)</dt><dd[^>]*>(.*?)</dd>", page) == [("Priority-30", "555")]
 
 
 def test_a_script_is_told_what_to_do(world: World, client: Client) -> None:
