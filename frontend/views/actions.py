@@ -11,17 +11,19 @@ from django.shortcuts import redirect
 from django.utils import timezone
 from django.views.decorators.http import require_POST
 
+from controlplane.core.values.tiers import TIERS, Tier
 from frontend.views.changes import actor, person, reason_given, words
 from frontend.views.job import TYPED_LABELS, changeable_job_or_404
-from frontend.views.reprioritise import reprioritise_confirm, standing_given
+from frontend.views.reprioritise import reprioritise_confirm, standing_given, standing_seen
 from jobs import nudges
 from jobs.api.jobs.serializers import DescriptionSerializer
 from jobs.api.requests import checked
 from jobs.exceptions import ControlPlaneError, InvalidInputError, StaleVersionError
 from jobs.models import Job
+from jobs.query_values import whole_read
 from jobs.services.lifecycle.retention import files_delete
 from jobs.services.submission import job_actions
-from jobs.services.submission.standing import standing_read
+from jobs.services.submission.standing import Standing, standing_read
 
 
 def _action(change: Callable[..., Job], done: str) -> Callable[[HttpRequest, int], HttpResponse]:
@@ -67,8 +69,17 @@ def job_priority(request: HttpRequest, job_id: int) -> HttpResponse:
             actor=actor(request),
             reason=reason_given(request),
             is_reason_required=job.owner_id != person(request).pk,
+            seen=_standing_seen(request, job),
         ),
         f"Job #{{}} has {text} now.",
+    )
+
+
+def _standing_seen(request: HttpRequest, job: Job) -> Standing:
+    seen = standing_seen(request, str(job.pk))
+    tier = seen.get("expected_tier")
+    return Standing(
+        whole_read(seen.get("expected_priority", "")), Tier(tier) if tier in TIERS else None
     )
 
 

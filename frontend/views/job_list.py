@@ -20,7 +20,7 @@ from controlplane.core.values.tiers import TIERS
 from frontend.live.progress import job_progress
 from frontend.views.bulk import request_perform, typed_keep, undo_request, undo_shown
 from frontend.views.changes import person, words
-from frontend.views.reprioritise import reprioritise_confirm
+from frontend.views.reprioritise import reprioritise_confirm, standing_seen
 from jobs.exceptions import ControlPlaneError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, Project, SavedFilter
@@ -193,5 +193,7 @@ def _action_request(request: HttpRequest, ticked: Sequence[str]) -> dict[str, An
     if name is not None:
         body[name] = request.POST.get(name, "")
     if action == "reprioritise":
-        body |= {name: text for name in ("priority", "tier") if (text := request.POST.get(name))}
+        given = {name: text for name in ("priority", "tier") if (text := request.POST.get(name))}
+        jobs = body.pop("jobs")
+        body["changes"] = [{"job": job, **given, **standing_seen(request, job)} for job in jobs]
     return body | {"reason": request.POST.get("reason", "")}

@@ -20,6 +20,7 @@ from frontend.text.priority_text import priority_text
 from frontend.views.admin import admin_or_404
 from frontend.views.bulk import request_perform, undo_request, undo_shown
 from frontend.views.changes import actor, person, reason_given, words
+from frontend.views.reprioritise import standing_seen
 from jobs import nudges
 from jobs.api.jobs.action_views import action_preview
 from jobs.exceptions import ControlPlaneError
@@ -110,16 +111,15 @@ def _changes_read(request: HttpRequest) -> list[dict[str, Any]]:
     """Read what a form changes of the tiers and priorities that it was made with."""
     form, changes = request.POST, []
     for text in form.getlist("job")[:JOBS_LIMIT]:
-        seen_tier, _, seen_priority = form.get(f"seen-{text}", "").partition(" ")
+        seen = standing_seen(request, text)
         tier = form.get(f"tier-{text}", "")
         priority = form.get(f"priority-{text}", "").strip()
         change: dict[str, Any] = {}
-        if tier not in ("", seen_tier):
+        if tier not in ("", seen.get("expected_tier")):
             change["tier"] = tier
-        if priority not in ("", seen_priority):
+        if priority not in ("", seen.get("expected_priority")):
             change["priority"] = priority
         if change and (job_id := whole_read(text)) is not None:
-            seen = {"expected_tier": seen_tier, "expected_priority": seen_priority}
             changes.append({"job": job_id, **change, **seen})
     return changes
 

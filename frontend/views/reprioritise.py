@@ -33,6 +33,15 @@ def standing_given(request: HttpRequest, job: Job | None = None) -> dict[str, An
     return changed or {"priority": given.get("priority", job.priority)}
 
 
+def standing_seen(request: HttpRequest, job_id: str) -> dict[str, Any]:
+    """Return the tier and priority that a job had on the page of the form, as `expected_` fields.
+
+    Empty if the form does not have them.
+    """
+    tier, _, priority = request.POST.get(f"seen-{job_id}", "").partition(" ")
+    return {"expected_tier": tier, "expected_priority": priority} if tier else {}
+
+
 def reprioritise_confirm(
     request: HttpRequest, job_ids: Sequence[str], *, is_one: bool, job: Job | None = None
 ) -> HttpResponse:

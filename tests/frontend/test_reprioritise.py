@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from django.test import Client
 
 from jobs.models import Allocation, Event, Job
@@ -18,7 +19,7 @@ def hidden(page: bytes) -> dict[str, list[str]]:
     """Read the hidden fields of the form that applies the change."""
     found: dict[str, list[str]] = {}
     for name, value in re.findall(
-        r'type="hidden" name="(\w+)" value="([^"]*)"', page.decode().partition("<main")[2]
+        r'type="hidden" name="([\w-]+)" value="([^"]*)"', page.decode().partition("<main")[2]
     ):
         if name != "csrfmiddlewaretoken":
             found.setdefault(name, []).append(value)
@@ -37,7 +38,7 @@ def test_one_job_is_previewed_and_changed(world: World, admin: Client) -> None:
     assert 'value="a &lt;b&gt; paper" required' in page.content.decode()
     assert counted == (Allocation.objects.count(), Event.objects.count())
     fields = hidden(page.content)
-    assert fields == {"tier": ["urgent"]}
+    assert fields == {"tier": ["urgent"], f"seen-{job.pk}": [f"normal {job.priority}"]}
     done = admin.post(f"/jobs/{job.pk}/priority/", {**fields, "reason": "paper"}, follow=True)
     assert f"Job #{job.pk} has tier urgent now." in shown(done.content)
     job.refresh_from_db()
@@ -61,6 +62,23 @@ def test_ticked_jobs_are_previewed_changed_and_taken_back(world: World, ada: Cli
     assert {*Job.objects.filter(pk__in=jobs).values_list("tier", flat=True)} == {"idle"}
     ada.post("/jobs/actions/", {"undo": response.context["undo"]})
     assert dict(Job.objects.values_list("pk", "tier")) == before
+
+
+@pytest.mark.parametrize(
+    ("address", "form"),
+    [("/jobs/{}/priority/", {"preview": "1"}), ("/jobs/actions/", {"do": "preview"})],
+)
+def test_a_preview_does_not_overwrite_what_somebody_else_gave_meanwhile(
+    address: str, form: dict[str, str], world: World, admin: Client
+) -> None:
+    job = world.jobs["pending"]
+    address = address.format(job.pk)
+    fields = hidden(admin.post(address, {**form, "job": job.pk, "priority": "60"}).content)
+    Job.objects.filter(pk=job.pk).update(priority=900)
+    done = admin.post(address, {**fields, "reason": "paper"}, follow=True)
+    assert f"Its priority is 900 now, not {job.priority}: it stays." in shown(done.content)
+    job.refresh_from_db()
+    assert job.priority == 900
 
 
 def test_what_is_refused_is_said_and_nothing_is_shown(world: World, ada: Client) -> None:

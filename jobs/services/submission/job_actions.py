@@ -37,9 +37,10 @@ from jobs.services.submission.job_changes import (
     jobs_describe,
     jobs_reprioritise,
     not_possible,
+    standings_stale,
 )
 from jobs.services.submission.rows import job_from, room_check, source_keep
-from jobs.services.submission.standing import Standing
+from jobs.services.submission.standing import UNCHANGED, Standing
 from jobs.services.submission.validation_requests import validations_reuse
 from jobs.services.submission.validations import validation_start
 from jobs.submission import Submission, fingerprint
@@ -237,17 +238,19 @@ def job_reprioritise(
     reason: str = "",
     is_reason_required: bool = False,
     seen_revision: int | None = None,
+    seen: Standing = UNCHANGED,
 ) -> Job:
     """Change a job's priority, tier or both, effective from the next cycle.
 
     Raises:
         InvalidInputError: the reason is missing.
-        StaleVersionError: the job changed since `seen_revision`.
+        StaleVersionError: the job changed since `seen_revision`, or its standing is not `seen`.
         ConflictError: the job has ended.
     """
     reason_check(reason, is_required=is_reason_required)
     with transaction.atomic():
         job = _locked(job_id, seen_revision)
+        _refusal_raise(standings_stale([job], {job.pk: seen}))
         given = {job.pk: standing}
         _refusal_raise(jobs_reprioritise([job], given, now, actor=actor, reason=reason))
     return job

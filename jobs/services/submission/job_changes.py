@@ -7,11 +7,16 @@ number of its queries does not grow with that of the jobs.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
-from jobs.exceptions import ConflictError, ControlPlaneError, InvalidInputError
+from jobs.exceptions import (
+    ConflictError,
+    ControlPlaneError,
+    InvalidInputError,
+    StaleVersionError,
+)
 from jobs.models import AuditAction, Event, Job, Validation
 from jobs.services.lifecycle.audit import audit_add_each
 from jobs.services.lifecycle.events import events_add, jobs_event_add, user_actor
@@ -24,6 +29,16 @@ from jobs.submission import TAGS_LIMIT
 
 #: Refusals by job.
 Refusals = dict[int, ControlPlaneError]
+
+
+def standings_stale(jobs: Iterable[Job], expected: Mapping[int, Standing]) -> Refusals:
+    """Refuse jobs whose priority or tier is not the expected one any more."""
+    refused: Refusals = {}
+    for job in jobs:
+        for name, value in expected[job.pk].changes(job).items():
+            text = f"Its {name} is {getattr(job, name)} now, not {value}: it stays."
+            refused.setdefault(job.pk, StaleVersionError(text))
+    return refused
 
 
 def jobs_cancel(

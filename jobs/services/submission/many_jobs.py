@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -17,7 +17,6 @@ from jobs.exceptions import (
     ForbiddenError,
     InvalidInputError,
     NotFoundError,
-    StaleVersionError,
 )
 from jobs.models import Job
 from jobs.selectors.access import jobs_changeable_by, jobs_visible_to
@@ -30,6 +29,7 @@ from jobs.services.submission.job_changes import (
     jobs_cancel,
     jobs_describe,
     jobs_reprioritise,
+    standings_stale,
 )
 from jobs.services.submission.standing import UNCHANGED, Standing, standing_within
 
@@ -111,7 +111,8 @@ def jobs_act(
         # Locked before they are compared: nobody else's change counts as this one.
         jobs = {job.pk: job for job in jobs_lock(changes.keys() - refused.keys())}
         former = {job.pk: (job.revision, job.priority, job.tier) for job in jobs.values()}
-        refused |= _stale(jobs.values(), changes)
+        expected = {job_id: change.expected for job_id, change in changes.items()}
+        refused |= standings_stale(jobs.values(), expected)
         acting = [job for job in jobs.values() if job.pk not in refused]
         refused |= _act(user, action, acting, changes, now, tag=tag, reason=reason)
         outcomes = [
@@ -147,15 +148,6 @@ def _not_theirs(user: User, job_ids: Collection[int]) -> Refusals:
         for job_id in job_ids
         if job_id not in visible & changeable
     }
-
-
-def _stale(jobs: Iterable[Job], changes: Mapping[int, PriorityChange]) -> Refusals:
-    refused: Refusals = {}
-    for job in jobs:
-        for name, value in changes[job.pk].expected.changes(job).items():
-            text = f"Its {name} is {getattr(job, name)} now, not {value}: it stays."
-            refused.setdefault(job.pk, StaleVersionError(text))
-    return refused
 
 
 def _outcome(job: Job, revision: int, priority: int, tier: str) -> ActionOutcome:
