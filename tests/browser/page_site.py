@@ -52,6 +52,8 @@ make_sweep(make_world().ada, [0.5, 0.75, 0.7, 0.9])
 make_person("newcomer")
 """
 #: Code for `Site.run`: a node's answer to the newest validation, and two reports for it.
+from jobs.models import Project
+Project.objects.update(description="W" * 200)
 VALIDATION_ANSWER = """
 from django.utils import timezone
 from controlplane.core.protocol.wire import ValidationReport

@@ -86,6 +86,24 @@ def test_the_longest_name_fits_onto_a_phone(address: str, window: Visitor, site:
         site.run(_NAMES.format(names=names))
 
 
+def test_stacked_accents_of_a_name_cover_nothing(window: Visitor, site: Site) -> None:
+    page = window.page
+    page.set_viewport_size({"width": 1280, "height": 900})
+    pictures = []
+    for name in ("e" + "\u0301" * 60, "e"):
+        names = site.run(_NAMES.format(names={1: name}))
+        try:
+            window.open("/jobs/?order=submitted")
+            first = page.locator("[data-key=job-1]")
+            row = first.bounding_box()
+            assert row
+            above = {"x": row["x"], "y": row["y"] - 60, "width": 400, "height": 60}
+            pictures.append(page.screenshot(clip=above))
+        finally:
+            site.run(_NAMES.format(names=names))
+    assert pictures[0] == pictures[1]
+
+
 def _unfit(page: Page, *, is_long: bool) -> list[str]:
     """Return what does not fit once the charts have followed the window, within some seconds."""
     found: list[str] = []
