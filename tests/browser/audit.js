@@ -82,6 +82,12 @@
     if (ratio < (isLarge ? 3 : 4.5)) wrong.push(`contrast ${ratio.toFixed(2)} of “${node.data.trim().slice(0, 30)}” in ${path(element)}`);
   }
 
+  for (const box of document.querySelectorAll("[type=checkbox], [type=radio]")) {
+    if (!isShown(box) || !box.labels.length) continue;
+    const [at, label] = [box, box.labels[0]].map((one) => one.getClientRects()[0]);
+    if (label.bottom < at.top || at.bottom < label.top) wrong.push(`${path(box)} is not beside its label`);
+  }
+
   // Targets for a finger or a shaky hand: 24 by 24 pixels, links inside text excepted.
   for (const element of document.querySelectorAll("button, .button, .nav a, input:not([type=hidden]):not([type=checkbox]):not([type=radio]), select")) {
     const box = element.getBoundingClientRect();
