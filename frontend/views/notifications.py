@@ -55,15 +55,15 @@ def channels(request: HttpRequest) -> HttpResponse:
 def deliveries(request: HttpRequest, channel_id: int) -> HttpResponse:
     """Show the newest messages of a channel."""
     channel = channel_of(person(request), channel_id)
+    found = deliveries_visible_to(person(request), channel.deliveries.all())
+    rows = list(found[: _SHOWN_DELIVERIES + 1])
     context = {
         "channel": channel,
         "events": [_EVENT_LABELS.get(name, name) for name in channel.events],
         "deliveries": [
-            (row, _EVENT_LABELS.get(row.kind, row.kind))
-            for row in deliveries_visible_to(person(request), channel.deliveries.all())[
-                :_SHOWN_DELIVERIES
-            ]
+            (row, _EVENT_LABELS.get(row.kind, row.kind)) for row in rows[:_SHOWN_DELIVERIES]
         ],
+        "has_older": len(rows) > _SHOWN_DELIVERIES,
         "kept_days": settings.NOTIFICATION_DAYS,
     }
     return render(request, "frontend/deliveries.html", context)

@@ -47,13 +47,15 @@ for line in sys.stdin:
 _SEED = """
 from django.core.management import call_command
 call_command("migrate", verbosity=0)
-from tests.frontend.world import make_person, make_sweep, make_world
-make_sweep(make_world().ada, [0.5, 0.75, 0.7, 0.9])
+from tests.frontend.world import make_channel, make_person, make_sweep, make_world
+world = make_world()
+make_sweep(world.ada, [0.5, 0.75, 0.7, 0.9])
+make_channel(world.admin, num_messages=3)
 make_person("newcomer")
-"""
-#: Code for `Site.run`: a node's answer to the newest validation, and two reports for it.
 from jobs.models import Project
 Project.objects.update(description="W" * 200)
+"""
+#: Code for `Site.run`: a node's answer to the newest validation, and two reports for it.
 VALIDATION_ANSWER = """
 from django.utils import timezone
 from controlplane.core.protocol.wire import ValidationReport

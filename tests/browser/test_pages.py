@@ -58,7 +58,8 @@ def test_every_page_is_drawn_accessible_and_fits(
     for person in ("admin", "newcomer"):
         visitor = visit(browser, site, person, viewport=size, color_scheme=scheme)
         faults = {}
-        for address in (PAGES if person == "admin" else NEWCOMERS_PAGES)[pages]:
+        addresses = (PAGES if person == "admin" else NEWCOMERS_PAGES)[pages]
+        for address in addresses:
             visitor.open(address)
             found = visitor.page.evaluate(AUDIT) + visitor.page.evaluate(OVERLAPS)
             if visitor.page.evaluate("document.documentElement.scrollWidth > innerWidth"):
@@ -70,7 +71,8 @@ def test_every_page_is_drawn_accessible_and_fits(
             if found:
                 faults[address] = found
         # The browser itself notes that a page was not there.
-        assert [c for c in visitor.complaints if "404 (Not Found)" not in c] == []
+        is_found = ["404 (Not Found)" not in complaint for complaint in visitor.complaints]
+        assert is_found == [False] * ("/nowhere/" in addresses), visitor.complaints
         if found := _faults_without_stream(visitor, site):
             faults["the head without live updates"] = found
         visitor.page.context.close()

@@ -11,7 +11,7 @@ from jobs.models import ApiToken, EnrolmentToken, Event, Job, Node, Notification
 from jobs.services.cluster.tokens import token_digest
 from jobs.services.scheduling.policy import cluster_setting
 from jobs.services.submission.job_actions import job_describe
-from tests.frontend.world import PASSWORD, World
+from tests.frontend.world import PASSWORD, World, make_channel
 
 
 def token_form(**fields: str) -> dict[str, str]:
@@ -317,3 +317,13 @@ def test_a_channel_becomes_what_its_button_said(
     ada.post(f"/account/notifications/{channel.pk}/pause/", {"do": do})
     channel.refresh_from_db()
     assert bool(channel.paused_reason) == (do == "pause")
+
+
+@pytest.mark.parametrize(("num_messages", "is_said"), [(100, False), (101, True)])
+def test_a_channel_says_that_only_its_newest_messages_are_shown(
+    num_messages: int, is_said: bool, world: World, admin: Client
+) -> None:
+    channel = make_channel(world.admin, num_messages=num_messages)
+    page = admin.get(f"/account/notifications/{channel.pk}/").content.decode()
+    assert page.count('<td data-label="status">failed') == 100
+    assert ("The newest 100 are shown." in page) == is_said

@@ -24,6 +24,8 @@ from jobs.models import (
     Job,
     JobMetric,
     Node,
+    NotificationChannel,
+    NotificationDelivery,
     Project,
     ProjectMembership,
     Replay,
@@ -272,6 +274,23 @@ def make_world() -> World:
     _give_trials(jobs["running"])
     _give_replays(admin, jobs)
     return World(admin, ada, ben, nodes, jobs)
+
+
+def make_channel(owner: User, *, num_messages: int) -> NotificationChannel:
+    """Make a channel of long names, whose messages have failed."""
+    now = timezone.now()
+    channel = NotificationChannel.objects.create(
+        owner=owner, name="W" * 60, kind="webhook", shown_address="https://" + "w" * 100,
+        events=["finished"], created_at=now,
+    )  # fmt: skip
+    NotificationDelivery.objects.bulk_create(
+        NotificationDelivery(
+            channel=channel, kind="finished", body={"data": {"job": {"id": 1}}}, status="failed",
+            num_attempts=5, next_try_at=now, answer="404 " + "w" * 200, created_at=now,
+        )
+        for _ in range(num_messages)
+    )  # fmt: skip
+    return channel
 
 
 def make_sweep(owner: User, values: list[float | None], **other: Any) -> Sweep:
