@@ -147,6 +147,13 @@ def test_forced_colours_leave_marks_and_the_present_page_apart(
         ".swatch, .vn", "all => all.map(mark => getComputedStyle(mark).backgroundColor)"
     )
     assert len({*marks}) > 1
+    visitor.page.keyboard.press("Control+k")
+    expect(visitor.page.locator("#palette [aria-selected=true]")).to_have_count(1)
+    option = visitor.page.locator("#palette [role=option]").first
+    chosen = option.screenshot()
+    visitor.page.keyboard.press("ArrowDown")
+    expect(option).not_to_have_attribute("aria-selected", "true")
+    assert option.screenshot() != chosen
     visitor.open("/queue/")
     held = visitor.page.eval_on_selector_all(
         ".held-on", "all => all.map(box => getComputedStyle(box).backgroundColor)"
