@@ -23,9 +23,12 @@ FAULTS = """() => [...document.querySelectorAll("main *")]
     .filter(one => one.getClientRects().length && !one.closest("svg, .visually-hidden"))
     .filter(one => {
         const style = getComputedStyle(one);
+        const isEmpty = one.matches(".panel")
+            && ![...one.querySelectorAll(":scope > :not(.panel-head)")].some(
+                part => part.innerText.trim());
         const isCut = style.overflowY !== "visible" && one.scrollHeight > one.clientHeight + 2
             || style.overflowX !== "visible" && one.scrollWidth > one.clientWidth + 2;
-        return isCut || one.getBoundingClientRect().right > innerWidth + 1;
+        return isEmpty || isCut || one.getBoundingClientRect().right > innerWidth + 1;
     })
     .slice(0, 5).map(one => `${one.tagName} ${one.className} ${one.textContent.slice(0, 40)}`)"""
 
