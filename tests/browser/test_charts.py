@@ -122,3 +122,14 @@ def test_a_part_of_the_timeline_has_an_address(admin: Visitor) -> None:
     page.get_by_label("The last").select_option("3600")
     page.wait_for_url("**window=3600**")
     assert page.get_by_label("The last").input_value() == "3600"
+
+
+def test_a_chart_that_cannot_be_drawn_says_so_and_has_its_table(window: Visitor) -> None:
+    page = window.page
+    page.route("**/plotly-basic*", lambda route: route.abort())
+    window.open("/")
+    page.unroute("**/plotly-basic*")
+    chart = page.locator("[data-figure=throughput]")
+    expect(chart).to_contain_text("The chart cannot be drawn")
+    chart.get_by_text("as a table").click()
+    expect(chart.locator("tbody tr").first).to_be_visible()

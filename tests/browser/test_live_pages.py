@@ -203,3 +203,4 @@ def test_a_page_says_since_when_it_is_stale(
     expect(note).to_be_empty()
     expect(chart).to_have_attribute("data-drawn", "1")
     page.context.close()
+    assert [c for c in visitor.complaints if "Failed to load resource" not in c] == []

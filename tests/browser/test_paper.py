@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.page_site import JOB, Site
-from tests.browser.visitor import MUTED, visit
+from tests.browser.visitor import MUTED, Visitor, visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -48,6 +48,18 @@ def test_nothing_is_cut_on_paper(browser: Browser, site: Site) -> None:
     page.context.close()
     assert not faults
     assert visitor.complaints == []
+
+
+def test_a_chart_that_comes_while_the_page_is_printed_keeps_its_height(window: Visitor) -> None:
+    page = window.page.context.new_page()
+    page.add_init_script(
+        "addEventListener('DOMContentLoaded', () => dispatchEvent(new Event('beforeprint')))"
+    )
+    page.goto("/")
+    drawing = page.locator("[data-figure=throughput] .main-svg").first
+    expect(drawing).to_have_attribute("width", "640")
+    expect(drawing).to_have_attribute("height", "250")
+    page.close()
 
 
 def test_a_printed_chart_has_light_colours_and_the_page_stays_dark(

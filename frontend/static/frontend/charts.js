@@ -5,6 +5,7 @@ import { clockText, localStamp, timeOf } from "./times.js";
 
 // Of a chart on paper, in pixels: what an upright A4 or letter page has room for.
 const PAPER_WIDTH = 640;
+const PLOT_HEIGHT = 250; // as in app.css
 const CONFIG = { displayModeBar: false, responsive: false, doubleClick: false, showTips: false, scrollZoom: false };
 let figures = {};
 let etag = "";
@@ -72,7 +73,7 @@ function layout(own, isTime) {
     shapes: (own.shapes ?? []).map((shape) => (isTime ? { ...shape, x0: localStamp(shape.x0), x1: localStamp(shape.x1) } : shape)),
     annotations: (own.annotations ?? []).map((one) => (isTime ? { ...one, x: localStamp(one.x) } : one)),
     xaxis: axis(own.xaxis), yaxis: valueAxis(own.yaxis), ...(own.yaxis2 && { yaxis2: valueAxis(own.yaxis2) }),
-    margin: { l: 8, r: 12, t: 8, b: 8 }, showlegend: false, autosize: !paperWidth, ...(paperWidth && { width: paperWidth }), dragmode: (hasMouse() && own.dragmode) || false,
+    margin: { l: 8, r: 12, t: 8, b: 8 }, showlegend: false, autosize: !paperWidth, ...(paperWidth && { width: paperWidth, height: own.height ?? PLOT_HEIGHT }), dragmode: (hasMouse() && own.dragmode) || false,
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("--muted") },
     hoverlabel: { bgcolor: colour("--surface"), bordercolor: colour("--line-strong"), font: { color: colour("--text"), size: 12 }, align: "left", namelength: -1 },
@@ -127,13 +128,13 @@ function isDrawable(figure) {
   return figure.data.some((trace) => trace.name !== "capacity");
 }
 
-async function draw(box, figure) {
+async function draw(box, figure, canDraw) {
   const plot = box.querySelector(".chart-plot");
-  if (!isDrawable(figure)) {
+  if (!canDraw || !isDrawable(figure)) {
     if (plot.classList.contains("js-plotly-plot")) window.Plotly.purge(plot);
     const empty = document.createElement("p");
     empty.className = "chart-empty";
-    empty.textContent = box.dataset.empty;
+    empty.textContent = canDraw ? box.dataset.empty : "The chart cannot be drawn: a part of the page did not load. Load the page again, or see the table.";
     plot.replaceChildren(empty);
   } else {
     const isTime = figure.layout.xaxis?.type === "date";
@@ -199,10 +200,10 @@ function fillTable(box, table) {
 }
 
 export async function drawAll() {
-  if (!(await plotly)) return;
+  const canDraw = await plotly;
   for (const box of document.querySelectorAll("[data-figure]")) {
     const figure = figures[box.dataset.figure];
-    if (figure) draw(box, figure);
+    if (figure) draw(box, figure, canDraw);
   }
 }
 
