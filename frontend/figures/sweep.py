@@ -84,9 +84,11 @@ def sweep_figure(found: SweepTable) -> Figure:
                 "range": [-0.35, len(axes) - 0.65],
                 "showgrid": True,
             },
-            "yaxis": {"visible": False, "range": [-0.08, 1.08]},
+            "yaxis": {"visible": False, "range": [-0.14, 1.14]},
             "annotations": [
-                _mark(place, at, text) for place, axis in enumerate(axes) for at, text in axis.marks
+                _mark(place, at, text, len(axes) - 1)
+                for place, axis in enumerate(axes)
+                for at, text in axis.marks
             ],
         },
         "legend": [legend_entry(name, colour) for _, name, colour, _, _ in _RANKS] if rows else [],
@@ -139,17 +141,21 @@ def _hover(row: SweepRow, axes: Sequence[_Axis]) -> str:
     return "<br>".join(plotly_text(one) for one in (label(row.job.pk, row.job.name), *lines))
 
 
-def _mark(place: int, at: float, text: str) -> dict[str, Any]:
-    return {
+def _mark(place: int, at: float, text: str, last: int) -> dict[str, Any]:
+    """Write a value beside its axis, or beyond the end of it, where no line is."""
+    mark = {
         "x": place,
         "y": at,
         "text": _short(text),
         "showarrow": False,
-        "xanchor": "left",
-        "xshift": 6,
         "font": {"size": 11, "color": "--text"},
         "bgcolor": "--surface",
     }
+    if at not in (0.0, 1.0):
+        return mark | {"xanchor": "left", "xshift": 6}
+    anchor = {0: "left", last: "right"}.get(place, "center")
+    side, shift = ("bottom", 5) if at else ("top", -5)
+    return mark | {"xanchor": anchor, "yanchor": side, "yshift": shift}
 
 
 def _short(text: str) -> str:

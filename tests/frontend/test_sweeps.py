@@ -126,6 +126,8 @@ def test_the_figure_has_an_axis_for_each_setting_and_one_for_the_metric(
     assert best["y"] == [1.0, pytest.approx(1 / 3), 1.0, None]
     assert sum(len(trace["x"]) for trace in figure["data"]) == 3 * 4
     assert "<b>" not in str(figure["data"])
+    ends = {(mark["y"], mark["yanchor"]) for mark in figure["layout"]["annotations"]}
+    assert ends == {(0.0, "top"), (1.0, "bottom")}, "a line runs through the label"
     assert [row[0] for row in figure["table"]["rows"]][-1] == best["text"][0].split()[0]
     empty = make_sweep(world.ada, [None, None])
     assert ada.get(f"/sweeps/{empty.pk}/figures/").json()["sweep"]["data"] == []
