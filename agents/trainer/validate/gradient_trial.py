@@ -17,6 +17,7 @@ from agents.trainer.model.keras_private import model_layers
 from agents.trainer.model.state import ModelState
 from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.gradient_layout import FieldKind
+from agents.trainer.validate.loss_checks import frozen_normalisation
 from agents.trainer.validate.part_runner import OWN_CASTS, attributes_set, single_precision
 
 #: Difference attributed to rounding, relative to the length of the slices' gradients.
@@ -26,18 +27,24 @@ NOISE = 1e-4
 #: Pieces of a step with which gradients depend on who shares a slice, or are rounded to 8 bits.
 STATE_PIECES = frozenset({FieldKind.CHANGE, FieldKind.WEIGHT, FieldKind.VALUE})
 #: Public settings by which layers draw random numbers in training.
-RANDOM_SETTINGS = (
-    ((keras.layers.Dropout, keras.layers.AlphaDropout, keras.layers.GaussianDropout), "rate"),
-    ((keras.layers.GaussianNoise,), "stddev"),
-)
+RANDOM_SETTINGS = {
+    keras.layers.Dropout: ("rate",),
+    keras.layers.AlphaDropout: ("rate",),
+    keras.layers.GaussianDropout: ("rate",),
+    keras.layers.GaussianNoise: ("stddev",),
+    keras.layers.Attention: ("dropout",),
+    keras.layers.SimpleRNNCell: ("dropout", "recurrent_dropout"),
+    keras.layers.GRUCell: ("dropout", "recurrent_dropout"),
+    keras.layers.LSTMCell: ("dropout", "recurrent_dropout"),
+}
 
 
 def gradients_check(functions: StepFunctions, whole: list[Any], slices: list[Any]) -> None:
     """Compare gradients of one slice with the sum of those of two with the same examples.
 
-    Layers of mixed precision compute in single precision, and layers of dropout drop nothing. Left
-    out are models that compute in half precision or draw random numbers even so, as recurrent
-    layers with dropout do, or have such state.
+    Layers of mixed precision compute in single precision, batch normalisation is frozen, and layers
+    of dropout drop nothing. Left out are models that compute in half precision or draw random
+    numbers even so, as variational autoencoders do, or have such state.
 
     Args:
         whole: arguments of a training step over one slice.
@@ -47,23 +54,27 @@ def gradients_check(functions: StepFunctions, whole: list[Any], slices: list[Any
         JobCodeError: `loss_not_additive`.
     """
     model = functions.model
-    if STATE_PIECES & {piece.kind for piece in functions.train_pieces}:
-        return
     layers = [model, *model_layers(model)]
     random = [
         (layer, name, 0.0)
-        for kinds, name in RANDOM_SETTINGS
+        for kind, names in RANDOM_SETTINGS.items()
         for layer in layers
-        if isinstance(layer, kinds) and getattr(layer, name)
+        for name in names
+        if isinstance(layer, kind) and getattr(layer, name)
     ]
     with (
         suppress(*OWN_CASTS),
         single_precision(model) as is_mixed,
         attributes_set(random) as is_random,
+        frozen_normalisation(model) as is_frozen,
     ):
-        if is_mixed or is_random:
+        if is_frozen and not model.trainable_variables:
+            return
+        if is_mixed or is_random or is_frozen:
             state = ModelState(model)
             functions = StepFunctions(model, state, functions.sample, has_validation=False)
+        if STATE_PIECES & {piece.kind for piece in functions.train_pieces}:
+            return
         if not any("16" in str(layer.compute_dtype) for layer in layers):
             _compare(functions, whole, slices)
 

@@ -180,16 +180,13 @@ def training_loss_check(
     Raises:
         JobCodeError: `loss_not_additive`.
     """
-    layers = model_layers(runner.model)
-    if any(isinstance(layer, MIXING_LAYERS) for layer in layers):
+    if any(isinstance(layer, MIXING_LAYERS) for layer in model_layers(runner.model)):
         return []
     if runner.changed:
         whole = rows(whole, 0, FROZEN_EXAMPLES)
         cut = max(1, length(whole) // 3)
         parts = (rows(whole, 0, cut), rows(whole, cut, length(whole)))
-        with _frozen(
-            [each for each in layers if isinstance(each, keras.layers.BatchNormalization)]
-        ):
+        with frozen_normalisation(runner.model):
             runner = PartRunner(runner.model, whole, training=True)
     if not state_depends(runner, *parts):
         loss_check(runner, whole, parts)
@@ -203,14 +200,18 @@ def training_loss_check(
 
 
 @contextmanager
-def _frozen(layers: Sequence[Any]) -> Iterator[None]:
-    """Let layers behave as frozen ones inside the block."""
-    trained = [layer for layer in layers if layer.trainable]
+def frozen_normalisation(model: keras.Model) -> Iterator[bool]:
+    """Let batch normalisation behave as frozen inside the block; yields if any was not."""
+    trained = [
+        layer
+        for layer in model_layers(model)
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
+    ]
     weights = [(weight, weight.trainable) for layer in trained for weight in layer.weights]
     for layer in trained:
         layer.trainable = False
     try:
-        yield
+        yield bool(trained)
     finally:
         for layer in trained:
             layer.trainable = True

@@ -66,8 +66,13 @@ def unit(inputs: Any) -> Any:
 HIDDEN: dict[str, Callable[[], keras.layers.Layer]] = {
     "mixed_float16": lambda: keras.layers.Dense(4, dtype="mixed_float16"),
     "mixed_bfloat16": lambda: keras.layers.Dense(4, dtype="mixed_bfloat16"),
-    "dropout": lambda: keras.layers.SpatialDropout1D(0.5),
+    "dropout and batch normalisation": lambda: keras.Sequential(
+        [keras.layers.SpatialDropout1D(0.5), keras.layers.BatchNormalization()]
+    ),
     "noise": lambda: keras.layers.GaussianNoise(1.0),
+    "recurrent dropout": lambda: keras.layers.SimpleRNN(
+        4, dropout=0.5, recurrent_dropout=0.5, return_sequences=True
+    ),
 }
 
 
@@ -90,11 +95,12 @@ def trial_of(*layers: keras.layers.Layer) -> tuple[StepFunctions, list[Any], lis
     return functions, arguments([[0, 4, 0, 1]]), arguments([[0, 2, 0, 1], [2, 2, 1, 0]])
 
 
-@pytest.mark.parametrize("name", some(HIDDEN, {"mixed_float16", "noise"}))
+@pytest.mark.parametrize("name", some(HIDDEN, {"mixed_float16", "noise", "recurrent dropout"}))
 def test_gradients_by_the_whole_batch_are_refused_whatever_layers_hide_them(name: str) -> None:
     layer = HIDDEN[name]()
+    trial = trial_of(layer)
     settings = layer.get_config()
-    gradients_check(*trial_of(layer))
+    gradients_check(*trial)
     with pytest.raises(JobCodeError, match="not the mean of its parts' gradients"):
         gradients_check(*trial_of(layer, keras.layers.Lambda(unit)))
     assert layer.get_config() == settings
