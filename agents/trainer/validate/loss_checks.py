@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from agents.trainer.contract.error_sentences import reason_line
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import has_own, model_layers, step_counters
 from agents.trainer.model.state import as_array
@@ -127,13 +128,14 @@ def _loss_check(
     trials += _copies(runner, whole, global_batch_size)
     for number, trial in enumerate(trials):
         losses = _losses(runner, *trial)
-        if not np.isfinite(losses).all():  # which draw overflows is left to chance
-            continue
+        is_finite = np.isfinite(losses)
+        if not is_finite[:, 0].all() or (runner.is_random and not is_finite.all()):
+            continue  # which draw overflows is left to chance
         margins = []
         for term in losses.transpose(2, 0, 1):
             expected, combined = term.mean(axis=0)
             margins.append(_margin(term, runner.model))
-            if abs(expected - combined) > margins[-1]:
+            if not (np.isfinite(combined) and abs(expected - combined) <= margins[-1]):
                 if number > 1:
                     when += ", with several copies of each example"
                 raise _not_additive(
@@ -243,11 +245,28 @@ def _losses(runner: PartRunner, batch: Batch, slices: Sequence[Batch], copies: i
         for number, (examples, outputs) in enumerate([batch, *slices]):
             share = length(examples) / size
             seed = draw * (1 + len(slices)) + number * (copies == 1)
-            run = runner(examples, 1.0 / share, None, seed, outputs, 1 if number else copies)
+            try:
+                run = runner(examples, 1.0 / share, None, seed, outputs, 1 if number else copies)
+            except tf.errors.InvalidArgumentError as error:
+                if not number:
+                    raise
+                raise _not_of_any_size(size, length(examples), error) from error
             losses.append(share * run.losses)
         found.append((losses[0], sum(losses[1:]) * size / sum(length(part) for part, _ in slices)))
     is_half = rounding_tolerance(runner.model) > TOLERANCE
     return np.array(found)[:, :, : 1 if is_half else None]
+
+
+def _not_of_any_size(size: int, part: int, error: tf.errors.OpError) -> JobCodeError:
+    reason = reason_line(str(error.message))
+    return JobCodeError(
+        "loss_not_additive",
+        "code.build",
+        f"the model and its loss take {size} examples, but not {part} of them ({reason:.200}). "
+        "Slices of the batch, and the last batch of an epoch, have any number of examples: let "
+        "loss and layers treat each example by itself. Examples that belong together, as pairs, "
+        "can be one: an array of the shape [n, 2, ...], or two inputs",
+    )
 
 
 def _margin(losses: np.ndarray, model: keras.Model) -> float:

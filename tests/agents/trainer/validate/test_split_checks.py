@@ -122,6 +122,30 @@ def test_a_loss_of_a_fixed_number_of_examples_is_refused(loss: Any, last: Any) -
         splitting_check(model, rows(examples, 0, 32), global_batch_size=NUM_EXAMPLES)
 
 
+def pairs_strided(_: Any, y_pred: Any) -> Any:
+    return ops.mean((y_pred[::2] - y_pred[1::2]) ** 2)
+
+
+def pairs_counted(_: Any, y_pred: Any) -> Any:
+    count = ops.shape(y_pred)[0] // 2
+    return ops.sum((y_pred[: 2 * count : 2] - y_pred[1::2]) ** 2) / ops.cast(count, "float32")
+
+
+@pytest.mark.parametrize(
+    ("loss", "num", "message"),
+    [
+        (pairs_strided, 12, r"12 examples, but not 9 of them \(.*\[5,12,12,1\] vs. \[4,12,12,1\]"),
+        (pairs_counted, 2, r"not the mean over its parts \(nan\)"),
+    ],
+)
+def test_a_loss_of_pairs_of_neighbours_is_refused(loss: Function, num: int, message: str) -> None:
+    """Numbers of examples may be even in the batch and in its slices, but not in every batch."""
+    model, examples = model_of(loss)
+    with pytest.raises(JobCodeError, match=message) as caught:
+        splitting_check(model, rows(examples, 0, num), global_batch_size=num)
+    assert caught.value.code == "loss_not_additive"
+
+
 @pytest.mark.parametrize(("scale", "end"), [(1.0, "SeedGenerator)"), (1e6, "(scale them)")])
 def test_large_inputs_are_named_as_a_cause(scale: float, end: str) -> None:
     """Layer normalisation of time stamps, say, makes of their rounding what it likes."""
