@@ -8,16 +8,29 @@ The patterns fit the pinned versions; the text of an error that matches none is 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 
-Match = re.Match[str]
-Shape = tuple[int | None, ...]
-#: Shapes of one example in the data, without the batch's dimension.
-DataShapes = Collection[Shape]
+from agents.trainer.contract.shape_sentences import (
+    NOT_ACCEPTED,
+    DataShapes,
+    Match,
+    axis_sentence,
+    index_range_sentence,
+    label_range_sentence,
+    labels_shape_sentence,
+    listed,
+    missing_input_sentence,
+    num_inputs_sentence,
+    rank_sentence,
+    reshape_sentence,
+    runtime_sizes_sentence,
+    sizes_sentence,
+    sparse_rank_sentence,
+    structures_sentence,
+    whole_shape_sentence,
+)
 
-_NOT_ACCEPTED = "The model does not accept the data"
-_LABELS = "The labels do not fit the model's output"
 _DETECTED = "Detected at node "
 _KEY_IN_CALL = re.compile(
     r"\AException encountered when calling [^\n]*\n\n(?P<key>[^\n]+)\n\nArguments received by "
@@ -32,9 +45,6 @@ _WRAPPERS = (
     re.compile(rf"\AGraph execution error:\n\n{_DETECTED}(.*)", re.DOTALL),
 )
 _WRAPPED_LIMIT = 10
-#: The product of a loss with its sample weights, which are an input of the function.
-_WEIGHTING = re.compile(r"Mul\[[^\]]*\]\(compile_loss/[^,]+, (Placeholder|[^,]*/Cast)")
-_NODE = re.compile(r"\{\{node ([^}\s]+)\}\}")
 
 
 def known_sentence(text: str, shapes: DataShapes = ()) -> str | None:
@@ -82,7 +92,7 @@ def missing_key_sentence(text: str) -> str | None:
     key = found["key"].strip("'")
     if not names or key in names:
         return None
-    return f"{_NOT_ACCEPTED}: its input {key!r} is missing, the data have {_listed(names)}"
+    return f"{NOT_ACCEPTED}: its input {key!r} is missing, the data have {listed(names)}"
 
 
 def missing_output_sentence(key: str) -> str:
@@ -120,185 +130,6 @@ def syntax_sentence(error: SyntaxError, name: str) -> str:
     return f"{name}, line {error.lineno}, is not valid Python: {error.msg}"
 
 
-def _axis(found: Match, shapes: DataShapes) -> str:
-    layer, axis, wanted, shape = found["layer"], int(found["axis"]), found["wanted"], found["shape"]
-    got, holder = _example(shape), _holder(_example(shape), shapes)
-    if axis == -1 and len(got) == 1:
-        return (
-            f"{_NOT_ACCEPTED}: {layer} expects {_count(int(wanted), 'feature')}, {holder} {got[0]}"
-        )
-    which = "a last dimension" if axis == -1 else f"a dimension {axis}"
-    return (
-        f"{_NOT_ACCEPTED}: {layer} expects {which} of {wanted}, {holder} {_shape(shape)[axis]} "
-        f"(shape {_text(got)})"
-    )
-
-
-def _rank(found: Match, shapes: DataShapes) -> str:
-    bounds = {"ndim": "", "min_ndim": "at least ", "max_ndim": "at most "}
-    wanted, got = int(found["wanted"]) - 1, _example(found["shape"])
-    return (
-        f"{_NOT_ACCEPTED}: {found['layer']} expects examples with {bounds[found['bound']]}{wanted} "
-        f"dimension{'s' * (wanted != 1)}, {_holder(got, shapes)} {len(got)} (shape {_text(got)})"
-    )
-
-
-def _whole_shape(found: Match, shapes: DataShapes) -> str:
-    got = _example(found["shape"])
-    return (
-        f"{_NOT_ACCEPTED}: {found['layer']} expects the shape {_text(_example(found['wanted']))}, "
-        f"{_holder(got, shapes)} {_text(got)}"
-    )
-
-
-def _holder(got: Shape, shapes: DataShapes) -> str:
-    return "the data have" if got in shapes else "its input has"
-
-
-def _num_inputs(found: Match, _shapes: DataShapes) -> str:
-    wanted, got = int(found["wanted"]), int(found["got"])
-    names = re.findall(r"'([^']*)'", found["names"] or "")
-    named = f" ({', '.join(names)})" if names else ""
-    return (
-        f"{_NOT_ACCEPTED}: it has {_count(wanted, 'input')}{named}, the data have {got}; give the "
-        "inputs as one tuple, ((a, b), y), or as a dict by these names"
-    )
-
-
-def _missing_input(found: Match, _shapes: DataShapes) -> str:
-    names = _listed(re.findall(r"'([^']*)'", found[2]))
-    return f"{_NOT_ACCEPTED}: its input {found[1]!r} is missing, the data have {names}"
-
-
-def _labels_shape(found: Match, _shapes: DataShapes) -> str:
-    labels, outputs = _example(found["labels"]), _example(found["outputs"])
-    sentence = f"{_LABELS}: the labels have the shape {_text(labels)}, the output {_text(outputs)}"
-    if len(labels) < len(outputs) or (labels[-1:] == (1,) and len(labels) == len(outputs)):
-        return f"{sentence}; for class numbers use a sparse loss, or convert them to one-hot rows"
-    return sentence
-
-
-def _sparse_rank(found: Match, _shapes: DataShapes) -> str:
-    labels = _text(_example(found["labels"]))
-    return (
-        f"{_LABELS}: a sparse loss expects one class number an example, the labels have the shape "
-        f"{labels}; for one-hot rows use categorical_crossentropy"
-    )
-
-
-def _sizes(found: Match, shapes: DataShapes) -> str:
-    operation, first, second = found["operation"], found["first"], found["second"]
-    if _WEIGHTING.match(found["operation_text"]) and len(_shape(second)) == 1:
-        sizes = _example(first)
-        return (
-            "The sample weights do not fit the loss: there is one for each example, and an "
-            f"example's loss has the shape {_text(sizes)}; give weights with as many dimensions, "
-            f"as by weights.reshape({', '.join(['-1'] + ['1'] * len(sizes))})"
-        )
-    if "compile_loss" in found["node"]:
-        return _labels_sentence(second, first)
-    if operation.startswith(("MatMul", "BatchMatMul", "Einsum")):
-        return _product_sentence(first, second, shapes)
-    return _elementwise_sentence(first, second)
-
-
-def _runtime_sizes(found: Match, shapes: DataShapes) -> str:
-    first, second = found["first"], found["second"]
-    node = _NODE.search(found.string)
-    if found["matrix"]:
-        return _product_sentence(first, second, shapes)
-    if node is not None and "compile_loss" in node[1]:
-        return _labels_sentence(second, first)
-    return _elementwise_sentence(first, second)
-
-
-def _labels_sentence(outputs: str, labels: str) -> str:
-    return (
-        f"{_LABELS}: the labels have the shape {_text(_example(labels))}, the output "
-        f"{_text(_example(outputs))}"
-    )
-
-
-def _product_sentence(first: str, second: str, shapes: DataShapes) -> str:
-    got = _example(first)
-    what = f"a matrix product expects {_shape(second)[0]} features"
-    if got in shapes and len(got) == 1:
-        return f"{_NOT_ACCEPTED}: {what}, the data have {got[0]}"
-    return (
-        "A matrix product in the model does not fit: its factors have the shapes "
-        f"{_text(_shape(first))} and {_text(_shape(second))}"
-    )
-
-
-def _elementwise_sentence(first: str, second: str) -> str:
-    return (
-        "Two tensors in the model do not fit together: they have the shapes "
-        f"{_text(_shape(first))} and {_text(_shape(second))}"
-    )
-
-
-def _reshape(found: Match, _shapes: DataShapes) -> str:
-    return (
-        f"A reshape in the model does not fit: its shape {_text(_shape(found['wanted']))} holds "
-        f"{found['size']} numbers, its input {found['given']}; give -1 for the number of examples, "
-        "which is that of a slice of the batch"
-    )
-
-
-def _label_range(found: Match, _shapes: DataShapes) -> str:
-    number, end = int(found["number"]), int(found["end"])
-    return (
-        f"A label is out of range: there is a label {number}, the model has {end} classes "
-        f"(0 to {end - 1})"
-    )
-
-
-def _index_range(found: Match, shapes: DataShapes) -> str:
-    node = _NODE.search(found.string)
-    path = "" if node is None else node[1]
-    if "compile_loss" in path:
-        return _label_range(found, shapes)
-    layer = path.split("/")[-2] if "/" in path else "a look-up"
-    return (
-        f"A number in the data is out of range: {re.sub(r'_1$', '', layer)} takes 0 to "
-        f"{int(found['end']) - 1}, the data have {found['number']}"
-    )
-
-
-def _structures(found: Match, _shapes: DataShapes) -> str:
-    labels, outputs = (found[name].count("*") for name in ("labels", "outputs"))
-    return (
-        f"The labels do not fit the model's outputs: the model has {_count(outputs, 'output')}, "
-        f"the data have labels for {labels}"
-    )
-
-
-def _shape(text: str) -> Shape:
-    """Parse "(None, 4)" or "[5,4]"."""
-    parts = [part.strip() for part in text.strip("()[] ").split(",")]
-    return tuple(int(part) if part.isdecimal() else None for part in parts if part)
-
-
-def _example(text: str) -> Shape:
-    """Parse a shape and drop the batch dimension."""
-    return _shape(text)[1:]
-
-
-def _text(shape: Shape) -> str:
-    """Render the shape of an example; a scalar has none."""
-    if not shape:
-        return "of a single number"
-    return str(tuple("?" if size is None else size for size in shape)).replace("'", "")
-
-
-def _listed(names: Collection[str]) -> str:
-    return ", ".join(repr(name) for name in names) or "no inputs"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
 _SHAPE = r"(?:\([^()]*\)|\[[^\[\]]*\])"
 _INPUT = (
     r"Input \d+(?: with name '[^']*')? of layer ['\"](?P<layer>[^'\"]+)['\"] is incompatible with "
@@ -315,66 +146,69 @@ _FAMILIES: tuple[tuple[re.Pattern[str], str | Callable[[Match, DataShapes], str]
         (
             _INPUT + r"axis (?P<axis>-?\d+) of input shape to have value (?P<wanted>\d+), but "
             rf"received input with shape (?P<shape>{_SHAPE})",
-            _axis,
+            axis_sentence,
         ),
         (
             _INPUT + r"(?P<bound>(?:min_|max_)?ndim)=(?P<wanted>\d+), found ndim=\d+\. Full shape "
             rf"received: (?P<shape>{_SHAPE})",
-            _rank,
+            rank_sentence,
         ),
-        (_INPUT + rf"shape=(?P<wanted>{_SHAPE}), found shape=(?P<shape>{_SHAPE})", _whole_shape),
+        (
+            _INPUT + rf"shape=(?P<wanted>{_SHAPE}), found shape=(?P<shape>{_SHAPE})",
+            whole_shape_sentence,
+        ),
         (
             r"expects (?P<wanted>\d+)(?: named)? input\(s\)(?: with keys (?P<names>\[[^\]]*\]))?, "
             r"but it received (?P<got>\d+) input tensors",
-            _num_inputs,
+            num_inputs_sentence,
         ),
         (
             r'Missing data for input "([^"]+)"\. You passed a data dictionary with keys '
             r"(\[[^\]]*\])",
-            _missing_input,
+            missing_input_sentence,
         ),
         (
             r"Arguments `target` and `output` must have the same [^.]*\. Received: "
             rf"target\.shape=(?P<labels>{_SHAPE}), output\.shape=(?P<outputs>{_SHAPE})",
-            _labels_shape,
+            labels_shape_sentence,
         ),
         (
             r"`logits` and `labels` must have the same shape, received "
             rf"\((?P<outputs>{_SHAPE}) vs (?P<labels>{_SHAPE})\)",
-            _labels_shape,
+            labels_shape_sentence,
         ),
         (
             r"logits and labels must be broadcastable: "
             rf"logits_size=(?P<outputs>{_SHAPE}) labels_size=(?P<labels>{_SHAPE})",
-            _labels_shape,
+            labels_shape_sentence,
         ),
         (
             r"Argument `output` must have rank \(ndim\) `target\.ndim - 1`\. Received: "
             rf"target\.shape=(?P<labels>{_SHAPE})",
-            _sparse_rank,
+            sparse_rank_sentence,
         ),
         (
             r"Dimensions must be equal, but are \d+ and \d+ for '\{\{node (?P<node>[^}]+)\}\} = "
             r"(?P<operation_text>(?P<operation>\w+).*?)with input shapes: "
             rf"(?P<first>{_SHAPE}), (?P<second>{_SHAPE})",
-            _sizes,
+            sizes_sentence,
         ),
         (
             r"(?:(?P<matrix>Matrix size-incompatible: In\[0\]: )|Incompatible shapes: )"
             rf"(?P<first>{_SHAPE})(?:, In\[1\]: | vs\. )(?P<second>{_SHAPE})",
-            _runtime_sizes,
+            runtime_sizes_sentence,
         ),
         (
             r"Cannot reshape a tensor with (?P<given>\d+) elements to shape "
             rf"(?P<wanted>{_SHAPE}) \((?P<size>\d+) elements\)",
-            _reshape,
+            reshape_sentence,
         ),
-        (rf"Received a label value of {_RANGE}", _label_range),
-        (rf"indices\[?[\d,]*\]? = {_RANGE}", _index_range),
+        (rf"Received a label value of {_RANGE}", label_range_sentence),
+        (rf"indices\[?[\d,]*\]? = {_RANGE}", index_range_sentence),
         (
             r"y_true and y_pred have different structures\.\ny_true: (?P<labels>.*)\n"
             r"y_pred: (?P<outputs>.*)",
-            _structures,
+            structures_sentence,
         ),
         (
             r"Expected float\d+, but got (?P<text>\S{1,100}) of type 'str'",
@@ -390,6 +224,18 @@ _FAMILIES: tuple[tuple[re.Pattern[str], str | Callable[[Match, DataShapes], str]
             r"cannot compute (?P<operation>\w+) as input #\d+\(zero-based\) was expected to be an? "
             r"(?P<first>\w+) tensor but is an? (?P<second>\w+) tensor",
             _TYPES,
+        ),
+        (
+            r"Cannot convert a list containing a tensor of dtype <dtype: '(?P<first>\w+)'> to "
+            r"<dtype: '(?P<second>\w+)'>",
+            "A list holds numbers of the types {first} and {second}, as the terms of a loss do if "
+            "a layer of half precision adds one; convert them with keras.ops.cast, as by "
+            "self.add_loss(ops.cast(term, {second!r}))",
+        ),
+        (
+            r"No loss to compute\. Provide a `loss` argument",
+            "The model has no loss: give compile() one, or let a layer call self.add_loss(). With "
+            "validation data it needs one in inference, too, where training is false",
         ),
         (
             r"URL fetch failure on (?P<url>\S+): \w+ -- (?P<why>[^\n]+)",

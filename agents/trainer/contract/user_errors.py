@@ -14,7 +14,6 @@ import keras
 import tensorflow as tf
 
 from agents.trainer.contract.error_sentences import (
-    DataShapes,
     import_sentence,
     known_sentence,
     missing_key_sentence,
@@ -23,6 +22,7 @@ from agents.trainer.contract.error_sentences import (
     syntax_sentence,
 )
 from agents.trainer.contract.failures import TrainerError
+from agents.trainer.contract.shape_sentences import DataShapes
 from controlplane.core.protocol.plain_text import plain_text
 
 MESSAGE_LIMIT = 4_000
@@ -38,6 +38,8 @@ _FRAME_IN_TEXT = re.compile(
 )
 #: Keras's function that lists labels in the order of a model's outputs.
 _OUTPUTS_LISTED = "_flatten_y"
+#: Keras's method that raises an error without a message.
+_LOSS_ADDED = "add_loss"
 #: Start of Keras's message when a model's call fails before the model is built.
 _ADVICE = "Unable to automatically build the model"
 _OWN_PACKAGES = "trainers have the product's packages only, so use what needs no other"
@@ -71,6 +73,11 @@ _USAGE_STATUS = 2
 _BESIDE = "files of the .zip lie beside the job's file: Path(__file__).with_name('table.csv')"
 _NO_COMMAND_LINE = (
     "a job has no command line of its own: give parse_args([]), and values as settings of the job"
+)
+
+_NO_ADD_LOSS = (
+    "Sequential models and those of keras.Model(inputs, outputs) have no add_loss() in Keras 3; "
+    "call self.add_loss() in the call() of a layer of your own, or write compute_loss() of a model"
 )
 
 
@@ -183,6 +190,8 @@ def _headline(error: BaseException, doing: str, place: str, shapes: DataShapes) 
     frames = traceback_module.extract_tb(error.__traceback__)[-2:]  # a comprehension's, too
     if isinstance(error, KeyError) and _OUTPUTS_LISTED in [frame.name for frame in frames]:
         return missing_output_sentence(str(error.args[0]))
+    if isinstance(error, NotImplementedError) and frames and frames[-1].name == _LOSS_ADDED:
+        return _NO_ADD_LOSS
     # str() of a KeyError is the repr of its argument, into which Keras puts a text of many lines.
     is_story = isinstance(error, KeyError) and error.args and "\n" in str(error.args[0])
     text = plain_text(str(error.args[0]) if is_story else str(error))

@@ -168,7 +168,8 @@ def loaded_job_check(
     sample = job.train.fetch(order[: max(sizes)])
     with suppress(Exception):  # a partial summary, for a model that does not build
         findings.facts["summary"] = model_summary(job.model)
-    with user_code(code_dir, "code.build", "building the model for the first examples", sample):
+    doing = f"building the model for {max(sizes)} of a batch's examples, a virtual node's slice,"
+    with user_code(code_dir, "code.build", doing, sample):
         model_build(job.model, sample)
     variables_check(job.model)  # first: the summary of complex ones fails
     with user_code(code_dir, "code.build", "describing the model and its metrics"):

@@ -504,6 +504,71 @@ FAULTS = {
         "tf.config that set them out",
         "tf.config.threading.set_intra_op_parallelism_threads(2)",
     ),
+    "a loss added to a model": (
+        """
+        def build(settings):
+            model = compiled(net())
+            model.add_loss(0.0)
+        """,
+        "Sequential models and those of keras.Model(inputs, outputs) have no add_loss() in Keras "
+        "3; call self.add_loss() in the call() of a layer of your own, or write compute_loss() of "
+        "a model",
+        "model.add_loss(0.0)",
+    ),
+    "a loss of half precision added by a layer": (
+        """
+        class Small(layers.Layer):
+            def call(self, inputs):
+                self.add_loss(ops.mean(inputs))
+                return inputs
+
+        def build(settings):
+            model = keras.Sequential([Small(dtype="mixed_bfloat16"), layers.Dense(1)])
+            return compiled(model), (X, Y), None
+        """,
+        "A list holds numbers of the types bfloat16 and float32, as the terms of a loss do if a "
+        "layer of half precision adds one; convert them with keras.ops.cast, as by "
+        "self.add_loss(ops.cast(term, 'float32'))",
+        None,
+    ),
+    "no loss in inference": (
+        """
+        class Small(layers.Layer):
+            def call(self, inputs, training=False):
+                if training:
+                    self.add_loss(ops.mean(inputs))
+                return inputs
+
+        def build(settings):
+            model = keras.Sequential([layers.Dense(1), Small()])
+            model.compile("sgd")
+            return model, (X, Y), (X, Y)
+        """,
+        "The model has no loss: give compile() one, or let a layer call self.add_loss(). With "
+        "validation data it needs one in inference, too, where training is false",
+        None,
+    ),
+    "examples set against each other": (
+        """
+        def build(settings):
+            return compiled(net(), loss=lambda y, p: ops.mean(p[::2] - p[1::2])), (X, Y), None
+        """,
+        "The loss sets 3 and 2 examples against each other; a slice of the batch has any number "
+        "of examples, so let the loss treat each one by itself",
+        None,
+    ),
+    "pairs of examples": (
+        """
+        def build(settings):
+            return compiled(net(), loss=lambda y, p: ops.reshape(p, (-1, 2))[:, 0]), (X, Y), None
+        """,
+        "Building the model for 5 of a batch's examples, a virtual node's slice, raised "
+        "ValueError: Dimension size must be evenly divisible by 2 but is 5 for '{{{{node "
+        "compile_loss/lambda/Reshape}}}} = Reshape[T=DT_FLOAT, Tshape=DT_INT32](Placeholder_2, "
+        "compile_loss/lambda/Reshape/shape)' with input shapes: [5,1], [2] and with input tensors "
+        "computed as partial shapes: input[1] = [?,2]. (job.py, line {line})",
+        "ops.reshape(p, (-1, 2))",
+    ),
     "a function of the backend of Keras 2": (
         """
         def build(settings):
