@@ -100,9 +100,10 @@ def _compare(functions: StepFunctions, whole: list[Any], slices: list[Any]) -> N
         raise JobCodeError(
             "loss_not_additive",
             "code.build",
-            "the gradient of a batch is not the mean of its parts' gradients, though the loss is, "
-            "so virtual nodes would train something else. Causes: a tf.custom_gradient, or what "
+            "the gradient of a batch is not the mean of its parts' gradients, so virtual nodes "
+            "would train something else. Causes: a layer that mixes the examples of a batch in "
+            "training, though random numbers hide that in the loss; a tf.custom_gradient, or what "
             "stop_gradient leaves of a value, that divides by a norm or a mean over the batch, or "
-            "multiplies by its size; let it treat each example by itself, or use clipnorm of the "
+            "multiplies by its size. Let it treat each example by itself, or use clipnorm of the "
             "optimizer",
         )

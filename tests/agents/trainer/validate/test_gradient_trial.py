@@ -58,6 +58,13 @@ def test_gradients_that_cancel_are_rounding(
     assert caught.value.code == "loss_not_additive"
 
 
+class Centred(keras.layers.Layer):
+    """Subtracts the mean of the batch in training."""
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        return inputs - keras.ops.mean(inputs, axis=0) if training else inputs
+
+
 @tf.custom_gradient
 def unit(inputs: Any) -> Any:
     return inputs, lambda gradient: gradient / tf.norm(gradient)
@@ -93,6 +100,11 @@ def trial_of(*layers: keras.layers.Layer) -> tuple[StepFunctions, list[Any], lis
         return [tf.convert_to_tensor(value) for value in (*fixed, x, y)]
 
     return functions, arguments([[0, 4, 0, 1]]), arguments([[0, 2, 0, 1], [2, 2, 1, 0]])
+
+
+def test_what_mixes_examples_beside_dropout_is_refused() -> None:
+    with pytest.raises(JobCodeError, match="a layer that mixes the examples of a batch"):
+        gradients_check(*trial_of(keras.layers.Dropout(0.5), Centred()))
 
 
 @pytest.mark.parametrize("name", some(HIDDEN, {"mixed_float16", "noise", "recurrent dropout"}))
