@@ -103,16 +103,11 @@ def _import_part(number: int, num_parts: int) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was imported out of every later collection of garbage: a tenth of the run.
-
-    Later ones are rarer than Python's, which costs no memory that can be measured: requests of
-    tests take a tenth less time.
-    """
+    """Keep what was imported out of every later collection of garbage: a tenth of the run."""
     del sys.modules["sklearn"]
     gc.enable()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000)
 
 
 def _choose_database() -> str:
