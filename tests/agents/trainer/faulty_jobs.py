@@ -2,219 +2,172 @@
 
 from __future__ import annotations
 
+from tests.agents.trainer.trial_jobs import returning
+
+SOFTMAX = 'layers.Dense(3, activation="softmax")'
+SPARSE = "sparse_categorical_crossentropy"
+PIXELS = 'layers.Reshape((2, 2, 1)), layers.Dense(1, activation="sigmoid")'
+TWO_INPUTS = 'a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")'
+TWICE = """
+a = keras.Input((4,))
+twice = keras.Model(a, {"p": layers.Dense(1)(a), "q": layers.Dense(1)(a)})
+"""
+
+
+def fitting(parts: str, data: str = "(X, Y)", loss: str = "mse") -> str:
+    """Give a job of a sequential model."""
+    return returning(f"compiled(keras.Sequential([{parts}]), loss='{loss}')", data)
+
+
 #: A family of errors -> the code, the headline, and the text of the line that is at fault (whose
-#: number stands in the headline as {line}; None: no line of the job's was running).
-FAULTS = {
+#: number stands in the headline as {line}), unless no line of the job's was running.
+FAULTS: dict[str, tuple[str, ...]] = {
     "a metric that keeps tensors in a list": (
-        """
-        class Listed(keras.metrics.Metric):
-            values = []
-            def update_state(self, y_true, y_pred, sample_weight=None):
-                self.values.append(ops.mean(y_pred))
-            def result(self):
-                return ops.mean(ops.stack(self.values))
-        def build(settings):
-            return compiled(net(), metrics=[Listed(name="listed")]), (X, Y), None
-        """,
+        returning(
+            'compiled(net(), metrics=[Listed(name="listed")])',
+            before="""
+            class Listed(keras.metrics.Metric):
+                values = []
+                def update_state(self, y_true, y_pred, sample_weight=None):
+                    self.values.append(ops.mean(y_pred))
+                def result(self):
+                    return ops.mean(ops.stack(self.values))
+            """,
+        ),
         "A tensor of a step is used after the step: a list or an attribute keeps it. Keep a number "
         "in add_weight() of the layer or add_variable() of the metric, and return other tensors",
         "ops.stack(self.values)",
     ),
     "an optimizer of Keras 2": (
-        """
-        def build(settings):
-            return compiled(net(), keras.optimizers.legacy.SGD()), (X, Y), None
-        """,
+        returning("compiled(net(), keras.optimizers.legacy.SGD())"),
         "An import failed: keras.optimizers.legacy is not in Keras 3; use the optimizer of the "
         "same name in keras.optimizers",
         "keras.optimizers.legacy",
     ),
     "a summary for TensorBoard": (
-        """
-        import tensorflow as tf
-        class Noting(layers.Layer):
-            def call(self, x):
-                tf.summary.scalar("mean", ops.mean(x), step=0)
-                return x
-        def build(settings):
-            return compiled(net(Noting())), (X, Y), None
-        """,
+        returning(
+            "compiled(net(Noting()))",
+            before="""
+            import tensorflow as tf
+            class Noting(layers.Layer):
+                def call(self, x):
+                    tf.summary.scalar("mean", ops.mean(x), step=0)
+                    return x
+            """,
+        ),
         "tf.summary.scalar needs TensorBoard, which trainers do not have; leave it out, and give "
         "compile() a metric for numbers to follow: they stand in the job's curves",
         'tf.summary.scalar("mean"',
     ),
     "features": (
-        """
-        def build(settings):
-            model = keras.Sequential([keras.Input((4,)), layers.Dense(1, name="dense")])
-            model.compile("sgd","mse")
-            return model, (np.zeros((24,5),"float32"), np.zeros((24,1),"float32")), None
-        """,
+        fitting('keras.Input((4,)), layers.Dense(1, name="dense")', "(np.zeros((24, 5)), Y)"),
         "The model does not accept the data: dense expects 4 features, the data have 5",
-        None,
     ),
     "rank": (
-        """
-        def build(settings):
-            model = keras.Sequential([layers.Conv2D(4, 3, name="conv"), layers.Flatten()])
-            model.compile("sgd","mse")
-            return model, (np.zeros((24,5),"float32"), np.zeros((24,1),"float32")), None
-        """,
+        fitting('layers.Conv2D(4, 3, name="conv"), layers.Flatten()', "(np.zeros((24, 5)), Y)"),
         "The model does not accept the data: conv expects examples with at least 3 "
         "dimensions, the data have 1 (shape (5,))",
-        None,
     ),
     "an image of another depth": (
-        """
-        def build(settings):
-            i = keras.Input((8,8,3), name="image")
-            model = keras.Model(i, layers.Dense(1)(layers.Flatten()(i)))
-            model.compile("sgd","mse")
-            return model, (np.zeros((24,8,8,1),"float32"), np.zeros((24,1),"float32")), None
-        """,
+        returning(
+            'compiled(keras.Model(image, layers.Dense(1)(layers.Flatten()(image))), loss="mse")',
+            "(np.zeros((24, 8, 8, 1)), Y)",
+            'image = keras.Input((8, 8, 3), name="image")',
+        ),
         "The model does not accept the data: dense expects 192 features, its input has 64",
-        None,
     ),
     "a matrix product": (
-        """
-        class Mine(keras.Model):
-            def __init__(self):
-                super().__init__()
-                self.w = self.add_weight(shape=(4,2))
-            def call(self, x):
-                return ops.matmul(x, self.w)
-        def build(settings):
-            model = Mine()
-            model.compile("sgd","mse")
-            return model, (np.zeros((24,5),"float32"), np.zeros((24,2),"float32")), None
-        """,
+        returning(
+            'compiled(Mine(), loss="mse")',
+            "(np.zeros((24, 5)), np.zeros((24, 2)))",
+            """
+            class Mine(keras.Model):
+                def __init__(self):
+                    super().__init__()
+                    self.w = self.add_weight(shape=(4, 2))
+                def call(self, x):
+                    return ops.matmul(x, self.w)
+            """,
+        ),
         "The model does not accept the data: a matrix product expects 4 features, the data have 5",
-        None,
     ),
     "classes": (
-        """
-        def build(settings):
-            model = keras.Sequential([layers.Dense(3, activation="softmax")])
-            model.compile("sgd","categorical_crossentropy")
-            return model, (X, np.zeros((24,4),"float32")), None
-        """,
+        fitting(SOFTMAX, "(X, np.zeros((24, 4)))", "categorical_crossentropy"),
         "The labels do not fit the model's output: the labels have the shape (4,), the output (3,)",
-        None,
     ),
     "outputs of a regression": (
-        """
-        def build(settings):
-            model = keras.Sequential([layers.Dense(3)])
-            model.compile("sgd","mse")
-            return model, (X, np.zeros((24,4),"float32")), None
-        """,
+        fitting("layers.Dense(3)", "(X, np.zeros((24, 4)))"),
         "The labels do not fit the model's output: the labels have the shape (4,), the output (3,)",
-        None,
     ),
     "a number for each example and several outputs": (
-        """
-        def build(settings):
-            model = keras.Sequential([layers.Dense(3, activation="sigmoid")])
-            model.compile("sgd","binary_crossentropy")
-            return model, (X, np.zeros((24,),"float32")), None
-        """,
+        returning("compiled(net(out=3))", "(X, np.zeros(24))"),
         "The labels do not fit the model's output: the labels have the shape of a single "
         "number, the output (3,); for class numbers use a sparse loss, or convert them to "
         "one-hot rows",
-        None,
     ),
     "a weight for each example and a loss for each of its pixels": (
-        """
-        def build(settings):
-            model = keras.Sequential([layers.Reshape((2, 2, 1)), layers.Dense(1)])
-            model.compile("sgd", "mse")
-            return model, (X, X.reshape(24, 2, 2, 1), np.ones(24, "float32")), None
-        """,
+        fitting(PIXELS, '(X, X.reshape(24, 2, 2, 1), np.ones(24, "float32"))'),
         "The sample weights do not fit the loss: there is one for each example, and an example's "
         "loss has the shape (2, 2); give weights with as many dimensions, as by "
         "weights.reshape(-1, 1, 1)",
-        None,
     ),
     "whole numbers as such weights": (
-        """
-        def build(settings):
-            model = keras.Sequential([layers.Reshape((2, 2, 1)), layers.Dense(1)])
-            model.compile("sgd", keras.losses.BinaryCrossentropy(from_logits=True))
-            return model, (X, X.reshape(24, 2, 2, 1) > 0, np.ones(24, "int32")), None
-        """,
+        fitting(
+            PIXELS,
+            '(X, X.reshape(24, 2, 2, 1) > 0, np.ones(24, "int32"))',
+            "binary_crossentropy",
+        ),
         "The sample weights do not fit the loss: there is one for each example, and an example's "
         "loss has the shape (2, 2); give weights with as many dimensions, as by "
         "weights.reshape(-1, 1, 1)",
-        None,
     ),
     "one-hot rows for a sparse loss": (
-        """
-        def build(settings):
-            model = keras.Sequential([layers.Dense(3, activation="softmax")])
-            model.compile("sgd","sparse_categorical_crossentropy")
-            return model, (X, np.zeros((24,3),"float32")), None
-        """,
+        fitting(SOFTMAX, "(X, np.zeros((24, 3)))", SPARSE),
         "The labels do not fit the model's output: a sparse loss expects one class number an "
         "example, the labels have the shape (3,); for one-hot rows use "
         "categorical_crossentropy",
-        None,
     ),
     "a label out of range": (
-        """
-        def build(settings):
-            model = keras.Sequential([layers.Dense(3, activation="softmax")])
-            model.compile("sgd","sparse_categorical_crossentropy")
-            return model, (X, np.arange(24) % 10), None
-        """,
+        fitting(SOFTMAX, "(X, np.arange(24) % 10)", SPARSE),
         "A label is out of range: there is a label 9, the model has 3 classes (0 to 2)",
-        None,
     ),
     "a label out of range of logits": (
-        """
-        def build(settings):
-            model = keras.Sequential([layers.Dense(3)])
-            model.compile("sgd",keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-            return model, (X, np.arange(24) % 10), None
-        """,
+        returning(
+            "compiled(net(out=3, activation=None), loss=of_logits)",
+            "(X, np.arange(24) % 10)",
+            "of_logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True)",
+        ),
         "A label is out of range: there is a label 9, the model has 3 classes (0 to 2)",
-        None,
     ),
     "an index out of range": (
-        """
-        def build(settings):
-            model = keras.Sequential([layers.Embedding(5, 2), layers.Flatten(), layers.Dense(1)])
-            model.compile("sgd","mse")
-            return model, (np.full((24, 3), 9), np.zeros((24,1),"float32")), None
-        """,
+        fitting(
+            "layers.Embedding(5, 2), layers.Flatten(), layers.Dense(1)",
+            "(np.full((24, 3), 9), Y)",
+        ),
         "A number in the data is out of range: embedding takes 0 to 4, the data have 9",
-        None,
     ),
     "a missing input": (
-        """
-        def build(settings):
-            a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
-            model = keras.Model({"a": a, "b": b}, layers.Dense(1)(a+b))
-            model.compile("sgd","mse")
-            return model, ({"a": X}, Y), None
-        """,
+        returning(
+            'compiled(keras.Model({"a": a, "b": b}, layers.Dense(1)(a + b)))',
+            '({"a": X}, Y)',
+            TWO_INPUTS,
+        ),
         "The model does not accept the data: its input 'b' is missing, the data have 'a'",
-        None,
     ),
     "a missing input of an own model": (
-        """
-        class Mine(keras.Model):
-            def __init__(self):
-                super().__init__()
-                self.d = layers.Dense(1)
-            def call(self, x):
-                return self.d(x["b"])
-        def build(settings):
-            model = Mine()
-            model.compile("sgd","mse")
-            return model, ({"a": X}, Y), None
-        """,
+        returning(
+            "compiled(Mine())",
+            '({"a": X}, Y)',
+            """
+            class Mine(keras.Model):
+                def __init__(self):
+                    super().__init__()
+                    self.d = layers.Dense(1)
+                def call(self, x):
+                    return self.d(x["b"])
+            """,
+        ),
         "The model does not accept the data: its input 'b' is missing, the data have 'a'",
-        None,
     ),
     "a file beside the job": (
         """
@@ -236,64 +189,35 @@ FAULTS = {
         "URL fetch",
     ),
     "no labels for an output": (
-        """
-        def build(settings):
-            inputs = keras.Input((4,))
-            model = keras.Model(inputs, {"p": layers.Dense(1)(inputs), "q": inputs})
-            model.compile("sgd", {"p": "mse"}, metrics={"p": ["mae"]})
-            return model, (X, {"p": Y}), None
-        """,
+        returning(
+            'compiled(twice, loss={"p": "mse"}, metrics={"p": ["mae"]})', '(X, {"p": Y})', TWICE
+        ),
         "The labels have no 'q', which is an output of the model; with metrics give an entry for "
         "each output, None for one without a loss",
-        None,
     ),
     "too few inputs": (
-        """
-        def build(settings):
-            a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
-            model = keras.Model([a, b], layers.Dense(1)(a+b))
-            model.compile("sgd","mse")
-            return model, (X, Y), None
-        """,
+        returning("compiled(keras.Model([a, b], layers.Dense(1)(a + b)))", before=TWO_INPUTS),
         "The model does not accept the data: it has 2 inputs (a, b), the data have 1; give "
         "the inputs as one tuple, ((a, b), y), or as a dict by these names",
-        None,
     ),
     "too many inputs": (
-        """
-        def build(settings):
-            a = keras.Input((4,), name="a")
-            model = keras.Model(a, layers.Dense(1)(a))
-            model.compile("sgd","mse")
-            return model, ((X, X), Y), None
-        """,
+        returning("compiled(keras.Model(a, layers.Dense(1)(a)))", "((X, X), Y)", TWO_INPUTS),
         "The model does not accept the data: it has 1 input (a), the data have 2; give the "
         "inputs as one tuple, ((a, b), y), or as a dict by these names",
-        None,
     ),
     "too few labels": (
-        """
-        def build(settings):
-            a = keras.Input((4,), name="a")
-            model = keras.Model(a, [layers.Dense(1)(a), layers.Dense(2)(a)])
-            model.compile("sgd",["mse", "mse"])
-            return model, (X, Y), None
-        """,
+        returning(
+            "compiled(keras.Model(a, [layers.Dense(1)(a), layers.Dense(2)(a)]), "
+            'loss=["mse", "mse"])',
+            before=TWO_INPUTS,
+        ),
         "The labels do not fit the model's outputs: the model has 2 outputs, the data have "
         "labels for 1",
-        None,
     ),
     "labels under another name than the output": (
-        """
-        def build(settings):
-            a = keras.Input((4,))
-            model = keras.Model(a, {"p": layers.Dense(1)(a), "q": layers.Dense(1)(a)})
-            model.compile("sgd", {"p": "mse"})
-            return model, (X, {"p": Y, "other": Y}), None
-        """,
+        returning('compiled(twice, loss={"p": "mse"})', '(X, {"p": Y, "other": Y})', TWICE),
         "The text 'p' stands where a step takes numbers; labels in a dict need the names of the "
         "model's outputs as keys",
-        None,
     ),
     "types": (
         """
@@ -311,7 +235,6 @@ FAULTS = {
         """,
         "Types do not match: AddV2 gets float32 and float64; convert one of them with "
         "keras.ops.cast",
-        None,
     ),
     "a sum": (
         """
@@ -327,19 +250,14 @@ FAULTS = {
             return model, (X, Y), None
         """,
         "Two tensors in the model do not fit together: they have the shapes (5, 3) and (5, 4)",
-        None,
     ),
     "a fixed number of examples": (
-        """
-        def build(settings):
-            images = keras.Input(batch_shape=(9, 4))
-            model = keras.Model(images, layers.Dense(1)(ops.reshape(images, (9, 4))))
-            model.compile("sgd","mse")
-            return model, (X, Y), None
-        """,
+        returning(
+            "compiled(keras.Model(images, layers.Dense(1)(ops.reshape(images, (9, 4)))))",
+            before="images = keras.Input(batch_shape=(9, 4))",
+        ),
         "A reshape in the model does not fit: its shape (9, 4) holds 36 numbers, its input 20; "
         "give -1 for the number of examples, which is that of a slice of the batch",
-        None,
     ),
     "a missing module": (
         """
@@ -349,7 +267,6 @@ FAULTS = {
         """,
         "There is no module 'pandas_is_not_here' on the node; put it into the uploaded .zip "
         "beside the job's file, or do without it",
-        None,
     ),
     "a module of Keras 2": (
         """
@@ -366,7 +283,6 @@ FAULTS = {
             pass
         """,
         "An import failed: cannot import name 'cosinus' from 'math'",
-        None,
     ),
     "syntax": (
         """
@@ -383,7 +299,6 @@ FAULTS = {
         """,
         "build(settings) returned nothing; end it with `return` and (compiled keras.Model, "
         "training data, validation data or None)",
-        None,
     ),
     "only the model returned": (
         """
@@ -392,7 +307,6 @@ FAULTS = {
         """,
         "build(settings) returned a Functional alone; end it with `return` and (compiled "
         "keras.Model, training data, validation data or None)",
-        None,
     ),
     "an error of the user's own": (
         """
@@ -405,21 +319,19 @@ FAULTS = {
         "raise ValueError",
     ),
     "an error in an own layer": (
-        """
-        class Mine(layers.Layer):
-            def call(self, x):
-                raise ValueError("I want more")
-        def build(settings):
-            return compiled(net(Mine())), (X, Y), None
-        """,
+        returning(
+            "compiled(net(Mine()))",
+            before="""
+            class Mine(layers.Layer):
+                def call(self, x):
+                    raise ValueError("I want more")
+            """,
+        ),
         "build(settings) in job.py raised ValueError: I want more (job.py, line {line})",
         'raise ValueError("I want more")',
     ),
     "a setting as an attribute": (
-        """
-        def build(settings):
-            return compiled(net(layers.Dense(settings.units))), (X, Y), None
-        """,
+        returning("compiled(net(layers.Dense(settings.units)))"),
         "A dict has no attribute 'units'; settings are a dict: read settings['units'], or "
         "settings.get('units', default)",
         "settings.units",
@@ -441,33 +353,22 @@ FAULTS = {
         "assert settings",
     ),
     "an unknown loss": (
-        """
-        def build(settings):
-            model = net()
-            model.compile("sgd", "meen")
-            return model, (X, Y), None
-        """,
+        returning('compiled(net(), loss="meen")'),
         "Keras knows no loss named 'meen'",
-        None,
     ),
     "an unknown activation": (
-        """
-        def build(settings):
-            model = keras.Sequential([layers.Dense(1, activation="rellu")])
-            model.compile("sgd", "mse")
-            return model, (X, Y), None
-        """,
+        returning('compiled(net(activation="rellu"))'),
         "Keras knows no activation named 'rellu'",
-        None,
     ),
     "the value of a tensor": (
-        """
-        class Mine(layers.Layer):
-            def call(self, x):
-                return x if ops.mean(x) > 0 else -x
-        def build(settings):
-            return compiled(net(Mine())), (X, Y), None
-        """,
+        returning(
+            "compiled(net(Mine()))",
+            before="""
+            class Mine(layers.Layer):
+                def call(self, x):
+                    return x if ops.mean(x) > 0 else -x
+            """,
+        ),
         "The code asks for the value of a tensor, which has none yet where a step is traced, as "
         "fit traces it: in place of if, for, float(), .numpy() and NumPy use keras.ops, such as "
         "ops.where, ops.cond and ops.fori_loop",

@@ -20,20 +20,20 @@ from tests.agents.trainer.trial_jobs import HEAD, validated
 
 @pytest.mark.parametrize("family", FAULTS)
 def test_the_headline_says_what_is_wrong(family: str, tmp_path: Path) -> None:
-    code, headline, at_fault = FAULTS[family]
+    code, headline, *at_fault = FAULTS[family]
     keras.backend.clear_session()  # names of layers count from the beginning
     report = validated(tmp_path, code)
     text = (HEAD + textwrap.dedent(code)).splitlines()
     line = 0
-    if at_fault is not None:
-        line = next(n for n, written in enumerate(text, 1) if at_fault in written)
+    if at_fault:
+        line = next(n for n, written in enumerate(text, 1) if at_fault[0] in written)
     assert report.message == headline.format(line=line)
     assert not report.ok
     assert report.code in ("user_code", "build_result")
     assert plain_text(report.traceback) == report.traceback
     assert "\\x1b" not in report.traceback
     assert "site-packages" not in report.traceback
-    if at_fault is not None:
+    if at_fault:
         assert f"job.py, line {line}" in report.traceback.splitlines()[0]
     elif report.code == "user_code":  # the place where the model is made, or a line in it
         assert "job.py, line " in report.traceback.splitlines()[0]
@@ -41,7 +41,7 @@ def test_the_headline_says_what_is_wrong(family: str, tmp_path: Path) -> None:
 
 def test_weights_of_as_many_dimensions_as_the_loss_fit(tmp_path: Path) -> None:
     """The fix that the headline gives."""
-    code, headline, _ = FAULTS["a weight for each example and a loss for each of its pixels"]
+    code, headline = FAULTS["a weight for each example and a loss for each of its pixels"]
     assert headline.endswith("weights.reshape(-1, 1, 1)")
     weights = 'np.ones(24, "float32")'
     report = validated(tmp_path, code.replace(weights, f"{weights}.reshape(-1, 1, 1)"))
