@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from controlplane.core.cycle import decide
 from controlplane.core.estimates.step_time import Sample, StepTime, step_time_fit
 from controlplane.core.policies import POLICIES
+from controlplane.core.values.projects import ProjectQuota
 from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Accelerator, Job, Plan, Snapshot
 from tests.support.cases import some
@@ -119,6 +120,7 @@ def snapshot_make(
     releasing: tuple[int, ...] = (),
     resizing: tuple[int, ...] = (),
     now: float = 0.0,
+    projects: dict[int, ProjectQuota] | None = None,
 ) -> Snapshot:
     return Snapshot(
         now=now,
@@ -128,20 +130,21 @@ def snapshot_make(
         held=held or {},
         releasing=frozenset(releasing),
         resizing=frozenset(resizing),
+        projects=projects or {},
     )
 
 
 def rested(snapshot: Snapshot, name: str) -> Snapshot:
-    """Apply a policy's plans until one changes nothing, for 8 cycles at most.
+    """Apply a policy's plans until one changes nothing; fail if none does after 8 cycles.
 
     Pollux has 24: it searches at random and improves in steps, 9 in 1 of 400 drawn clusters.
     """
-    for _ in range(24 if name == "pollux" else 8):
+    for _ in range(25 if name == "pollux" else 9):
         plan = decide(snapshot, name)
         if not plan.resizes:
-            break
+            return snapshot
         snapshot = after(snapshot, plan)
-    return snapshot
+    raise AssertionError(f"{name} does not come to rest: {plan.resizes}")
 
 
 def after(snapshot: Snapshot, plan: Plan) -> Snapshot:
