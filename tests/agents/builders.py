@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from agents.settings import AgentSettings
+from agents.supervision.isolation import Isolation
 from agents.supervision.run_directory import RunDirectory
 from controlplane.core.protocol.wire import (
     Member,
@@ -21,6 +23,7 @@ from controlplane.core.protocol.wire import (
 )
 from controlplane.core.virtual_nodes.mapping import even_mapping
 from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane
+from tests.support.reachable import root_needed
 
 CODE = b"def build(settings):\n    return None\n"
 FAKE_TRAINER = (sys.executable, "-P", "-m", "tests.agents.fake_trainer")
@@ -45,6 +48,19 @@ def agent_settings(plane_address: str, state_dir: Path, **changes: Any) -> Agent
         "refused_for_s": 0.5,
     }
     return AgentSettings(**(values | changes))
+
+
+def job_uids(number: int) -> range:
+    """Give users for jobs that no other test process has; at most 10."""
+    first = 300_000 + os.getpid() % 4_000_000 * 10
+    return range(first, first + number)
+
+
+def isolation_make(folder: Path, num_uids: int, **changes: Any) -> Isolation:
+    """Give the directories of a folder users of their own; skip the test without root."""
+    root_needed()
+    uids = job_uids(num_uids)
+    return Isolation(agent_settings("http://127.0.0.1:9", folder, job_uids=uids, **changes), 1)
 
 
 def training_spec(code_sha256: str, job_id: int = 1, **settings: Any) -> TrainingSpec:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +28,13 @@ from jobs.selectors.desired_state.state import wanted_orders, wanted_state
 from jobs.selectors.secrets import JOB_SECRETS_LIMIT_BYTES
 from jobs.services.cluster.secrets import SECRETS_LIMIT, VALUE_LIMIT_BYTES, secret_store
 from jobs.services.failures.unsendable import unsendable_end
-from tests.agents.builders import agent_settings, run_directory, wanted_trainer, wanted_validation
+from tests.agents.builders import (
+    agent_settings,
+    job_uids,
+    run_directory,
+    wanted_trainer,
+    wanted_validation,
+)
 from tests.agents.conftest import Drive, trainers_below, wait_until
 from tests.agents.control_plane import ControlPlane
 from tests.jobs.test_authorisation import routes
@@ -434,7 +439,7 @@ def test_no_secret_steers_the_process_that_still_has_rights(
 
 def test_a_process_that_became_its_user_has_the_secret() -> None:
     root_needed()
-    user = JobUser(300_000 + os.getpid() % 4_000_000 * 10, 4096, 4096)
+    user = JobUser(job_uids(1)[0], 4096, 4096)
     done = subprocess.run(
         [*JOB_USER_COMMAND, user.text(), "/bin/sh", "-c", 'id -u; printf %s "$S3_KEY"'],
         env={f"{LATER_PREFIX}S3_KEY": VALUE},
