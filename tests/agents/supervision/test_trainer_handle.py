@@ -145,22 +145,30 @@ def test_a_state_to_adopt_is_fetched_before_the_trainer_is_told_where_it_is(
         driven.until(lambda number=number: plane.owned()[0].adoption == number)
 
 
-def test_files_arrive_before_the_report_that_names_them(plane: ControlPlane, drive: Drive) -> None:
+@pytest.mark.parametrize(
+    ("play", "kind", "files"),
+    [
+        ("finish", ReportKind.FINISHED, {"model.keras": b"weights", "metrics.json": b"{}"}),
+        ("nonfinite", ReportKind.FAILED, {"history.csv": b"epoch"}),
+    ],
+)
+def test_files_arrive_before_the_report_that_names_them(
+    plane: ControlPlane, drive: Drive, play: str, kind: ReportKind, files: dict[str, bytes]
+) -> None:
     driven = drive()
     plane.refuse_with["jobs/1/files/"] = 503
-    plane.want(wanted_trainer(plane, play="finish"))
+    plane.want(wanted_trainer(plane, play=play))
     driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
     driven.until(plane.sees(4))
-    assert ReportKind.FINISHED not in plane.kinds(1, 0)
-    assert ReportKind.EXITED not in plane.kinds(1, 0)
+    assert not {kind, ReportKind.EXITED} & {*plane.kinds(1, 0)}
 
     plane.refuse_with.clear()
     driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
-    finished = plane.told(1, 0, ReportKind.FINISHED)
-    assert plane.uploads == {(1, "model.keras"): b"weights", (1, "metrics.json"): b"{}"}
-    assert list(finished.data["upload_errors"]) == ["secrets.txt"]
+    last = plane.told(1, 0, kind)
+    assert plane.uploads == {(1, name): content for name, content in files.items()}
+    assert list(last.data["upload_errors"]) == ["secrets.txt"]
     uploaded = max(index for index, call in enumerate(plane.calls) if call[0] == "PUT")
-    batch = next(b for b in plane.batches if finished in b.reports)
+    batch = next(b for b in plane.batches if last in b.reports)
     told = [i for i, call in enumerate(plane.calls) if call[1] == "reports/"]
     assert uploaded < told[plane.batches.index(batch)]
 
@@ -363,20 +371,6 @@ def test_a_number_that_is_not_finite_travels_as_null(plane: ControlPlane, drive:
     plane.want(wanted_trainer(plane, play="diverge"))
     steps = driven.told(1, 0, ReportKind.STEPS)
     assert steps.data["loss"] is None
-
-
-def test_the_files_of_a_failure_arrive_before_it(plane: ControlPlane, drive: Drive) -> None:
-    driven = drive()
-    plane.refuse_with["jobs/1/files/"] = 503
-    plane.want(wanted_trainer(plane, play="nonfinite"))
-    driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
-    driven.until(plane.sees(4))
-    assert ReportKind.FAILED not in plane.kinds(1, 0)
-    plane.refuse_with.clear()
-    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
-    failed = plane.told(1, 0, ReportKind.FAILED)
-    assert plane.uploads == {(1, "history.csv"): b"epoch"}
-    assert list(failed.data["upload_errors"]) == ["secrets.txt"]
 
 
 def test_log_text_arrives_whole_and_of_an_endless_log_its_end(
