@@ -1,7 +1,8 @@
-// Shows times in the zone that the reader has chosen, the browser's own or UTC:
-// <time datetime="..."> has the full text as its title.
+// Shows times in the zone that the reader has chosen, the browser's own or UTC, and in English as the
+// text around them and the axes of charts: <time datetime="..."> has the full text as its title.
 
-const RELATIVE = new Intl.RelativeTimeFormat("en", { numeric: "always", style: "narrow" });
+const LANGUAGE = "en-US";
+const RELATIVE = new Intl.RelativeTimeFormat(LANGUAGE, { numeric: "always", style: "narrow" });
 const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
 const FORMATS = { browser: formats(undefined), utc: formats("UTC") };
 
@@ -15,7 +16,7 @@ function now() {
 }
 
 function formats(timeZone) {
-  const format = (options) => new Intl.DateTimeFormat(undefined, { ...options, hourCycle: "h23", timeZone });
+  const format = (options) => new Intl.DateTimeFormat(LANGUAGE, { ...options, hourCycle: "h23", timeZone });
   return {
     full: format({ dateStyle: "medium", timeStyle: "long" }),
     date: format({ dateStyle: "short" }),
