@@ -1,4 +1,4 @@
-"""First view of the overview in a browser, and the server's time of every page, with 100,000 jobs.
+"""First views of two pages in a browser, and the server's time of every page, with 100,000 jobs.
 
 A site runs with real web and stream servers, no agents, and jobs of 20 users, most of them ended,
 each with a tag, three settings and two metrics, beside those of the tests' pages: running jobs with
@@ -10,6 +10,7 @@ Figures:
 
 * overview_kb, overview_s: bytes over the wire of the overview, and the time until it has loaded and
   drawn its charts, in a browser without a cache; medians of fresh browser windows;
+* timeline_kb, timeline_s: the same of the timeline of a week;
 * slowest_page_ms, slowest_figures_ms: of all pages that an admin or another user can open, and of
   the requests for the figures of their charts, the median of its repetitions inside the server's
   process, database included;
@@ -107,7 +108,7 @@ client = Client()
 client.force_login(User.objects.get(username="admin"))
 print(settings.SESSION_COOKIE_NAME, client.cookies[settings.SESSION_COOKIE_NAME].value)
 """
-#: Loads the overview; the promise ends when its charts are drawn.
+#: A promise that ends when the charts of a page are drawn.
 _DRAWN = """() => new Promise((resolve) => {
   const boxes = () => [...document.querySelectorAll("[data-figure]")];
   const look = () => boxes().every((box) => box.dataset.drawn)
@@ -163,7 +164,9 @@ def _prepared(folder: Path) -> Path:
 
 
 def _measured(site: Site, repeats: int) -> dict[str, float]:
-    figures = dict(zip(("overview_kb", "overview_s"), _first_view(site, repeats), strict=True))
+    figures: dict[str, float] = {}
+    for page, address in (("overview", "/"), ("timeline", "/timeline/?window=604800")):
+        figures[f"{page}_kb"], figures[f"{page}_s"] = _first_view(site, address, repeats)
     lists = [urlencode(query) for query in _LISTS]
     for kind, addresses, user, goal_ms in (
         ("page", _PAGES, "ada", _GOAL_MS),
@@ -189,8 +192,8 @@ def _measured(site: Site, repeats: int) -> dict[str, float]:
     return figures
 
 
-def _first_view(site: Site, repeats: int) -> tuple[float, float]:
-    """Return kilobytes and seconds of the overview in windows that have nothing in their cache."""
+def _first_view(site: Site, address: str, repeats: int) -> tuple[float, float]:
+    """Return kilobytes and seconds of a page in windows that have nothing in their cache."""
     kilobytes, seconds = [], []
     program = shutil.which("chromium") or shutil.which("google-chrome")
     name, value = site.run(_LOGIN).split()
@@ -202,12 +205,12 @@ def _first_view(site: Site, repeats: int) -> tuple[float, float]:
             context = browser.new_context(base_url=site.address)
             context.add_cookies([{"name": name, "value": value, "url": site.address}])
             page = context.new_page()
-            page.goto("/")
+            page.goto(address)
             seconds.append(page.evaluate(_DRAWN) / 1000)
             kilobytes.append(page.evaluate(_BYTES) / 1000)
             context.close()
         browser.close()
-    _say(f"overview: {sorted(round(one, 2) for one in seconds)} s")
+    _say(f"{address}: {sorted(round(one, 2) for one in seconds)} s")
     return round(statistics.median(kilobytes), 1), round(statistics.median(seconds), 2)
 
 

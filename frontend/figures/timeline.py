@@ -24,6 +24,11 @@ from frontend.palette import OTHER_JOBS_TOKEN, job_colour_token, text_on
 
 #: Most jobs of the legend, the newest.
 MAX_LEGEND = 24
+#: Most numbers of jobs inside bars, the widest: drawing one takes as long as drawing ten bars.
+MAX_TEXTS = 500
+#: Parts of the time shown: of a bar with room for a number, of one with room for an edge beside its
+#: colour, and of marks of a kind on a row that cover each other. A wide chart has 2,000 pixels.
+_TEXT_PART, _EDGE_PART, _MARK_PART = 1 / 48, 1 / 400, 1 / 256
 #: Row above the accelerators, for what concerns the whole cluster.
 CLUSTER_ROW = "cluster"
 _ROW_PIXELS, _EDGE_PIXELS, _LEAST_ROWS = 26, 60, 5
@@ -66,12 +71,16 @@ def timeline_figure(
     start_at: float,
     end_at: float,
 ) -> Figure:
-    """Draw rows from the top on; bars are cut to the time shown."""
-    data, legend = _bars(bars, start_at, end_at)
+    """Draw rows from the top on; bars are cut to the time shown, and marks are in time order."""
+    data, legend, note = _bars(bars, start_at, end_at)
+    switches: list[int] = []
     for kind, (name, symbol, colour) in MARKS.items():
         chosen = [mark for mark in marks if mark.kind == kind]
         if chosen:
-            data.append(_mark_trace(chosen, name, symbol, colour))
+            near_ms = max(1, milliseconds((end_at - start_at) * _MARK_PART))
+            data.append(_mark_trace(chosen, name, symbol, colour, near_ms))
+            if kind == "policy":
+                switches = data[-1]["x"]
             legend.append(legend_entry(f"{_GLYPHS[kind]} {name}", colour))
     height = max(len(rows) + 1, _LEAST_ROWS) * _ROW_PIXELS + _EDGE_PIXELS
     return {
@@ -89,11 +98,10 @@ def timeline_figure(
             "bargap": 0.25,
             "dragmode": "zoom",
             "height": height,
-            "shapes": [
-                vertical_line(milliseconds(mark.at)) for mark in marks if mark.kind == "policy"
-            ],
+            "shapes": [vertical_line(at) for at in sorted({*switches})],
         },
         "legend": legend,
+        "note": note,
         "table": table(
             ["Time", "Where", "What"], _table_rows(bars, marks), num_rows=len(bars) + len(marks)
         ),
@@ -105,24 +113,34 @@ _GLYPHS = {"resize": "◆", "preemption": "▼", "failure": "✕", "node": "■"
 
 def _bars(
     bars: Sequence[Bar], start_at: float, end_at: float
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return one trace of all bars, which is drawn fast, and the legend of their jobs."""
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], str]:
+    """Return one trace of all bars, which is drawn fast, the legend of their jobs, and a note."""
     if not bars:
-        return [], []
+        return [], [], ""
     entries = {bar.job_id: bar for bar in bars}
     names = {job_id: plotly_text(_name(bar)) for job_id, bar in entries.items()}
     colours = {job_id: _colour(bar) for job_id, bar in entries.items()}
     on_colours = {job_id: text_on(colour) for job_id, colour in colours.items()}
     starts = [milliseconds(max(bar.start_at, start_at)) for bar in bars]
     ends = [milliseconds(min(bar.end_at, end_at)) for bar in bars]
+    lengths = [max(1, end - start) for start, end in zip(starts, ends, strict=True)]
+    shown_ms = milliseconds(end_at - start_at)
+    roomy = [
+        place
+        for place, length in enumerate(lengths)
+        if bars[place].job_id and length >= shown_ms * _TEXT_PART
+    ]
+    texts = [""] * len(bars)
+    for place in sorted(roomy, key=lengths.__getitem__)[-MAX_TEXTS:]:
+        # Beside the mark of a resize, which is at the start of a stay.
+        texts[place] = f"\u2002#{bars[place].job_id}"
     trace = {
         "type": "bar",
         "orientation": "h",
         "base": starts,
-        "x": [max(1, end - start) for start, end in zip(starts, ends, strict=True)],
+        "x": lengths,
         "y": [bar.row for bar in bars],
-        # Beside the mark of a resize, which is at the start of a stay.
-        "text": [f"\u2002#{bar.job_id}" if bar.job_id else "" for bar in bars],
+        "text": texts,
         "textposition": "inside",
         "insidetextanchor": "start",
         "insidetextfont": {"color": [on_colours[bar.job_id] for bar in bars]},
@@ -131,7 +149,10 @@ def _bars(
         "name": "jobs",
         "marker": {
             "color": [colours[bar.job_id] for bar in bars],
-            "line": {"width": 1, "color": "--surface"},
+            "line": {
+                "width": [int(length >= shown_ms * _EDGE_PART) for length in lengths],
+                "color": "--surface",
+            },
         },
         "hovertemplate": "%{customdata}<extra></extra>",
     }
@@ -142,7 +163,8 @@ def _bars(
     ]
     if num_older := len(entries) - len(shown):
         legend.append(legend_entry(counted(num_older, "older job"), ""))
-    return [trace], legend
+    is_cut = len(roomy) > MAX_TEXTS
+    return [trace], legend, f"Only the {MAX_TEXTS} widest bars have numbers." if is_cut else ""
 
 
 def _colour(bar: Bar) -> str:
@@ -150,15 +172,19 @@ def _colour(bar: Bar) -> str:
 
 
 def _mark_trace(
-    marks: Sequence[TimelineMark], name: str, symbol: str, colour: str
+    marks: Sequence[TimelineMark], name: str, symbol: str, colour: str, near_ms: int
 ) -> dict[str, Any]:
-    places = [(mark, row) for mark in marks for row in mark.rows or (CLUSTER_ROW,)]
+    """Return a trace with one mark, the newest, for those of a row that are `near_ms` together."""
+    places: dict[tuple[str, int], list[TimelineMark]] = {}
+    for mark in marks:
+        for row in mark.rows or (CLUSTER_ROW,):
+            places.setdefault((row, milliseconds(mark.at) // near_ms), []).append(mark)
     return {
         "type": "scatter",
         "mode": "markers",
-        "x": [milliseconds(mark.at) for mark, _ in places],
-        "y": [row for _, row in places],
-        "text": [plotly_text(mark.text[:160]) for mark, _ in places],
+        "x": [milliseconds(near[-1].at) for near in places.values()],
+        "y": [row for row, _ in places],
+        "text": [_text(near) for near in places.values()],
         "name": name,
         "marker": {
             "symbol": symbol,
@@ -168,6 +194,11 @@ def _mark_trace(
         },
         "hovertemplate": "%{x}<br>%{text}<extra></extra>",
     }
+
+
+def _text(near: Sequence[TimelineMark]) -> str:
+    text = plotly_text(near[-1].text[:160])
+    return text if len(near) == 1 else f"{text}<br>and {len(near) - 1} more shortly before"
 
 
 def _table_rows(bars: Sequence[Bar], marks: Sequence[TimelineMark]) -> list[list[Any]]:

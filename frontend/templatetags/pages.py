@@ -218,6 +218,17 @@ def figure_table(figures: Mapping[str, Figure] | str, name: str) -> SafeString:
     return format_html("<thead><tr>{}</tr></thead><tbody>{}</tbody>", head, body)
 
 
+@register.simple_tag
+def figure_note(figures: Mapping[str, Figure] | str, name: str) -> str:
+    """Return what a chart says of itself and its table, which the script fills in otherwise."""
+    if not figures or isinstance(figures, str) or name not in figures:
+        return ""
+    table = figures[name]["table"]
+    left = table.get("num_left_out")
+    left_out = f"The first {left} rows are left out." if left else ""
+    return " ".join(filter(None, (figures[name].get("note"), table.get("note"), left_out)))
+
+
 def _cells(columns: list[str], row: list[Any]) -> SafeString:
     """Render the cells of a row; a column "Time" has milliseconds since the epoch."""
     cells = (

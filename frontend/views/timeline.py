@@ -130,13 +130,12 @@ def _figures(person: Person, period: Period) -> dict[str, Figure]:
     figure = timeline_figure(
         list(rows.values()), bars, marks, period.start_at.timestamp(), period.end_at.timestamp()
     )
-    notes = []
+    notes = [figure["note"]]
     if found.num_left_out:
         notes.append(f"{found.num_left_out} more accelerators: choose a node.")
     if found.is_cut:
         notes.append("Older stays and marks are left out: choose a shorter time.")
-    if notes:
-        figure["note"] = " ".join(notes)
+    figure["note"] = " ".join(filter(None, notes))
     return {"timeline": figure}
 
 

@@ -14,9 +14,15 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.figures.parts import MAX_POINTS
+from frontend.figures.parts import MAX_POINTS, MAX_TABLE_ROWS
 from frontend.figures.readings import ReadingLine, readings_figure
-from frontend.figures.timeline import CLUSTER_ROW, Bar, TimelineMark, timeline_figure
+from frontend.figures.timeline import (
+    CLUSTER_ROW,
+    MAX_TEXTS,
+    Bar,
+    TimelineMark,
+    timeline_figure,
+)
 from jobs.models import Accelerator, Allocation, Event, Job, Node, ReadingBin
 from jobs.services.reports.readings import readings_take
 from tests.frontend.world import SCRIPT_NAME, World
@@ -195,7 +201,9 @@ def test_queries_of_a_timeline_do_not_grow_with_its_rows(
     )  # fmt: skip
     with django_assert_max_num_queries(12):  # type: ignore[operator]
         figure = admin.get("/timeline/figures/").json()["timeline"]
-    assert figure["table"]["num_left_out"] > 1700
+    assert (left := figure["table"]["num_left_out"]) > 1700
+    shown = admin.get("/timeline/?tables=1").content.decode()
+    assert f"The first {left} rows are left out." in shown
 
 
 def test_the_legend_of_a_timeline_names_the_newest_jobs_and_those_without_names() -> None:
@@ -204,6 +212,34 @@ def test_the_legend_of_a_timeline_names_the_newest_jobs_and_those_without_names(
     labels = [entry["label"] for entry in legend]
     assert labels == ["other people's jobs", *(f"#{n} job" for n in range(7, 31)), "6 older jobs"]
     assert [entry["label"] for entry in legend if not entry["colour"]] == ["6 older jobs"]
+
+
+def test_a_week_of_many_short_stays_has_few_texts_and_marks() -> None:
+    """Numbers stand in bars with room for them, marks that would cover each other are one."""
+    hour = 3600.0
+    rows = [f"a {number}" for number in range(20)]
+    short = [Bar(row, 7, "short", 1, 60.0 * i, 60.0 * i + 59) for row in rows for i in range(150)]
+    long = [Bar(row, 8, "long", 2, hour * 4 * i, hour * 4 * i + hour * 3.9)
+            for row in rows for i in range(42)]  # fmt: skip
+    marks = [
+        TimelineMark(kind, 60.0 * i, f"{kind} {i}", tuple(rows))
+        for i in range(1000)
+        for kind in ("resize", "policy")
+    ]
+    figure = timeline_figure(rows, short + long, marks, 0.0, 168 * hour)
+    _check(figure)
+    bars, *others = figure["data"]
+    assert len(bars["x"]) == 150 * 20 + 42 * 20
+    numbers = [text.strip() for text in bars["text"] if text]
+    assert numbers == ["#8"] * MAX_TEXTS
+    assert figure["note"] == f"Only the {MAX_TEXTS} widest bars have numbers."
+    assert timeline_figure(rows, short, marks, 0.0, 168 * hour)["note"] == ""
+    assert bars["marker"]["line"]["width"] == [0] * len(short) + [1] * len(long)
+    # 1,000 minutes are 25.4 of the 256 parts of a week, 39.375 minutes each.
+    assert [len(trace["x"]) for trace in others] == [26 * 20, 26 * 20]
+    assert [shape["x0"] for shape in figure["layout"]["shapes"]] == sorted({*others[1]["x"]})
+    assert others[0]["text"][0] == "resize 39<br>and 39 more shortly before"
+    assert figure["table"]["num_left_out"] == len(short) + len(long) + len(marks) - MAX_TABLE_ROWS
 
 
 _AT = st.floats(0.0, 1000.0)
