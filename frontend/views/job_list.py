@@ -82,6 +82,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
     context: dict[str, Any] = {
         "page": page,
         "rows": page and [_row(job, page) for job in page.jobs],
+        "is_changeable": page is not None and access.is_changeable(request.user, *page.jobs),
         "metric": metric,
         "filters": {name: given[name] for name in given},
         "repeated": {name: given.getlist(name) or [""] for name in _REPEATED},

@@ -160,11 +160,13 @@ def jobs_changeable_by(person: Person) -> QuerySet[Job]:
     return jobs.filter(Q(owner_id=person.pk) | Q(project_id__in=projects))
 
 
-def is_changeable(person: Person, job: Job) -> bool:
-    """Return whether a person may change a job that the person sees."""
-    if is_admin(person) or job.owner_id == person.pk:
+def is_changeable(person: Person, *jobs: Job) -> bool:
+    """Return whether a person may change one of some jobs that the person sees, in one query."""
+    if is_admin(person) or any(job.owner_id == person.pk for job in jobs):
         return True
-    return job.project_id is not None and role_in(person, job.project_id) in MANAGING_ROLES
+    projects = {job.project_id for job in jobs} - {None}
+    managed = ProjectMembership.objects.filter(user=person.pk, role__in=MANAGING_ROLES)
+    return bool(projects) and managed.filter(project__in=projects).exists()
 
 
 def job_change_check(person: Person, job: Job) -> None:

@@ -189,7 +189,14 @@ def test_a_viewer_sees_a_job_without_its_buttons(
     for action in ("cancel", "pause", "resume", "priority", "describe", "delete-files"):
         assert ben.post(f"/jobs/{job.pk}/{action}/", {"priority": "1"}).status_code == 403, action
     assert Job.objects.get(pk=job.pk).version == job.version
-    assert job.name in page(ben, "/jobs/?project=vision")
+    listed = page(ben, "/jobs/?project=vision")
+    assert job.name in listed
+    assert re.findall(r'name="do" value="(\w+)"', listed) == ["compare"]
+    every = ["preview", "tag", "untag", "compare", "cancel"]
+    assert re.findall(r'name="do" value="(\w+)"', page(ben, "/jobs/")) == every  # own jobs, too
+    ProjectMembership.objects.filter(user=world.ben).update(role="operator")
+    listed = page(ben, "/jobs/?project=vision")
+    assert re.findall(r'name="do" value="(\w+)"', listed) == every
 
 
 def test_who_leaves_a_project_keeps_the_own_jobs_without_links(
