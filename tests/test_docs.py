@@ -29,7 +29,7 @@ EVENT_FIELDS = {field.name for field in Event._meta.fields}
 SOURCE_PATH = re.compile(r"`((?:agents|controlplane|docs|frontend|jobs|tests)/[a-z_/.]*)`")
 #: A module of ours, with its folder or without.
 MODULE = re.compile(r"(?<![\w/.])[a-z_][a-z0-9_/]*\.py\b")
-#: What users write, and what stands beside the packages.
+#: Modules of users, and those beside the packages.
 OTHER_MODULES = {"digits.py", "manage.py", "my_job.py", "train.py"}
 DIAGRAM = re.compile(r"```mermaid\n(.*?)```", re.DOTALL)
 #: Names of code in a diagram: snake_case, _private, CamelCase and CONSTANT_CASE.

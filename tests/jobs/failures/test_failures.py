@@ -1,4 +1,4 @@
-"""What goes wrong with trainers and waits, and what the control plane makes of it."""
+"""Failures of trainers and expired waits, and the control plane's answers to them."""
 
 from __future__ import annotations
 
