@@ -430,7 +430,6 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "A list holds numbers of the types bfloat16 and float32, as the terms of a loss do if a "
         "layer of half precision adds one; convert them with keras.ops.cast, as by "
         "self.add_loss(ops.cast(term, 'float32'))",
-        None,
     ),
     "no loss in inference": (
         """
@@ -447,7 +446,6 @@ FAULTS: dict[str, tuple[str, ...]] = {
         """,
         "The model has no loss: give compile() one, or let a layer call self.add_loss(). With "
         "validation data it needs one in inference, too, where training is false",
-        None,
     ),
     "examples set against each other": (
         """
@@ -456,7 +454,6 @@ FAULTS: dict[str, tuple[str, ...]] = {
         """,
         "The loss sets 3 and 2 examples against each other; a slice of the batch has any number "
         "of examples, so let the loss treat each one by itself",
-        None,
     ),
     "pairs of examples": (
         """
