@@ -190,7 +190,7 @@ def _headline(error: BaseException, doing: str, place: str, shapes: DataShapes) 
     frames = traceback_module.extract_tb(error.__traceback__)[-2:]  # a comprehension's, too
     if isinstance(error, KeyError) and _OUTPUTS_LISTED in [frame.name for frame in frames]:
         return missing_output_sentence(str(error.args[0]))
-    if isinstance(error, NotImplementedError) and frames and frames[-1].name == _LOSS_ADDED:
+    if isinstance(error, NotImplementedError) and frames and _is_keras_add_loss(frames[-1]):
         return _NO_ADD_LOSS
     # str() of a KeyError is the repr of its argument, into which Keras puts a text of many lines.
     is_story = isinstance(error, KeyError) and error.args and "\n" in str(error.args[0])
@@ -268,6 +268,12 @@ def _cut(text: str, limit: int = MESSAGE_LIMIT) -> str:
 def _capital(text: str) -> str:
     """Capitalize the first letter, unless the sentence begins with code."""
     return text[:1].upper() + text[1:] if _WORD.match(text) else text
+
+
+def _is_keras_add_loss(frame: traceback_module.FrameSummary) -> bool:
+    """Return whether a frame is of Keras's method; a job may have an `add_loss` of its own."""
+    is_of_keras = Path(frame.filename).is_relative_to(Path(keras.__file__).parent)
+    return frame.name == _LOSS_ADDED and is_of_keras
 
 
 def _keras_class_of(error: ImportError) -> str:

@@ -416,6 +416,18 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "a model",
         "model.add_loss(0.0)",
     ),
+    "an own add_loss that is not written yet": (
+        """
+        def add_loss(model):
+            raise NotImplementedError("my penalty is not written yet")
+
+        def build(settings):
+            add_loss(net())
+        """,
+        "build(settings) in job.py raised NotImplementedError: my penalty is not written yet "
+        "(job.py, line {line})",
+        "raise NotImplementedError",
+    ),
     "a loss of half precision added by a layer": (
         """
         class Small(layers.Layer):
