@@ -142,6 +142,9 @@ urlpatterns = [
     ),
     _page("account/notifications/<int:channel_id>/test/", notifications.test, "channel_test"),
     _page("account/notifications/<int:channel_id>/pause/", notifications.pause, "channel_pause"),
+    _page(
+        "account/notifications/<int:channel_id>/confirm/", notifications.confirm, "channel_confirm"
+    ),
     _page("account/notifications/<int:channel_id>/delete/", notifications.delete, "channel_delete"),
     _page("login/", account.log_in, "login"),
     _page("login/oidc/", oidc.oidc_start, "oidc_start"),

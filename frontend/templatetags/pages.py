@@ -23,7 +23,7 @@ from frontend.figures.parts import Figure
 from frontend.policy import stream_address
 from frontend.text.python_code import Part, python_parts
 from jobs.models import Job, Node, NotificationChannel, Replay, ReplayStatus
-from jobs.models.notifications import PAUSED_BY_OWNER
+from jobs.models.notifications import NOT_CONFIRMED, PAUSED_BY_OWNER
 from jobs.selectors.access import Person, text_for
 from jobs.selectors.code_text import CodeText
 from jobs.selectors.estimates.memory import size_text
@@ -290,6 +290,8 @@ _FAULTS = {
 def pause_text(channel: NotificationChannel) -> str:
     """Return that a channel is paused, with the reason unless its owner paused it."""
     reason = channel.paused_reason
+    if reason == NOT_CONFIRMED:
+        return "Not confirmed"
     return "Paused" if reason == PAUSED_BY_OWNER else f"Paused: {reason}"
 
 

@@ -19,6 +19,7 @@ from jobs.selectors.access import deliveries_visible_to, is_admin
 from jobs.services.lifecycle.notifications import CLUSTER_EVENTS, JOB_EVENTS
 from jobs.services.notifications.channels import (
     channel_change,
+    channel_confirm,
     channel_create,
     channel_delete,
     channel_of,
@@ -42,7 +43,9 @@ def channels(request: HttpRequest) -> HttpResponse:
         errors_add(form, error)
         return _page(request, form)
     if channel.kind != ChannelKind.WEBHOOK:
-        text = f"The channel “{channel.name}” is added. Send a test to see that it works."
+        is_mail = channel.kind == ChannelKind.EMAIL
+        todo = "Enter the code that is mailed to it." if is_mail else "Send a test to see it work."
+        text = f"The channel “{channel.name}” is added. {todo}"
         messages.success(request, text)
         return redirect("channels")
     form = ChannelForm(is_admin=is_admin(request.user))
@@ -77,7 +80,7 @@ def test(request: HttpRequest, channel_id: int) -> HttpResponse:
     except ConflictError as error:
         messages.error(request, error.detail)
     else:
-        text = "A test is on its way; reload this page to see what came of it."
+        text = "A message is on its way; reload this page to see what came of it."
         messages.success(request, text)
     return redirect("channel_deliveries", channel_id)
 
@@ -91,6 +94,18 @@ def pause(request: HttpRequest, channel_id: int) -> HttpResponse:
         )
     except InvalidInputError as error:
         messages.error(request, words(error))
+    return redirect("channels")
+
+
+@require_POST
+def confirm(request: HttpRequest, channel_id: int) -> HttpResponse:
+    """Confirm the address of a mail channel."""
+    try:
+        channel = channel_confirm(person(request), channel_id, request.POST.get("code", ""))
+    except InvalidInputError as error:
+        messages.error(request, words(error))
+    else:
+        messages.success(request, f"The address of “{channel.name}” is confirmed.")
     return redirect("channels")
 
 

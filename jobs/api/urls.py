@@ -88,6 +88,7 @@ urlpatterns = [
     _route("channels/", notifications.ChannelList, "channel-list"),
     _route("channels/<int:channel_id>/", notifications.ChannelDetail, "channel-detail"),
     _route("channels/<int:channel_id>/test/", notifications.ChannelTest, "channel-test"),
+    _route("channels/<int:channel_id>/confirm/", notifications.ChannelConfirm, "channel-confirm"),
     _route(
         "channels/<int:channel_id>/deliveries/",
         notifications.ChannelDeliveries,

@@ -14,6 +14,8 @@ from jobs.models.history import Event
 #: Kind of the messages by which an owner tests a channel.
 TEST_EVENT = "test"
 PAUSED_BY_OWNER = "paused by its owner"
+#: Reason for which a new mail channel gets nothing but its code.
+NOT_CONFIRMED = "its address is not confirmed"
 
 
 class ChannelKind(StrEnum):
@@ -41,8 +43,8 @@ class NotificationChannel(models.Model):
         signing_key: of webhooks, encrypted.
         events: kinds of `Event`.
         is_cluster_wide: events of all jobs and nodes, while the owner is an admin.
-        paused_reason: `PAUSED_BY_OWNER`, or the cause for which nothing is sent any more; empty:
-            it is sent.
+        paused_reason: `PAUSED_BY_OWNER`, `NOT_CONFIRMED`, or the cause for which nothing is sent
+            any more; empty: it is sent.
         num_failures: messages given up since the last one that was delivered.
         num_dropped: messages that were not kept because too many waited.
     """
@@ -68,6 +70,11 @@ class NotificationChannel(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def is_confirmed(self) -> bool:
+        """False while the address of a mail channel gets nothing but its code."""
+        return self.paused_reason != NOT_CONFIRMED
 
 
 class NotificationDelivery(models.Model):

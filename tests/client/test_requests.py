@@ -93,6 +93,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "create_channel": lambda client: client.create_channel("a", "https://a.example/b"),
     "change_channel": lambda client: client.change_channel(1, is_paused=True),
     "delete_channel": lambda client: client.delete_channel(1),
+    "confirm_channel": lambda client: client.confirm_channel(1, "a"),
     "test_channel": lambda client: client.test_channel(1),
     "deliveries": lambda client: list(client.deliveries(1)),
     "simulate": lambda client: client.simulate("fifo"),

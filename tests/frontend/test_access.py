@@ -27,7 +27,8 @@ POST_ROUTES = {
     "node_token", "node_cordon", "node_unquarantine", "node_token_revoke", "tokens", "token_revoke",
     "what_if_ask", "replay_cancel", "secrets", "secret_delete", "jobs_act",
     "job_describe", "node_new_token", "node_shape", "oidc_link",
-    "channel_test", "channel_pause", "channel_delete", "theme", "zone", "sweep_act", "saved_filter",
+    "channel_test", "channel_pause", "channel_confirm", "channel_delete", "theme", "zone",
+    "sweep_act", "saved_filter",
     "project_new", "project_edit", "project_delete", "project_member", "project_member_remove",
     "prices", "maintenance_cancel",
 }  # fmt: skip
@@ -94,6 +95,7 @@ def route_address(name: str, world: World, job: str = "running") -> str:
         "maintenance_cancel": [_window(world).pk],
         "channel_test": [1],
         "channel_pause": [1],
+        "channel_confirm": [1],
         "channel_delete": [1],
         "token_revoke": [1],
         "secret_delete": ["S3_KEY"],

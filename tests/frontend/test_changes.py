@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 from django.utils import timezone
+from pytest_django import Settings
 
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.models import ApiToken, EnrolmentToken, Event, Job, Node, NotificationChannel
 from jobs.services.cluster.tokens import token_digest
+from jobs.services.notifications.senders import confirmation_code
 from jobs.services.scheduling.policy import cluster_setting
 from jobs.services.submission.job_actions import job_describe
 from tests.frontend.world import PASSWORD, World, make_channel
@@ -317,6 +319,28 @@ def test_a_channel_becomes_what_its_button_said(
     ada.post(f"/account/notifications/{channel.pk}/pause/", {"do": do})
     channel.refresh_from_db()
     assert bool(channel.paused_reason) == (do == "pause")
+
+
+def test_a_mailbox_is_confirmed_with_the_code_that_was_mailed(
+    ada: Client, world: World, settings: Settings
+) -> None:
+    settings.EMAIL_HOST, settings.EMAIL_DOMAINS = "mail.example", ["lab.example"]
+    form = {"name": "mine", "kind": "email", "address": "ada@lab.example", "events": ["failed"]}
+    page = ada.post("/account/notifications/", form, follow=True).content.decode()
+    channel = NotificationChannel.objects.get()
+    assert "Enter the code that is mailed to it." in page
+    assert "Not confirmed" in page
+    assert "Resume" not in page
+    assert "Pause<" not in page
+    address = f"/account/notifications/{channel.pk}/confirm/"
+    for code, words in {
+        "": "Give the code of the mail",
+        confirmation_code(channel): "The address of “mine” is confirmed.",
+    }.items():
+        assert words in ada.post(address, {"code": code}, follow=True).content.decode()
+    page = ada.get("/account/notifications/").content.decode()
+    assert "Send a test" in page
+    assert "Not confirmed" not in page
 
 
 @pytest.mark.parametrize(("num_messages", "is_said"), [(100, False), (101, True)])

@@ -82,6 +82,7 @@ WHO = {
     "api/v1/channels/": USER,
     "api/v1/channels/<int:channel_id>/": USER,
     "api/v1/channels/<int:channel_id>/test/": USER,
+    "api/v1/channels/<int:channel_id>/confirm/": USER,
     "api/v1/channels/<int:channel_id>/deliveries/": USER,
     "api/v1/saved-filters/": USER,
     "api/v1/saved-filters/<int:filter_id>/": USER,

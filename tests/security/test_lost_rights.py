@@ -13,7 +13,7 @@ from jobs.models import Job, NotificationChannel, NotificationDelivery
 from jobs.services.lifecycle.events import event_add
 from jobs.services.notifications.deliveries import deliveries_due, delivery_attempt
 from jobs.services.submission.forks import forks_advance
-from tests.jobs.notifications.test_notifications import channel_make
+from tests.jobs.notifications.channels import channel_make
 from tests.jobs.world import World
 from tests.support.builders import api_token_make, at, job_make, logged_in
 

@@ -13,8 +13,8 @@ from jobs.exceptions import InvalidInputError
 from jobs.models import NotificationDelivery
 from jobs.services.lifecycle.events import event_add
 from jobs.services.notifications.deliveries import deliveries_due, delivery_attempt
+from tests.jobs.notifications.channels import channel_make
 from tests.jobs.notifications.receiver import Receiver, receiver
-from tests.jobs.notifications.test_notifications import channel_make
 from tests.support.builders import at, job_make
 
 pytestmark = pytest.mark.django_db

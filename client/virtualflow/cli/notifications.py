@@ -59,6 +59,9 @@ def add(
         screen.print_json(made)
     else:
         click.echo(f"Channel {made['id']} sends to {screen.plain(made['address'])}.")
+        if made["kind"] == "email":
+            click.echo(f"Confirm it: `virtualflow notifications confirm {made['id']} CODE`,")
+            click.echo("with the code that is mailed to the address.")
         if made["signing_key"]:
             click.echo(f"Signing key, shown only once: {screen.plain(made['signing_key'])}")
 
@@ -72,6 +75,17 @@ def test(channel: int, as_json: bool) -> None:
         client.test_channel(channel)
     sentence = f"A message is on its way: `virtualflow notifications deliveries {channel}`."
     screen.print_answer({"channel": channel, "asked": True}, sentence, as_json=as_json)
+
+
+@notifications.command()
+@click.argument("channel", type=int, shell_complete=completing.channels)
+@click.argument("code")
+@as_json
+def confirm(channel: int, code: str, as_json: bool) -> None:
+    """Confirm a mail address with the CODE that was mailed to it; `test` mails it again."""
+    with Client.from_login() as client:
+        changed = client.confirm_channel(channel, code)
+    screen.print_answer(changed, f"Channel {channel} is confirmed.", as_json=as_json)
 
 
 @notifications.command()

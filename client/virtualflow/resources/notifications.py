@@ -57,6 +57,11 @@ class NotificationRequests:
         """Send a test message; `deliveries` has what came of it."""
         self._site.request("POST", f"channels/{channel_id}/test/")
 
+    def confirm_channel(self, channel_id: int, code: str) -> answers.Channel:
+        """Confirm the address of a mail channel, with the code that was mailed to it."""
+        path = f"channels/{channel_id}/confirm/"
+        return self._site.post(path, answers.Channel, json={"code": code})
+
     def deliveries(self, channel_id: int) -> Iterator[answers.Delivery]:
         """Yield the messages of a channel, the newest first."""
         params = {"page_size": PAGE_SIZE}

@@ -22,6 +22,7 @@ from jobs.services.notifications.channels import (
     DEFAULT_EVENTS,
     NAME_LIMIT,
     channel_change,
+    channel_confirm,
     channel_create,
     channel_delete,
     channel_of,
@@ -100,6 +101,12 @@ class ChannelChangeSerializer(BodySerializer):
     is_paused = FlagField(required=False)
 
 
+class ConfirmationSerializer(BodySerializer):
+    """The code that was mailed to the address of a channel."""
+
+    code = serializers.CharField(max_length=40)
+
+
 class DeliverySerializer(serializers.ModelSerializer):
     """A message and what came of it."""
 
@@ -163,10 +170,20 @@ class ChannelTest(APIView):
 
     @extend_schema(request=None, responses={202: None})
     def post(self, request: Request, channel_id: int) -> Response:
-        """Send a test message; its outcome is in the channel's deliveries."""
+        """Send a test message, or a code; its outcome is in the channel's deliveries."""
         no_body(request)
         channel_test(person(request), channel_id, timezone.now())
         return Response(status=202)
+
+
+class ChannelConfirm(APIView):
+    """The consent of the owner of a mail address."""
+
+    @extend_schema(request=ConfirmationSerializer, responses=ChannelSerializer)
+    def post(self, request: Request, channel_id: int) -> Response:
+        """Confirm the address of a mail channel, which gets no messages before."""
+        code = checked(ConfirmationSerializer, body(request))["code"]
+        return Response(ChannelSerializer(channel_confirm(person(request), channel_id, code)).data)
 
 
 class ChannelDeliveries(generics.ListAPIView):

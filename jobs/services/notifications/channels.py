@@ -15,18 +15,27 @@ from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import transaction
+from django.utils.crypto import constant_time_compare
 
 from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError
-from jobs.models import AuditAction, ChannelKind, DeliveryStatus, NotificationChannel
-from jobs.models.notifications import PAUSED_BY_OWNER, TEST_EVENT
+from jobs.models import (
+    AuditAction,
+    AuditEntry,
+    ChannelKind,
+    DeliveryStatus,
+    NotificationChannel,
+)
+from jobs.models.notifications import NOT_CONFIRMED, PAUSED_BY_OWNER, TEST_EVENT
 from jobs.sealing import seal
 from jobs.services.lifecycle.audit import audit_add
+from jobs.services.lifecycle.events import user_actor
 from jobs.services.lifecycle.notifications import (
     CLUSTER_EVENTS,
     JOB_EVENTS,
     deliveries_queue,
     delivery_make,
 )
+from jobs.services.notifications.senders import confirmation_code
 from jobs.submission import unprintable
 
 CHANNELS_LIMIT = 20
@@ -35,6 +44,10 @@ ADDRESS_LIMIT = 1000
 _UNPRINTABLE = f"Give 1 to {NAME_LIMIT} printable characters."
 #: Tests of one channel that may wait.
 _TESTS_LIMIT = 3
+#: Codes that are mailed to an address until it is confirmed.
+_CODES_LIMIT = 3
+#: Mail channels that a user may add within 24 h: each one mails codes to an address unasked.
+_MAIL_CHANNELS_A_DAY = 20
 _KEY_BYTES = 32
 _VISIBLE = re.compile(r"[!-~]+")
 DEFAULT_EVENTS = ("finished", "failed", "invalid", "preempted")
@@ -73,6 +86,11 @@ def channel_create(
             raise ConflictError(
                 f"You have {CHANNELS_LIMIT} channels; delete one first.", code="too_many_channels"
             )
+        if kind == ChannelKind.EMAIL and _num_mail_channels_of_today(user, now) >= (
+            _MAIL_CHANNELS_A_DAY
+        ):
+            text = f"You have added {_MAIL_CHANNELS_A_DAY} mail channels in 24 h; wait a day."
+            raise ConflictError(text, code="too_many_channels")
         channel = NotificationChannel.objects.create(
             owner=user,
             name=values["name"],
@@ -82,9 +100,12 @@ def channel_create(
             signing_key=seal(key) if key else "",
             events=_in_order(values["events"]),
             is_cluster_wide=values["is_cluster_wide"],
+            paused_reason=NOT_CONFIRMED if kind == ChannelKind.EMAIL else "",
             created_at=now,
         )
         audit_add(AuditAction.CHANNEL_MADE, _object(channel), address=channel.shown_address)
+        if kind == ChannelKind.EMAIL:
+            _test_queue(channel, now)  # mails the code
     return channel, key
 
 
@@ -104,14 +125,37 @@ def channel_change(user: User, channel_id: int, values: dict[str, Any]) -> Notif
         channel = channel_of(user, channel_id, is_locked=True)
         new = {"events": channel.events, "is_cluster_wide": channel.is_cluster_wide, **values}
         found = {} if values == {"is_paused": True} else _setting_errors(user, new)
+        if not channel.is_confirmed and values.get("is_paused") is False:
+            found["is_paused"] = "Confirm the address first, with the code that was mailed to it."
         if wrong := {name: [text] for name, text in found.items() if text}:
             raise InvalidInputError("The channel is not valid.", fields=wrong)
         channel.events, channel.is_cluster_wide = _in_order(new["events"]), new["is_cluster_wide"]
-        if "is_paused" in values:
+        if "is_paused" in values and channel.is_confirmed:
             channel.paused_reason = PAUSED_BY_OWNER if values["is_paused"] else ""
             channel.num_failures = 0
         channel.save(update_fields=["events", "is_cluster_wide", "paused_reason", "num_failures"])
         audit_add(AuditAction.CHANNEL_CHANGED, _object(channel), **values)
+    return channel
+
+
+def channel_confirm(user: User, channel_id: int, code: str) -> NotificationChannel:
+    """Confirm the address of a mail channel with the code that was mailed to it.
+
+    A channel that is confirmed already stays as it is.
+
+    Raises:
+        InvalidInputError: the code is another one.
+        NotFoundError: the user has no such channel.
+    """
+    with transaction.atomic():
+        channel = channel_of(user, channel_id, is_locked=True)
+        typed = "".join(code.split()).upper()
+        if not constant_time_compare(typed, confirmation_code(channel)):
+            raise InvalidInputError.of(code="Give the code of the mail to this address.")
+        if not channel.is_confirmed:
+            channel.paused_reason, channel.num_failures = "", 0
+            channel.save(update_fields=["paused_reason", "num_failures"])
+            audit_add(AuditAction.CHANNEL_CHANGED, _object(channel), is_confirmed=True)
     return channel
 
 
@@ -129,26 +173,35 @@ def channel_delete(user: User, channel_id: int) -> NotificationChannel:
 
 
 def channel_test(user: User, channel_id: int, now: datetime.datetime) -> None:
-    """Queue a test message.
+    """Queue a test message; an address that is not confirmed is mailed its code instead.
 
     Raises:
-        ConflictError: the channel is paused, or tests are waiting.
+        ConflictError: the channel is paused, tests are waiting, or enough codes were mailed.
         NotFoundError: the user has no such channel.
     """
     with transaction.atomic():
         channel = channel_of(user, channel_id, is_locked=True)
-        if channel.paused_reason:
+        tests = channel.deliveries.filter(kind=TEST_EVENT)
+        if not channel.is_confirmed:
+            if tests.count() >= _CODES_LIMIT:
+                text = f"{_CODES_LIMIT} codes were mailed; delete the channel and add it again."
+                raise ConflictError(text, code="too_many_tests")
+        elif channel.paused_reason:
             raise ConflictError("The channel is paused; resume it first.", code="channel_paused")
-        waiting = channel.deliveries.filter(status=DeliveryStatus.WAITING.value)
-        if waiting.filter(kind=TEST_EVENT).count() >= _TESTS_LIMIT:
+        if tests.filter(status=DeliveryStatus.WAITING.value).count() >= _TESTS_LIMIT:
             raise ConflictError("Tests of this channel wait already.", code="too_many_tests")
-        channel.num_waiting = waiting.count()  # type: ignore[attr-defined]
-        body = {
-            "type": TEST_EVENT,
-            "timestamp": now.isoformat(),
-            "data": {"message": f"Test of the channel {channel.name}", "figures": {}},
-        }
-        deliveries_queue([delivery_make(channel, TEST_EVENT, body, now)])
+        _test_queue(channel, now)
+
+
+def _test_queue(channel: NotificationChannel, now: datetime.datetime) -> None:
+    waiting = channel.deliveries.filter(status=DeliveryStatus.WAITING.value)
+    channel.num_waiting = waiting.count()  # type: ignore[attr-defined]
+    body = {
+        "type": TEST_EVENT,
+        "timestamp": now.isoformat(),
+        "data": {"message": f"Test of the channel {channel.name}", "figures": {}},
+    }
+    deliveries_queue([delivery_make(channel, TEST_EVENT, body, now)])
 
 
 def channel_of(user: User, channel_id: int, *, is_locked: bool = False) -> NotificationChannel:
@@ -231,6 +284,13 @@ def _setting_errors(user: Any, values: dict[str, Any]) -> dict[str, str]:
         else "",
         "events": f"Choose from {', '.join(known)}." if unknown or not values["events"] else "",
     }
+
+
+def _num_mail_channels_of_today(user: User, now: datetime.datetime) -> int:
+    """Return how many mail channels the user added in 24 h, deleted ones included."""
+    made = AuditEntry.objects.filter(action=AuditAction.CHANNEL_MADE, actor=user_actor(user))
+    since = now - datetime.timedelta(days=1)
+    return made.filter(at__gt=since, details__address__icontains="@").count()
 
 
 def _in_order(events: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ from django.db import transaction
 from django.db.models import F, Min, Q, QuerySet
 
 from jobs.models import DeliveryStatus, NotificationChannel, NotificationDelivery
+from jobs.models.notifications import NOT_CONFIRMED, TEST_EVENT
 from jobs.selectors.access import deliveries_visible_to
 from jobs.services.notifications.senders import Sent, send
 
@@ -26,7 +27,8 @@ SWEEP_LIMIT = 100
 #: Answer of a message while an attempt is under way.
 UNDER_WAY = "being sent"
 _DELETED_AT_ONCE = 5000
-_SENT_NOW = Q(channel__paused_reason="", channel__owner__is_active=True)
+_CODES = Q(channel__paused_reason=NOT_CONFIRMED, kind=TEST_EVENT)
+_SENT_NOW = (Q(channel__paused_reason="") | _CODES) & Q(channel__owner__is_active=True)
 
 
 def deliveries_due(now: datetime.datetime) -> list[int]:

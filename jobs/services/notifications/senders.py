@@ -16,10 +16,11 @@ from typing import Any
 import requests
 from django.conf import settings
 from django.core.mail import EmailMessage
+from django.utils.crypto import salted_hmac
 from requests_hardened import Config, HTTPSession, ip_filter
 from requests_hardened.ip_filter import InvalidIPAddress
 
-from jobs.models import ChannelKind, NotificationDelivery
+from jobs.models import ChannelKind, NotificationChannel, NotificationDelivery
 from jobs.sealing import UnsealError, unseal
 
 CONNECT_LIMIT_S, READ_LIMIT_S = 5.0, 10.0
@@ -28,6 +29,7 @@ ip_filter.EXTRA_BLOCKED_NET_RANGES += (ipaddress.ip_network("fec0::/10"),)
 _SUBJECT_LIMIT = 150
 _ANSWER_LIMIT = 300
 _GONE = 410
+_CODE_LENGTH = 10
 #: Services read tags, mentions of people and links with another text in a message. Job code writes
 #: parts of it, and a service that is sent no valid markup refuses it.
 _NO_MARKUP = str.maketrans({"<": "\u2039", ">": "\u203a", "@": "@\u200b", "]": "]\u200b"})
@@ -76,6 +78,24 @@ def signature(key: str, message_id: str, timestamp: int, body: bytes) -> str:
     return "v1," + base64.b64encode(hmac.digest(raw, signed, hashlib.sha256)).decode()
 
 
+def confirmation_code(channel: NotificationChannel) -> str:
+    """Return the code that is mailed to the address of a channel, and nowhere else shown."""
+    digest = salted_hmac("notification channel", str(channel.pk), algorithm="sha256").digest()
+    return base64.b32encode(digest).decode()[:_CODE_LENGTH]
+
+
+def _code_text(channel: NotificationChannel) -> tuple[str, str]:
+    """Return title and text of the mail that asks the owner of an address for consent."""
+    page = f"{settings.PUBLIC_URL}/account/notifications/" if settings.PUBLIC_URL else ""
+    lines = (
+        f"The user {channel.owner.get_username()} asks for messages about jobs at this address.",
+        f"To allow it, enter this code under Notifications: {confirmation_code(channel)}",
+        *([page] if page else []),
+        "If you did not ask for it, do nothing: no messages about jobs will come.",
+    )
+    return "Confirm this address", "\n\n".join(lines)
+
+
 def _webhook_send(
     address: str, key: str, delivery: NotificationDelivery, now: datetime.datetime
 ) -> Sent:
@@ -113,7 +133,8 @@ def _webhook_send(
 
 
 def _email_send(address: str, delivery: NotificationDelivery) -> Sent:
-    title, text = message_text(delivery.body)
+    channel = delivery.channel
+    title, text = message_text(delivery.body) if channel.is_confirmed else _code_text(channel)
     try:
         EmailMessage(f"[VirtualFlow] {title}", text, to=[address]).send()
     except (smtplib.SMTPException, OSError) as error:

@@ -49,7 +49,7 @@ from jobs.services.submission.validations import (
     validation_take,
     validations_start_waiting,
 )
-from tests.jobs.notifications.test_notifications import channel_make
+from tests.jobs.notifications.channels import channel_make
 from tests.jobs.world import PlayedTrainer, World
 from tests.support.builders import (
     at,

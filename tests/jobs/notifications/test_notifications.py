@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core import mail
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
@@ -39,9 +38,7 @@ from jobs.services.lifecycle.notifications import (
 )
 from jobs.services.notifications.channels import (
     CHANNELS_LIMIT,
-    DEFAULT_EVENTS,
     channel_change,
-    channel_create,
     shown_address,
 )
 from jobs.services.notifications.deliveries import (
@@ -58,6 +55,7 @@ from jobs.services.notifications.deliveries import (
 )
 from jobs.services.notifications.senders import Sent
 from jobs.tasks import deliver_notification, send_notifications
+from tests.jobs.notifications.channels import channel_make
 from tests.jobs.notifications.receiver import Receiver, receiver
 from tests.support.builders import api_token_make, at, audit_acts, job_make, node_make, user_make
 
@@ -73,19 +71,6 @@ def hook(settings: Settings) -> Iterator[Receiver]:
     settings.WEBHOOK_PRIVATE_HOSTS = ["127.0.0.1"]
     with receiver() as made:
         yield made
-
-
-def channel_make(
-    user: User, address: str = "https://hooks.example/x", **other: Any
-) -> tuple[NotificationChannel, str]:
-    values = {
-        "name": f"channel {NotificationChannel.objects.count()}",
-        "kind": "webhook",
-        "address": address,
-        "events": list(DEFAULT_EVENTS),
-        "is_cluster_wide": False,
-    }
-    return channel_create(user, values | other, at(0))
 
 
 def waiting() -> list[tuple[str, str]]:
@@ -401,20 +386,7 @@ def test_old_messages_are_deleted_and_events_may_go_before(ada: User, settings: 
     assert deliveries_expire(later + datetime.timedelta(seconds=1)) == 1
 
 
-# --- mail and chats --------------------------------------------------------------------------
-
-
-def test_a_mail_has_the_event_and_no_header_of_a_job_name(ada: User, settings: Settings) -> None:
-    settings.EMAIL_HOST, settings.EMAIL_DOMAINS = "mail.example", ["lab.example"]
-    settings.PUBLIC_URL = "https://site.example"
-    channel_make(ada, "ada@LAB.example", kind="email")
-    job = job_make(ada, name="a\nBcc: all@lab.example")
-    event_add("finished", "Done\nBcc: all@lab.example", now=at(0), job=job)
-    assert delivery_attempt(deliveries_due(at(0))[0], at(0))
-    (sent,) = mail.outbox
-    assert (sent.to, sent.bcc, "\n" in sent.subject) == (["ada@LAB.example"], [], False)
-    assert f"https://site.example/jobs/{job.pk}/" in str(sent.body)
-    assert NotificationDelivery.objects.get().status == "delivered"
+# --- chats --------------------------------------------------------------------------
 
 
 def test_a_chat_message_reaches_the_service(ada: User, hook: Receiver, settings: Settings) -> None:
@@ -501,22 +473,6 @@ def test_wrong_values_are_refused_by_name(ada: User, client_of: Clients, field: 
         answer = client.post(URL, body)
         assert (answer.status_code, [*answer.json()["errors"]]) == (400, [field]), values
     assert not NotificationChannel.objects.exists()
-
-
-def test_mail_goes_to_the_domains_of_the_site_alone(
-    ada: User, client_of: Clients, settings: Settings
-) -> None:
-    settings.EMAIL_HOST, settings.EMAIL_DOMAINS = "mail.example", ["lab.example"]
-    client = client_of(ada)
-    for address, status in {
-        "ada@lab.example": 201,
-        "ada@other.example": 400,
-        "ada@lab.example.org": 400,
-        "a@other.example,ada@lab.example": 400,
-        "ada": 400,
-    }.items():
-        body = {"name": address[:20], "address": address, "kind": "email"}
-        assert client.post(URL, body).status_code == status, address
 
 
 def test_names_and_numbers_of_channels_are_bounded(ada: User, client_of: Clients) -> None:
