@@ -69,10 +69,10 @@ FIELDS = ("global_batch_size", "num_virtual_nodes", "min_accelerators", "max_acc
           "secrets", "selection", "batch_size_min", "reduction", "source_job")  # fmt: skip
 
 
-def submission_of(name: str, **other: Any) -> dict[str, Any]:
+def submission_of(actor: str, /, **other: Any) -> dict[str, Any]:
     """Give a submission with the words of an actor."""
-    code = f"# CODE-OF-{name}\ndef build(settings): ...\n"
-    return submission_values(code=code, **{"note": f"NOTE-OF-{name}", **other})
+    code = f"# CODE-OF-{actor}\ndef build(settings): ...\n"
+    return submission_values(**{"code": code, "note": f"NOTE-OF-{actor}", **other})
 
 
 class RunningSite(RuleBasedStateMachine):
