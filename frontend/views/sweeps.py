@@ -64,6 +64,8 @@ def sweep(request: HttpRequest, sweep_id: int) -> HttpResponse:
             for name in table.names
         ],
         "figures_query": urlencode({"metric": table.metric}),
+        "figures": {"sweep": sweep_figure(table)} if "tables" in request.GET else None,
+        "tables_query": urlencode({"tables": 1, **query}),
         "compare_query": urlencode({"job": compared}, doseq=True),
         "num_compared": len(compared),
         "previous_query": urlencode({**query, "page": page}) if page else "",

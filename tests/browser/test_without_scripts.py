@@ -10,6 +10,33 @@ from tests.browser.visitor import visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
+#: Returns what only a script would fill or answer, and columns that are not below each other.
+IDLE = """() => {
+    const idle = [...document.querySelectorAll("button[type=button], .chart > details:not([open])")]
+        .filter(one => one.checkVisibility()).map(one => one.textContent.trim());
+    for (const chart of document.querySelectorAll(".chart")) {
+        if (!chart.querySelector("noscript a, details[open]")) idle.push("a chart without a table");
+    }
+    const lefts = [...document.querySelectorAll(".queue-table tbody .cell-text")]
+        .map(one => one.getBoundingClientRect().left);
+    return [...idle, ...(new Set(lefts).size > 1 ? ["columns are shifted"] : [])];
+}"""
+IDLE_ADDRESSES = [
+    "/queue/", "/account/", f"/jobs/{JOB['running']}/", f"/jobs/{JOB['running']}/copy/",
+    "/jobs/compare/?job=1&job=2", "/sweeps/1/", "/sweeps/1/?tables=1", "/what-if/1/",
+]  # fmt: skip
+
+
+def test_nothing_waits_for_a_script(browser: Browser, site: Site) -> None:
+    visitor = visit(browser, site, "admin", java_script_enabled=False)
+    faults = {}
+    for address in IDLE_ADDRESSES:
+        visitor.page.goto(address)
+        if found := visitor.page.evaluate(IDLE):
+            faults[address] = found
+    visitor.page.context.close()
+    assert not faults
+
 
 def test_pages_work_without_scripts(browser: Browser, site: Site) -> None:
     visitor = visit(browser, site, "ada", java_script_enabled=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from typing import Any
 
 import pytest
@@ -129,6 +130,12 @@ def test_the_figure_has_an_axis_for_each_setting_and_one_for_the_metric(
     ends = {(mark["y"], mark["yanchor"]) for mark in figure["layout"]["annotations"]}
     assert ends == {(0.0, "top"), (1.0, "bottom")}, "a line runs through the label"
     assert [row[0] for row in figure["table"]["rows"]][-1] == best["text"][0].split()[0]
+    page = ada.get(f"/sweeps/{sweep.pk}/?order=epoch").content.decode()
+    found = re.search(r'<noscript>.*?<a href="(\?[^"]+order=epoch)">', page)
+    assert found is not None
+    tables = ada.get(f"/sweeps/{sweep.pk}/{unescape(found[1])}").content.decode()
+    assert tables.count("<details open>") == 1
+    assert f"<td>{best['text'][0].split()[0]}</td>" in tables
     empty = make_sweep(world.ada, [None, None])
     assert ada.get(f"/sweeps/{empty.pk}/figures/").json()["sweep"]["data"] == []
 
