@@ -122,6 +122,10 @@ def test_a_part_of_the_timeline_has_an_address(admin: Visitor) -> None:
     page.get_by_label("The last").select_option("3600")
     page.wait_for_url("**window=3600**")
     assert page.get_by_label("The last").input_value() == "3600"
+    expect(page.get_by_label("The last")).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    page.wait_for_url("**window=21600**")
+    expect(page.get_by_label("The last")).to_be_focused()
 
 
 def test_a_chart_that_cannot_be_drawn_says_so_and_has_its_table(window: Visitor) -> None:

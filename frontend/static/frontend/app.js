@@ -82,10 +82,17 @@ function startForms() {
   });
 }
 
+// Such forms may come later, with charts. Arrow keys change a list step by step, so the page that
+// answers has the focus on the same list.
 function startSelfSubmitting() {
-  for (const form of document.querySelectorAll("[data-submit-on-change]")) {
-    form.addEventListener("change", () => form.requestSubmit());
-  }
+  const changed = document.getElementById(window.sessionStorage.getItem("changed"));
+  if (changed?.form?.matches("[data-submit-on-change]")) changed.focus();
+  window.sessionStorage.removeItem("changed");
+  document.addEventListener("change", ({ target }) => {
+    if (!target.form?.matches("[data-submit-on-change]")) return;
+    window.sessionStorage.setItem("changed", target.id);
+    target.form.requestSubmit();
+  });
 }
 
 // A browser that comes back fills in what was typed, and tells nobody: it may be in a closed section.
