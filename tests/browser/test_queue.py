@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Dialog, Page, expect
 
 from tests.browser.page_site import Site
 from tests.browser.visitor import AUDIT, WAIT_MS, Visitor, visit
@@ -114,6 +114,33 @@ def test_the_queue_is_reordered_by_keys_and_drag_and_another_admin_sees_it(
     expect(page.get_by_role("heading", name="Change 1 job?")).to_be_focused()
     assert [*_queue(page)][:2] == ["5", "3"]
     other.page.context.close()
+
+
+def test_the_browser_asks_before_changes_of_the_queue_are_lost(admin: Visitor) -> None:
+    page = admin.page
+    asked: list[str] = []
+
+    def stay(dialog: Dialog) -> None:
+        asked.append(dialog.type)
+        dialog.dismiss()
+
+    page.on("dialog", stay)
+    admin.open("/queue/")
+    changed = page.locator("#changes-count")
+    expect(changed).to_have_text("No changes")  # the script has begun
+    page.get_by_label("Priority of job 5").fill("60")
+    expect(changed).to_contain_text("not applied")
+    page.get_by_role("link", name="Nodes").click()
+    expect(changed).to_contain_text("not applied")
+    page.get_by_role("button", name="Preview", exact=True).click()
+    expect(page.get_by_role("heading", name="Change 1 job?")).to_be_focused()
+    page.get_by_role("link", name="#5").first.click()
+    expect(changed).to_contain_text("not applied")
+    page.locator("#changes-preview").get_by_role("link", name="Discard").click()
+    expect(changed).to_have_text("No changes")
+    page.get_by_role("link", name="Nodes").click()
+    page.wait_for_url("**/nodes/")
+    assert asked == ["beforeunload", "beforeunload"]
 
 
 def test_the_home_key_moves_a_job_to_the_top_of_the_queue(admin: Visitor) -> None:

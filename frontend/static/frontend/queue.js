@@ -211,9 +211,23 @@ function recallDefaults(row) {
   priority.value = given;
 }
 
+// The browser asks before changes are lost, unless they are sent or discarded.
+function guard() {
+  let isOver = false;
+  const end = () => (isOver = true);
+  for (const part of [form, preview].filter(Boolean)) {
+    part.addEventListener("submit", end);
+    part.querySelector('a[href^="?page="]').addEventListener("click", end);
+  }
+  window.addEventListener("beforeunload", (event) => {
+    if (!isOver && region.querySelector(".is-changed")) event.preventDefault();
+  });
+}
+
 let moving = null;
 let previewed = "";
 if (form) {
+  guard();
   rows().forEach(recallDefaults);
   previewed = signature();
   region.addEventListener("pointerdown", drag);
