@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
 from django.core.exceptions import ValidationError
@@ -21,7 +21,7 @@ from frontend.views.pages import figures_response
 from jobs.models import Accelerator
 from jobs.query_values import whole_read
 from jobs.selectors.access import Person
-from jobs.selectors.cluster_timeline import Stay, TimelineEvent, timeline_between
+from jobs.selectors.cluster_timeline import Stay, Timeline, TimelineEvent, timeline_between
 from jobs.selectors.filter_fields import UtcDateTimeField
 from jobs.selectors.nodes import nodes_present
 
@@ -29,6 +29,8 @@ _DEFAULT_WINDOW_S = 3600
 _NAME_LENGTH = 18
 _SHORTEST = datetime.timedelta(seconds=30)
 _LONGEST = datetime.timedelta(days=366)
+#: Part of its length by which a time that moves on does so: half a pixel of a wide chart.
+_STEP_PART = 1 / 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ def timeline_figures(request: HttpRequest) -> HttpResponse:
 
 def _figures(person: Person, period: Period) -> dict[str, Figure]:
     found = timeline_between(period.start_at, period.end_at, person, period.node_id)
+    period = _stepped(period, found)
     rows = _rows(found.accelerators)
     bars = [_bar(stay, rows, period) for stay in found.stays]
     by_node: dict[int, list[str]] = {}
@@ -137,6 +140,21 @@ def _figures(person: Person, period: Period) -> dict[str, Figure]:
         notes.append("Older stays and marks are left out: choose a shorter time.")
     figure["note"] = " ".join(filter(None, notes))
     return {"timeline": figure}
+
+
+def _stepped(period: Period, found: Timeline) -> Period:
+    """Move a period that ends now to its last step, or to the newest change since then.
+
+    Until something else is seen, the figure stays the same, and pages do not draw it again.
+    """
+    if not period.window_s:
+        return period
+    step_s = period.window_s * _STEP_PART
+    changes = [mark.at.timestamp() for mark in found.marks]
+    changes += [stay.released_at or stay.granted_at for stay in found.stays]
+    end_at = max([period.end_at.timestamp() // step_s * step_s, *changes])
+    end = datetime.datetime.fromtimestamp(end_at, datetime.UTC)
+    return replace(period, start_at=end - (period.end_at - period.start_at), end_at=end)
 
 
 def _rows(accelerators: Sequence[Accelerator]) -> dict[int, str]:

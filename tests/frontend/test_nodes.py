@@ -9,6 +9,7 @@ from typing import Any
 
 import plotly.graph_objects
 import pytest
+from django.http import HttpResponse
 from django.test import Client
 from django.utils import timezone
 from hypothesis import given
@@ -166,6 +167,32 @@ def test_the_timeline_shows_stays_and_marks(world: World, admin: Client) -> None
     assert places["policy switch"] == {CLUSTER_ROW}
     assert places["cordon, drain, maintenance, return"] == {f"node-a {i}" for i in range(4)}
     assert places["resize"] == {"node-a 0", "node-a 1", "node-a 2"}
+
+
+def test_a_timeline_is_drawn_again_when_something_is_seen_to_change(
+    world: World, admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, day = "/timeline/figures/?window=86400", 86400
+    # Half a pixel of a day takes 21.6 s; the changes of the world are older than all of these.
+    first = (timezone.now().timestamp() // day + 1) * day
+
+    def at(seconds: float) -> datetime.datetime:
+        return datetime.datetime.fromtimestamp(first + seconds, datetime.UTC)
+
+    def ask(seconds: float, etag: str) -> HttpResponse:
+        monkeypatch.setattr("django.utils.timezone.now", lambda: at(seconds))
+        admin.force_login(world.admin)
+        return admin.get(address, headers={"If-None-Match": etag})
+
+    drawn = ask(1.0, "")
+    assert ask(21.0, drawn["ETag"]).status_code == 304
+    later = ask(22.0, drawn["ETag"])
+    assert later.json()["timeline"]["layout"]["xaxis"]["range"][1] == 1000 * first + 21600
+    Event.objects.create(kind="policy", message="Switched", at=at(23.0))
+    changed = ask(24.0, later["ETag"])
+    assert changed.json()["timeline"]["layout"]["xaxis"]["range"][1] == 1000 * first + 23000
+    assert changed.json()["timeline"]["data"][-1]["x"] == [1000 * first + 23000]
+    assert ask(43.0, changed["ETag"]).status_code == 304
 
 
 @pytest.mark.parametrize(
