@@ -152,6 +152,36 @@ def test_without_a_stream_the_page_asks_every_few_seconds(browser: Browser, site
     assert [c for c in visitor.complaints if "ERR_CONNECTION_REFUSED" not in c] == []
 
 
+#: Makes each request take 3 s by the page's clock, and collects the delays of its timers, in ms.
+_SLOW = """(() => {
+    const { fetch, setTimeout, Date: { now } } = window;
+    let late = 0;
+    window.delays = [];
+    window.Date.now = () => now() + late;
+    window.fetch = (...asked) => {
+        late += 3000;
+        return fetch(...asked);
+    };
+    window.setTimeout = (act, delay) => {
+        window.delays.push(delay);
+        return setTimeout(act, 0);
+    };
+})()"""
+
+
+def test_slow_refreshes_of_a_page_are_further_apart(window: Visitor, site: Site) -> None:
+    page = window.page.context.new_page()
+    page.add_init_script(_SLOW)
+    page.goto("/nodes/")
+    _hears_the_stream(page)
+    page.evaluate("window.delays.length = 0")
+    with page.expect_response(page.url):
+        site.run(_EVENT.format(job_id=JOB["running"], message="After a slow refresh"))
+    (delay,) = page.evaluate("window.delays")
+    assert 5_000 < delay <= 7_000  # ten seconds after the beginning of one that took three
+    page.close()
+
+
 #: How a page that is open may be answered when it asks for a fresh copy of itself, and what
 #: it says then.
 REFUSALS = [

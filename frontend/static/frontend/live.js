@@ -4,7 +4,9 @@ import { LOGGED_OUT } from "./regions.js";
 import { clockText } from "./times.js";
 
 const POLL_MS = 4000;
+// From one refresh to the next; slow ones take at most a quarter of the time, if less than 2.5 s each.
 const MIN_GAP_MS = 1000;
+const MAX_GAP_MS = 10000;
 const RETRY_LIMIT_MS = 60000;
 // The stream says every 15 s that it is alive.
 const SILENCE_LIMIT_MS = 40000;
@@ -14,6 +16,7 @@ let state = "";
 let source = null;
 let retryMs = 2000;
 let lastAt = 0;
+let gapMs = MIN_GAP_MS;
 let heardAt = 0;
 let isAsked = false;
 let isBusy = false;
@@ -43,7 +46,7 @@ export function announce() {
   isAsked = true;
   if (isBusy || document.hidden) return;
   isBusy = true;
-  window.setTimeout(refresh, Math.max(0, lastAt + MIN_GAP_MS - Date.now()));
+  window.setTimeout(refresh, Math.max(0, lastAt + gapMs - Date.now()));
 }
 
 async function refresh() {
@@ -51,6 +54,7 @@ async function refresh() {
   lastAt = Date.now();
   const began = state;
   const ends = await Promise.allSettled([...listeners].map((listener) => listener()));
+  gapMs = Math.min(Math.max(4 * (Date.now() - lastAt), MIN_GAP_MS), MAX_GAP_MS);
   isBusy = false;
   isStale = ends.some(({ status }) => status === "rejected");
   isLoggedOut = ends.some(({ reason }) => reason?.message === LOGGED_OUT);
