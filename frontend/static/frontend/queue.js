@@ -157,14 +157,16 @@ function drop(row, from) {
 
 function drag(event) {
   const handle = event.target.closest(".move-drag");
-  if (!handle || event.button) return;
+  if (!handle || event.button || region.querySelector(".is-dragged")) return;
   const row = handle.closest("tr");
   const from = rows().indexOf(row);
   const ended = new AbortController();
   handle.setPointerCapture(event.pointerId);
   row.classList.add("is-dragged");
   region.toggleAttribute("data-held", true);
-  const listen = (name, listener) => window.addEventListener(name, listener, { signal: ended.signal });
+  const listen = (name, listener) => window.addEventListener(name, (heard) => {
+    if ((heard.pointerId ?? event.pointerId) === event.pointerId) listener(heard); // not another finger
+  }, { signal: ended.signal });
   const end = (finish) => {
     ended.abort();
     row.classList.remove("is-dragged");
