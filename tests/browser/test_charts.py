@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.page_site import JOB
+from tests.browser.page_site import JOB, Site
 from tests.browser.visitor import HURT, WAIT_MS, Visitor
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -126,6 +126,52 @@ def test_a_part_of_the_timeline_has_an_address(admin: Visitor) -> None:
     page.keyboard.press("ArrowDown")
     page.wait_for_url("**window=21600**")
     expect(page.get_by_label("The last")).to_be_focused()
+
+
+#: Code for `Site.run`: a sweep with long names and values of settings; prints its number.
+_LONG_SWEEP = """
+from django.contrib.auth.models import User
+from tests.frontend.world import make_sweep
+names = ["optimizer_of_all_layers", "schedule_of_the_warm_up", "units"]
+user, space = User.objects.get(username="ada"), {name: [1] for name in names}
+sweep = make_sweep(user, [0.5, 0.7, 0.6], space=space)
+words = ("adaptive moments & <b>decay", "stochastic gradient descent", "root mean square of each")
+for job, text in zip(sweep.jobs.all(), words):
+    job.settings = {names[0]: text, names[1]: text[::-1], "units": job.pk}
+    job.save()
+print(sweep.pk)
+"""
+#: Code for `Site.run`: deletes a sweep with its jobs.
+_SWEEP_GONE = """
+from jobs.models import Sweep
+sweep = Sweep.objects.get(pk={pk})
+sweep.jobs.all().delete()
+sweep.delete()
+"""
+#: Returns the labels of a drawing that cover each other.
+_COVERED = """() => {
+    const labels = [...document.querySelectorAll(".annotation-text, .xtick text")]
+        .map(one => [one.textContent, one.getBoundingClientRect()]);
+    return labels.flatMap(([text, a], place) => labels.slice(place + 1)
+        .filter(([, b]) => a.left < b.right && b.left < a.right && a.top < b.bottom
+            && b.top < a.bottom)
+        .map(([other]) => `${text} and ${other}`));
+}"""
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+def test_labels_of_a_sweep_do_not_cover_each_other(width: int, window: Visitor, site: Site) -> None:
+    number = site.run(_LONG_SWEEP)
+    try:
+        window.page.set_viewport_size({"width": width, "height": 900})
+        window.open(f"/sweeps/{number}/")
+        labels = window.page.locator(".annotation-text")
+        expect(labels.filter(has_text="roo").first).to_be_visible()
+        if width > 1000:
+            expect(labels.filter(has_text="adaptive moments …")).to_be_visible()
+        assert window.page.evaluate(_COVERED) == []
+    finally:
+        site.run(_SWEEP_GONE.format(pk=number))
 
 
 def test_a_chart_that_cannot_be_drawn_says_so_and_has_its_table(window: Visitor) -> None:

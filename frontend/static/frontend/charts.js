@@ -62,6 +62,22 @@ function axis(own) {
   return merged;
 }
 
+// Cuts a text, in which Plotly reads entities.
+function cut(text, most) {
+  const characters = text.match(/&#?\w+;|./gsu) ?? [];
+  return characters.length > most ? `${characters.slice(0, most - 1).join("")}…` : text;
+}
+
+// Cuts what is written at parallel axes to the room between two: a character is some 7 pixels wide,
+// and at the first axis a text begins where those at others have their middle.
+function withRoom(own, width) {
+  const titles = own.xaxis?.ticktext;
+  if (!titles) return own;
+  const most = Math.max(6, Math.floor(width / titles.length / 7));
+  const annotations = own.annotations.map((one) => ({ ...one, text: cut(one.text, Math.ceil(most / 1.5)) }));
+  return { ...own, annotations, xaxis: { ...own.xaxis, ticktext: titles.map((title) => cut(title, most)) } };
+}
+
 // Labels beside a vertical axis fit into the margins, so Plotly need not measure each.
 function valueAxis(own) {
   return { ticklabeloverflow: "allow", ...axis(own) };
@@ -143,7 +159,8 @@ async function draw(box, figure, canDraw) {
     const data = withSmoothing(traces, figure.smoothing).map((trace) => (isTime ? atLocalTimes(trace) : trace));
     if (figure.layout.height) plot.style.height = `${figure.layout.height}px`;
     plot.querySelector(".chart-empty")?.remove();
-    await window.Plotly.react(plot, data, layout(resolve(figure.layout), isTime), CONFIG);
+    const own = withRoom(resolve(figure.layout), paperWidth || plot.clientWidth);
+    await window.Plotly.react(plot, data, layout(own, isTime), CONFIG);
     if (figure.layout.dragmode && !box.dataset.zooms) {
       box.dataset.zooms = "1";
       plot.on("plotly_relayout", zoom);
