@@ -160,6 +160,7 @@ export function startLog() {
     const made = windowOf(answer);
     box.append(made);
     joinWindows(made);
+    if (mode === "level") note.textContent = ""; // it counts the lines before these
     while (mode === "level" && box.querySelectorAll(".log-line").length > KEPT_LINES) box.firstElementChild.remove();
     if (mode !== "end") return;
     while (box.querySelectorAll(".log-line").length > KEPT_LINES && box.querySelectorAll(".log-window").length > 1) {
