@@ -37,6 +37,12 @@ VISION = {
 }  # fmt: skip
 
 
+def test_text_that_is_not_to_be_selected_is_not_by_safari_either() -> None:
+    lines = [line for line in SHEETS["light"].splitlines() if " user-select: none;" in line]
+    assert len(lines) > 2
+    assert [line for line in lines if "-webkit-user-select: none;" not in line] == []
+
+
 def _properties(theme: str) -> dict[str, str]:
     light, dark = (
         dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", sheet)) for sheet in SHEETS.values()
