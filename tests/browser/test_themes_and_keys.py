@@ -62,6 +62,23 @@ def test_ages_are_right_whatever_the_readers_clock_says(
     page.context.close()
 
 
+def test_times_typed_in_utc_are_told_in_the_readers_zone(browser: Browser, site: Site) -> None:
+    visitor = visit(browser, site, "admin", timezone_id="Europe/Berlin")
+    page = visitor.page
+    visitor.open("/nodes/maintenance/")
+    starts, ends = page.get_by_label("Starts (UTC)"), page.get_by_label("Ends (UTC)")
+    said = page.locator("form output")
+    expect(said).to_have_text(["", ""])
+    starts.fill("2027-03-28T00:30")
+    ends.fill("2027-03-28T01:30")  # the clocks of Berlin go from 2 to 3 in between
+    expect(said).to_have_text(["= Mar 28, 2027, 01:30:00 GMT+1", "= Mar 28, 2027, 03:30:00 GMT+2"])
+    starts.fill("2026-10-25T00:30")
+    ends.fill("2026-10-25T01:30")  # and back from 3 to 2
+    expect(said).to_have_text(["= Oct 25, 2026, 02:30:00 GMT+2", "= Oct 25, 2026, 02:30:00 GMT+1"])
+    page.context.close()
+    assert visitor.complaints == []
+
+
 def _choose_utc(page: Page) -> None:
     """Choose UTC in the menu: times and charts change at once, by nine hours from Tokyo's."""
     time = page.locator("#spec time").first

@@ -7,7 +7,7 @@ import { startLog } from "./log.js";
 import { startPalette } from "./palette.js";
 import { isDirty, refreshRegions } from "./regions.js";
 import { startSubmitForm } from "./submit.js";
-import { keepAges, localise, tellZone } from "./times.js";
+import { keepAges, localise, tellTyped, tellZone } from "./times.js";
 
 function tell(text) {
   document.getElementById("announcer").textContent = text;
@@ -110,12 +110,15 @@ startCopyButtons();
 openTarget();
 window.addEventListener("hashchange", openTarget);
 window.addEventListener("pageshow", openTyped);
+window.addEventListener("pageshow", tellTyped);
+document.addEventListener("input", tellTyped);
 startMenus();
 startForms();
 startTheme(drawAll);
 startZone(() => {
   localise();
   tellZone();
+  tellTyped();
   drawAll();
 });
 startPalette(tell);

@@ -58,6 +58,18 @@ export function tellZone() {
   document.getElementById("zone-note").textContent = isUtc() ? "Times are in UTC." : `Times are in your time zone, ${zone}.`;
 }
 
+// Times are typed in UTC: beside each field stands what that is in the chosen zone.
+export function tellTyped() {
+  for (const field of document.querySelectorAll("[type=datetime-local]")) {
+    const at = new Date(`${field.value}Z`);
+    const text = isUtc() || Number.isNaN(at.getTime()) ? "" : `= ${chosen().full.format(at)}`;
+    if (!field.nextElementSibling?.matches("output")) field.after(document.createElement("output"));
+    const said = field.nextElementSibling;
+    said.className = "help";
+    if (said.textContent !== text) said.textContent = text;
+  }
+}
+
 export function localise(root = document) {
   for (const element of root.querySelectorAll("time[datetime]")) {
     const date = new Date(element.dateTime);
