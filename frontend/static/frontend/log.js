@@ -81,7 +81,8 @@ export function startLog() {
     const many = waiting.at(-1)?.has_later ? " or more" : "";
     pause.hidden = mode === "search" || (mode !== "place" && hasEnded() && !isPaused);
     pause.textContent = mode === "place" ? "To the end" : !isPaused ? "Pause" : number ? `Resume (${number}${many} new)` : "Resume";
-    pause.setAttribute("aria-label", isPaused && number ? `Resume: ${number}${many} new lines wait` : pause.textContent);
+    const about = mode === "place" ? "of the log" : isPaused && number ? "lines of the log" : "the log";
+    pause.setAttribute("aria-label", `${pause.textContent} ${about}`); // the job itself is paused by another button
   }
 
   async function answerTo(query) {
