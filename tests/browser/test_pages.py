@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.page_site import JOB, Site
-from tests.browser.visitor import AUDIT, HURT, OVERLAPS, SIDEWAYS, Visitor, visit
+from tests.browser.visitor import AUDIT, HURT, MUTED, OVERLAPS, SIDEWAYS, Visitor, visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -160,6 +160,14 @@ def test_forced_colours_leave_marks_and_the_present_page_apart(
     )
     assert len({*held}) > 1
     visitor.page.context.close()
+
+
+def test_notes_are_as_clear_as_text_for_readers_who_want_more_contrast(window: Visitor) -> None:
+    page = window.page
+    page.emulate_media(color_scheme="dark", contrast="more")
+    window.open("/account/")
+    assert page.evaluate(MUTED) == page.evaluate("getComputedStyle(document.body).color")
+    page.emulate_media(color_scheme="null", contrast="null")
 
 
 def test_texts_that_overlap_are_found(browser: Browser) -> None:
