@@ -16,16 +16,18 @@ function tell(text) {
 function startCopyButtons() {
   document.addEventListener("click", async ({ target }) => {
     const button = target.closest("[data-copy]");
-    if (!button) return;
+    if (!button) return undefined;
     const source = document.getElementById(button.dataset.copy);
     try {
       await navigator.clipboard.writeText(source.textContent);
-      button.textContent = "Copied";
-      tell("Copied");
     } catch {
-      // Without permission for the clipboard: select the text, so that a key press copies it.
+      // Without permission, or without TLS, where there is no other way.
       window.getSelection().selectAllChildren(source);
+      if (!document.execCommand("copy")) return tell("Selected. Copy it with the keyboard.");
     }
+    for (const other of document.querySelectorAll("[data-copy]")) other.textContent = "Copy";
+    button.textContent = "Copied";
+    return tell("Copied");
   });
 }
 
