@@ -270,9 +270,15 @@ def redis_server() -> Iterator[servers.RunningServer]:
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(request: pytest.FixtureRequest) -> None:
-    """Start the database server before pytest-django makes the test database in it."""
+    """Start the database server before pytest-django makes the test database in it.
+
+    SQLite gets a file, as in the product: threads that share a database in memory are refused at
+    once when one of them writes ("database table is locked"), whatever the timeout.
+    """
     if _DATABASE == "postgresql":
         request.getfixturevalue("postgresql_server")
+    elif _DATABASE == "sqlite":
+        connection.settings_dict["TEST"]["NAME"] = str(_STATE_DIRECTORY / "tests.sqlite3")
 
 
 @pytest.fixture(scope="session")
