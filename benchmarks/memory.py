@@ -35,9 +35,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agents.trainer.local.local_cluster import LocalJob, LocalJobError
+from agents.trainer.local.local_cluster import LocalJobError
 from benchmarks.figures import figures_print
 from benchmarks.specs import spec_make, steps_stop
+from tests.support.steered_jobs import SteeredJob
 
 JOB = """
 import keras
@@ -230,7 +231,7 @@ def trainer_arm(settings: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="virtualflow-memory-") as folder:
         code = Path(folder) / "job.py"
         code.write_text(JOB)
-        with LocalJob(spec, code, Path(folder) / "trainers", num_workers, THREADS) as job:
+        with SteeredJob(spec, code, Path(folder) / "trainers", num_workers, THREADS) as job:
             job.resize(num_workers)
             peak = 0
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.trainer.local.local_cluster import LocalJob
 from benchmarks.specs import spec_make
 from controlplane.core.protocol.wire import Membership, ReportKind, TrainerReport
+from tests.support.steered_jobs import SteeredJob
 
 JOB = """
 import keras
@@ -94,7 +94,7 @@ def pauses_of(size: Size, repeats: int) -> list[Pause]:
     Raises:
         SystemExit: a joiner's state was not that of the source.
     """
-    ways: dict[str, Callable[[LocalJob, int], Membership]] = {"live": change_live}
+    ways: dict[str, Callable[[SteeredJob, int], Membership]] = {"live": change_live}
     if size.name == COMPARED:
         ways["restart"] = change_by_restart
     pauses: list[Pause] = []
@@ -103,7 +103,7 @@ def pauses_of(size: Size, repeats: int) -> list[Pause]:
         code.write_text(JOB)
         num_slots = 4 * repeats * len(ways) + 4
         spec = spec_make({"hidden_units": size.hidden_units, "optimizer": size.optimizer}, BATCH)
-        with LocalJob(spec, code, Path(folder) / "trainers", num_slots) as job:
+        with SteeredJob(spec, code, Path(folder) / "trainers", num_slots) as job:
             job.resize(1)
             for way, change in [*ways.items()] * repeats:
                 for number in (2, 1):
@@ -114,7 +114,7 @@ def pauses_of(size: Size, repeats: int) -> list[Pause]:
     return pauses
 
 
-def check_digests(job: LocalJob) -> None:
+def check_digests(job: SteeredJob) -> None:
     """Wait for the digests of all changes, and end the benchmark when two of one differ."""
 
     def found() -> dict[int, set[str]]:
@@ -132,18 +132,18 @@ def check_digests(job: LocalJob) -> None:
         sys.exit(f"a joiner's state is not that of the source: {different}")
 
 
-def change_live(job: LocalJob, number: int) -> Membership:
+def change_live(job: SteeredJob, number: int) -> Membership:
     """Resize as the engine does it."""
     return job.resize(number)
 
 
-def change_by_restart(job: LocalJob, number: int) -> Membership:
+def change_by_restart(job: SteeredJob, number: int) -> Membership:
     """Save, stop every process, start fresh ones, restore."""
     return job.restore(number, job.preempt())
 
 
 def measured(
-    job: LocalJob, way: str, change: Callable[[LocalJob, int], Membership], number: int
+    job: SteeredJob, way: str, change: Callable[[SteeredJob, int], Membership], number: int
 ) -> Pause:
     """Change the size of a job that trains; a normal step is one after all have caught up."""
     assert job.membership is not None
@@ -183,7 +183,7 @@ def step_s(reports: Sequence[TrainerReport]) -> float:
     return float(sum(report.data["seconds"] for report in reports) / num_steps)
 
 
-def reports_of(job: LocalJob, generation: int, kind: ReportKind) -> list[TrainerReport]:
+def reports_of(job: SteeredJob, generation: int, kind: ReportKind) -> list[TrainerReport]:
     """List a generation's reports of a kind by time; the first of `steps` holds just one step."""
     reports = [
         report

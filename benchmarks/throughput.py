@@ -35,13 +35,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from agents.trainer.contract.environment import heap_environment
-from agents.trainer.local.local_cluster import LocalJob
 from benchmarks.figures import figures_print
 from benchmarks.specs import spec_make
 from benchmarks.throughput_arms import job as job_module
 from benchmarks.throughput_arms.job import NETWORKS
 from benchmarks.throughput_arms.serve import NUM_THREADS
 from controlplane.core.protocol.wire import ReductionMode, ReportKind
+from tests.support.steered_jobs import SteeredJob
 
 #: Keras, Keras with the engine's settings of the allocator, numbers of virtual nodes.
 ALONE = ("fit", "fit-kept", "1", "4", "16", "16-fast")
@@ -123,7 +123,7 @@ class ArmProcess:
 class StoppedJob:
     """A job of the engine that runs only while it is measured."""
 
-    def __init__(self, job: LocalJob) -> None:
+    def __init__(self, job: SteeredJob) -> None:
         self._job = job
 
     def signal(self, number: signal.Signals) -> None:
@@ -260,11 +260,11 @@ def stopped_jobs(model: str, num_workers: int) -> Iterator[dict[str, StoppedJob]
         yield stopped
 
 
-def _job(model: str, mode: ReductionMode, folder: Path) -> LocalJob:
+def _job(model: str, mode: ReductionMode, folder: Path) -> SteeredJob:
     code = Path(job_module.__file__)
     batch_size = NETWORKS[model][2]
     spec = spec_make({"network": model}, batch_size, JOB_VIRTUAL_NODES, reduction=mode)
-    return LocalJob(spec, code, folder / mode.value, num_slots=3, threads=NUM_THREADS)
+    return SteeredJob(spec, code, folder / mode.value, num_slots=3, threads=NUM_THREADS)
 
 
 def worker_environments(size: int) -> list[dict[str, str]]:

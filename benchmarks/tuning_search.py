@@ -37,7 +37,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import optuna
 
-from agents.trainer.local.local_cluster import LocalJob
 from benchmarks import retuned_job
 from benchmarks.figures import figures_print
 from benchmarks.parallel_trials import parallel_run
@@ -63,6 +62,7 @@ from controlplane.core.protocol.wire import (
 )
 from controlplane.core.tuning.search import TrialEnd
 from jobs.job_templates import digits_cnn
+from tests.support.steered_jobs import SteeredJob
 
 TEMPLATE = Path(digits_cnn.__file__)
 RETUNED_JOB = Path(retuned_job.__file__)
@@ -232,7 +232,7 @@ def _tuned_run(
     """Train a job that begins with the bad rate; returns its result and reports."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        LocalJob(_spec(seed, stop, tuning, code), code, Path(folder) / "trainers") as job,
+        SteeredJob(_spec(seed, stop, tuning, code), code, Path(folder) / "trainers") as job,
     ):
         job.resize(1)
         result = job.wait_finished(LIMIT_S)

@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from agents.trainer.local.local_cluster import LocalJob
 from agents.trainer.local.validation import job_validate
 from benchmarks.selection_runs.runs import job_spec
 from benchmarks.specs import epochs_stop
@@ -19,6 +18,7 @@ from controlplane.core.selection.cost import (
     measured_speed_up,
     predicted_speed_up,
 )
+from tests.support.steered_jobs import SteeredJob
 
 TEMPLATE = Path(__file__).resolve().parents[2] / "jobs" / "job_templates" / "digits_cnn.py"
 CASES = (
@@ -58,7 +58,7 @@ def _case(method: SelectionMethod, beta: float, num_epochs: int) -> dict[str, An
         folder = Path(name)
         facts = job_validate(spec, TEMPLATE.parent, folder / "validation")
         times = ExampleTimes(**facts["selection"]) if "selection" in facts else None
-        with LocalJob(spec, TEMPLATE, folder / "trainers") as job:
+        with SteeredJob(spec, TEMPLATE, folder / "trainers") as job:
             job.resize(1)
             job.wait_finished()
             reports = [report.data for report in job.step_reports()]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agents.trainer.local.local_cluster import LocalJob
 from benchmarks.selection_runs import job as job_module
 from benchmarks.specs import spec_make
 from controlplane.core.protocol.selection import SelectionSpec
 from controlplane.core.protocol.wire import ReportKind, StopCondition, TrainingSpec
+from tests.support.steered_jobs import SteeredJob
 
 BATCH_SIZE = 64
 #: Steps after which a second accelerator joins, and after which it leaves.
@@ -62,7 +62,7 @@ def run(spec: TrainingSpec) -> list[Reached]:
     """
     with (
         tempfile.TemporaryDirectory(prefix="selection-") as folder,
-        LocalJob(spec, Path(job_module.__file__), Path(folder) / "trainers") as job,
+        SteeredJob(spec, Path(job_module.__file__), Path(folder) / "trainers") as job,
     ):
         alone = job.plan(1, None)
         job.prepare(alone)
@@ -82,7 +82,7 @@ def run(spec: TrainingSpec) -> list[Reached]:
         return _epochs(job)
 
 
-def _epochs(job: LocalJob) -> list[Reached]:
+def _epochs(job: SteeredJob) -> list[Reached]:
     """Sum the reports of steps up to each epoch's end; the leader stays the same."""
     steps = [report.data for report in job.step_reports()]
     ends = {

@@ -1,6 +1,6 @@
 """A job on this machine without a control plane: trainers are child processes.
 
-Used by the launcher, the benchmarks and the tests. The trainers get orders as from an agent.
+The trainers get orders as from an agent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from controlplane.core.protocol.wire import (
     ReportKind,
     SlotAddress,
     TrainerOrders,
-    TrainerReport,
     TrainingSpec,
 )
 from controlplane.core.virtual_nodes.mapping import even_mapping
@@ -183,40 +182,6 @@ class LocalJob:
 
         self.wait(is_done, f"generation {membership.generation} to switch", 120.0)
 
-    def resize(self, num_workers: int, mapping: Mapping | None = None) -> Membership:
-        """Start, grow or shrink to `num_workers` and wait until all members have switched."""
-        membership = self.plan(num_workers, self.membership, mapping)
-        self.prepare(membership)
-        self.wait_ready(membership)
-        self.go(membership)
-        self.wait_switched(membership)
-        return membership
-
-    def preempt(self) -> Path:
-        """Stop all trainers with a checkpoint; returns its path."""
-        assert self.membership is not None
-        source = self.membership.members[0].slot
-        self.go(self.plan(0, self.membership))
-        self.wait(
-            lambda: all(
-                trainer.process.poll() is not None or trainer.slot in self.lost
-                for trainer in self.trainers.values()
-            ),
-            "trainers to leave",
-            120.0,
-        )
-        self.membership = None
-        return self.trainers[source].run_dir / "outputs" / "checkpoint.npz"
-
-    def restore(self, num_workers: int, checkpoint: Path) -> Membership:
-        """Start again from a checkpoint with fresh trainers."""
-        membership = self.plan(num_workers, None, restore=True)
-        self.prepare(membership, checkpoint)
-        self.wait_ready(membership)
-        self.go(membership, checkpoint)
-        self.wait_switched(membership)
-        return membership
-
     # ---- reports -------------------------------------------------------------------------------
 
     def step(self) -> int:
@@ -229,13 +194,6 @@ class LocalJob:
             if report.kind in kinds
         ]
         return max(steps, default=0)
-
-    def step_reports(self) -> list[TrainerReport]:
-        """List the STEPS reports of all trainers, including lost ones."""
-        for trainer in self.trainers.values():
-            trainer.read()
-        reports = [report for trainer in self.trainers.values() for report in trainer.reports]
-        return [report for report in reports if report.kind is ReportKind.STEPS]
 
     def finished(self) -> dict[str, Any] | None:
         """Return the data of the leader's FINISHED report, if there is one."""

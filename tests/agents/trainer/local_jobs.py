@@ -22,6 +22,7 @@ from controlplane.core.protocol.wire import (
     TrainerReport,
     TrainingSpec,
 )
+from tests.support.steered_jobs import SteeredJob
 from tests.support.warm_trainers import trainer_fork
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "jobs" / "job_templates"
@@ -101,7 +102,7 @@ def build(settings):
 '''
 
 
-class FaultyJob(LocalJob):
+class FaultyJob(SteeredJob):
     """A local job whose trainers may be lost, redirected, or take over another state."""
 
     def redirect(self, slot: int, membership: Membership) -> None:
