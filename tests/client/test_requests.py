@@ -274,6 +274,7 @@ def test_nobody_answers(connect: Connect, pauses: list[float]) -> None:
 
 
 JOB = dict.fromkeys(answers.Job.__annotations__, "") | {"version": 1, "status": "running"}
+VALIDATION = dict.fromkeys(answers.Validation.__annotations__, "") | {"status": "running"}
 LOG = dict.fromkeys(answers.LogPart.__annotations__, 0) | {"text": "a"}
 AWAY = [problem(503)] * 10
 
@@ -314,10 +315,19 @@ def test_what_follows_a_job_outlives_an_upgrade_of_the_site(
         assert 100 < sum(pauses) < AWAY_LIMIT_S + 10
 
 
-def test_a_limit_of_time_is_one_of_absences_too(connect: Connect, pauses: list[float]) -> None:
-    with scripted_site(Answer(200, JOB), problem(503)) as site:
+@pytest.mark.parametrize(
+    ("first", "wait"),
+    [
+        (JOB, lambda client: [*client.watch(1, timeout_s=20.0)]),
+        (VALIDATION, lambda client: client.wait_validation(1, timeout_s=20.0)),
+    ],
+)
+def test_a_limit_of_time_is_one_of_absences_too(
+    connect: Connect, pauses: list[float], first: Any, wait: Callable[[Client], object]
+) -> None:
+    with scripted_site(Answer(200, first), problem(503)) as site:
         with pytest.raises(VirtualFlowError):
-            [*connect(site).watch(1, timeout_s=20.0)]
+            wait(connect(site))
         assert len(pauses) < 8
 
 

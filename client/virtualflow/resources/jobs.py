@@ -11,13 +11,10 @@ from urllib.parse import parse_qs
 import httpx
 
 from virtualflow import answers
-from virtualflow.errors import VirtualFlowError
+from virtualflow.deadlines import POLL_LIMIT_S, Deadline
 from virtualflow.submissions import Spec, StrPath, key_headers, submission_content
 from virtualflow.transport import AWAY_LIMIT_S
 from virtualflow.typed_site import PAGE_SIZE, TypedSite, answer_read, given_only
-
-#: Longest wait of a long poll; the site's own limit is 30 s.
-_WAIT_S = 25.0
 
 
 class JobRequests:
@@ -175,17 +172,16 @@ class JobRequests:
         Args:
             timeout_s: raise the error `timed_out` when the job has not ended by then.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         etag, version = "", None
         while True:
-            asked_at = time.monotonic()
-            left_s = _WAIT_S if deadline is None else min(_WAIT_S, max(deadline - asked_at, 0.0))
+            asked_at, left_s = time.monotonic(), deadline.left_s(POLL_LIMIT_S)
             wait: dict[str, Any] = {}
             if version is not None:
                 wait = {"wait": f"{left_s:.3f}", "since_version": version}
             response = self._site.request(
                 "GET", f"jobs/{job_id}/", params=wait, wait_s=left_s,
-                away_s=0.0 if version is None else _away_s(deadline),
+                away_s=0.0 if version is None else deadline.left_s(AWAY_LIMIT_S),
                 headers={"If-None-Match": etag} if etag else {},
             )  # fmt: skip
             if response.status_code != httpx.codes.NOT_MODIFIED:
@@ -194,11 +190,7 @@ class JobRequests:
                 yield job
                 if job["status"] in answers.ENDED:
                     return
-            if deadline is not None and time.monotonic() >= deadline:
-                raise VirtualFlowError(
-                    f"Job {job_id} has not ended within {timeout_s:g} s; it goes on.",
-                    code="timed_out",
-                )
+            deadline.check(f"Job {job_id} has not ended")
             # The site answers at once when too many requests wait already.
             self._site.sleep(max(0.0, asked_at + self._poll_s - time.monotonic()))
 
@@ -349,9 +341,3 @@ class JobRequests:
 def _several(values: Sequence[str]) -> list[str]:
     """Return values as a list; a single text is one value, not its letters."""
     return [values] if isinstance(values, str) else list(values)
-
-
-def _away_s(deadline: float | None) -> float:
-    """Return how long a site that has answered may be away."""
-    left_s = AWAY_LIMIT_S if deadline is None else max(deadline - time.monotonic(), 0.0)
-    return min(left_s, AWAY_LIMIT_S)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from virtualflow import answers
-from virtualflow.errors import VirtualFlowError
+from virtualflow.deadlines import Deadline
 from virtualflow.typed_site import TypedSite, answer_read
 
 #: Fields of a new replay; the result comes with `replay`.
@@ -83,15 +82,11 @@ class ReplayRequests:
         self, replay_id: int, *, timeout_s: float | None = None
     ) -> Iterator[answers.Replay]:
         """Yield a replay now and then, until it is no longer waiting or running."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         while True:
             replay = self.replay(replay_id)
             yield replay
             if replay["status"] not in ("waiting", "running"):
                 return
-            if deadline is not None and time.monotonic() >= deadline:
-                raise VirtualFlowError(
-                    f"Replay {replay_id} is not done within {timeout_s:g} s; it goes on.",
-                    code="timed_out",
-                )
+            deadline.check(f"Replay {replay_id} is not done")
             self._site.sleep(self._poll_s)

@@ -6,13 +6,10 @@ import time
 from typing import Any
 
 from virtualflow import answers
-from virtualflow.errors import VirtualFlowError
+from virtualflow.deadlines import POLL_LIMIT_S, Deadline
 from virtualflow.submissions import Spec, StrPath, submission_content
 from virtualflow.transport import AWAY_LIMIT_S
 from virtualflow.typed_site import TypedSite
-
-#: Longest wait of a long poll; the site's own limit is 30 s.
-_WAIT_S = 25.0
 
 
 class ValidationRequests:
@@ -46,22 +43,16 @@ class ValidationRequests:
         Args:
             timeout_s: raise the error `timed_out` when it is not over by then.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        away_s = 0.0
+        deadline, away_s = Deadline(timeout_s), 0.0
         while True:
-            asked_at = time.monotonic()
-            left_s = _WAIT_S if deadline is None else min(_WAIT_S, max(deadline - asked_at, 0.0))
+            asked_at, left_s = time.monotonic(), deadline.left_s(POLL_LIMIT_S)
             found = self._site.get(
                 f"validations/{validation_id}/", answers.Validation,
                 params={"wait": f"{left_s:.3f}"}, wait_s=left_s, away_s=away_s,
             )  # fmt: skip
-            away_s = AWAY_LIMIT_S
             if found["status"] != "running":
                 return found
-            if deadline is not None and time.monotonic() >= deadline:
-                raise VirtualFlowError(
-                    f"Validation {validation_id} is not over within {timeout_s:g} s; it goes on.",
-                    code="timed_out",
-                )
+            deadline.check(f"Validation {validation_id} is not over")
             # The site answers at once when too many requests wait already.
             self._site.sleep(max(0.0, asked_at + self._poll_s - time.monotonic()))
+            away_s = deadline.left_s(AWAY_LIMIT_S)
