@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from agents.trainer.contract.environment import HASH_ENVIRONMENT, heap_environment
 from agents.trainer.contract.ports import PortHolder
@@ -91,7 +91,7 @@ class LocalJob:
             for slot, port in enumerate(self._ports.numbers)
         )
 
-    def __enter__(self) -> LocalJob:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
