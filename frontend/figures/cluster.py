@@ -150,16 +150,14 @@ class Staircases:
         """Return the jobs with the most accelerator time, the largest first."""
         jobs, numbers = np.unique(self.job_ids, return_inverse=True)
         areas = np.bincount(numbers, weights=self.areas, minlength=len(jobs))
-        found: list[int] = jobs[np.lexsort((jobs, -areas))[:number]].tolist()
-        return found
+        return jobs[np.lexsort((jobs, -areas))[:number]].tolist()
 
     def samples(self, chosen: NDArray[np.bool_] | slice) -> list[int]:
         """Return the sum of some steps at each time."""
         size = len(self.times) + 1
         first, differences = self.places[0][chosen], self.differences[chosen]
         changes = np.bincount(first, weights=differences, minlength=size)
-        found: list[int] = np.cumsum(changes[:-1]).astype(np.int64).tolist()
-        return found
+        return np.cumsum(changes[:-1]).astype(np.int64).tolist()
 
     def num_seen(self, chosen: NDArray[np.bool_]) -> int:
         """Count the jobs of some steps that hold accelerators at any of the times."""

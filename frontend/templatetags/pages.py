@@ -256,8 +256,7 @@ def described(field: BoundField) -> SafeString:
 @register.filter
 def readable(text: str, person: Person) -> str:
     """Return a stored text as a person may read it."""
-    shown: str = text_for(person, text)
-    return shown
+    return text_for(person, text)
 
 
 @register.filter

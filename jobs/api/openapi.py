@@ -182,8 +182,7 @@ def openapi_document() -> dict[str, Any]:
     Generating it takes half a second, once per process. The first call must be that of a single
     thread: the generator changes its classes while it loads them.
     """
-    document: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)
-    return document
+    return SchemaGenerator().get_schema(request=None, public=True)
 
 
 class DocumentGenerator(SchemaGenerator):

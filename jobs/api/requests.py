@@ -263,8 +263,7 @@ class BodySerializer(serializers.Serializer):
         given = data if isinstance(data, Mapping) else {}
         if errors := unknown_fields(given, self.fields, self.unknown_text):
             raise serializers.ValidationError(errors)
-        values: dict[str, Any] = super().to_internal_value(data)
-        return values
+        return super().to_internal_value(data)
 
 
 def unknown_fields(

@@ -71,8 +71,7 @@ class GenerationSerializer(serializers.ModelSerializer):
 
     @extend_schema_field(serializers.ListField(child=serializers.DictField()))
     def get_members(self, generation: Generation) -> list[dict[str, Any]]:
-        members: list[dict[str, Any]] = encode(generation.membership.members)
-        return members
+        return encode(generation.membership.members)
 
 
 class LogPartSerializer(serializers.Serializer):

@@ -38,8 +38,7 @@ from jobs.submission import PRIORITY_RANGE, SUBMISSION_COLUMNS
 
 def reader_of(context: Mapping[str, Any]) -> Person:
     """Return whom an answer is for: the `reader` of the context, or the user of its request."""
-    reader: Person = context["reader"] if "reader" in context else context["request"].user
-    return reader
+    return context["reader"] if "reader" in context else context["request"].user
 
 
 class ReadableText(serializers.CharField):
@@ -50,8 +49,7 @@ class ReadableText(serializers.CharField):
 
     def to_representation(self, value: str) -> str:
         """Return the text for the reader."""
-        text: str = text_for(reader_of(self.context), value)
-        return text
+        return text_for(reader_of(self.context), value)
 
 
 class ChosenFieldsSerializer(serializers.ModelSerializer):
@@ -360,8 +358,7 @@ def _kinds_used(job: Job) -> list[str]:
     kept = vars(job)
     if "kinds_used" not in kept:
         kept["kinds_used"] = kinds_used(job)
-    kinds: list[str] = kept["kinds_used"]
-    return kinds
+    return kept["kinds_used"]
 
 
 class ReasonSerializer(serializers.Serializer):

@@ -162,8 +162,7 @@ class SettingsField(serializers.DictField):
             raise serializers.ValidationError(f"At most {SETTINGS_LIMIT_BYTES} bytes of JSON.")
         if "\\u0000" in text.replace("\\\\", ""):
             raise serializers.ValidationError("Use text without NUL characters.")
-        found: dict[str, Any] = json.loads(text)  # YAML has other keys than text in inner objects
-        return found
+        return json.loads(text)  # YAML has other keys than text in inner objects
 
 
 def _unfit_place(value: Any, place: str = "") -> str:
@@ -194,8 +193,7 @@ class SpaceField(SettingsField):
             spec = decode(TuningSpec, {"space": value}, "tuning")
         except ValueError as error:
             raise serializers.ValidationError(f"{error}.") from None
-        found: dict[str, Any] = encode(spec)["space"]
-        return found
+        return encode(spec)["space"]
 
 
 class _WordsField(serializers.ListField):

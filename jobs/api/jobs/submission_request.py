@@ -102,8 +102,7 @@ def _selection_of(values: dict[str, Any]) -> dict[str, Any]:
     given = {name.removeprefix("selection_"): values.pop(name) for name in _SELECTION_FIELDS}
     if given["method"] is SelectionMethod.NONE or values["task"] is Task.PREDICT:
         return {}
-    found: dict[str, Any] = encode(SelectionSpec(**given))
-    return found
+    return encode(SelectionSpec(**given))
 
 
 def _tuning_of(values: dict[str, Any]) -> dict[str, Any]:
@@ -111,8 +110,7 @@ def _tuning_of(values: dict[str, Any]) -> dict[str, Any]:
     given = {name.removeprefix("tuning_"): values.pop(name) for name in _TUNING_FIELDS}
     if not given["space"] or values["task"] is Task.PREDICT:
         return {}
-    found: dict[str, Any] = encode(decode(TuningSpec, given))
-    return found
+    return encode(decode(TuningSpec, given))
 
 
 def submission_of(request: Request) -> Submission:
