@@ -374,7 +374,6 @@ def blank_values() -> dict[str, Any]:
 
 
 def template_values(template: JobTemplate) -> dict[str, Any]:
-    """Return the form's values of a job template."""
     stop = template.stop
     return values_shown(
         {

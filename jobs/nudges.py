@@ -265,7 +265,6 @@ class SharedTasks:
         ]
 
     def stop(self) -> None:
-        """Cancel them."""
         for task in self._tasks:
             task.cancel()
         self._tasks = []

@@ -123,7 +123,6 @@ class ControlPlaneClient:
             ) from None
 
     def close(self) -> None:
-        """Close all connections."""
         self._http.close()
 
     def authorise(self, agent_token: str) -> None:

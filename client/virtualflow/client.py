@@ -77,7 +77,6 @@ class Client(
         return self._site.server
 
     def close(self) -> None:
-        """Close the connections."""
         self._site.close()
 
     def index(self) -> answers.Index:

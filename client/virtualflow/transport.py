@@ -143,7 +143,6 @@ class Transport:
             ) from None
 
     def close(self) -> None:
-        """Close the connections."""
         self._http.close()
 
     def request(

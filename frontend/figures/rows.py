@@ -38,7 +38,6 @@ class AllocationChanges:
         return cls(job_ids[order].astype(np.int64), ats[order], counts[order].astype(np.int64))
 
     def chosen(self, mask: NDArray[np.bool_]) -> Self:
-        """Return some of the changes."""
         return type(self)(self.job_ids[mask], self.ats[mask], self.counts[mask])
 
     def __len__(self) -> int:

@@ -66,7 +66,6 @@ class AuditAction(StrEnum):
 
 
 def action_label(action: str) -> str:
-    """Return an action in words."""
     return action.replace("_", " ")
 
 

@@ -122,7 +122,6 @@ def compared_jobs(person: Person, job_ids: Sequence[int]) -> list[Job]:
 
 
 def jobs_compared(jobs: Sequence[Job]) -> Comparison:
-    """Compare jobs."""
     series: dict[str, list[Series]] = {}
     num_points = points_limit(len(jobs))
     for job in jobs:

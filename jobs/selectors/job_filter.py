@@ -186,8 +186,7 @@ class JobFilter(django_filters.FilterSet):
         """Apply all filters; trials of tuned jobs are listed only as those of their job."""
         if self.form.cleaned_data["trial_of"] is None:
             queryset = queryset.filter(trial_of=None)
-        found: QuerySet[Job] = super().filter_queryset(queryset)
-        return found
+        return super().filter_queryset(queryset)
 
     def filter_status(self, jobs: QuerySet[Job], _name: str, names: Sequence[str]) -> QuerySet[Job]:
         """Select jobs with one of the statuses or groups; no name selects all."""
@@ -205,14 +204,12 @@ class JobFilter(django_filters.FilterSet):
 
     @extend_schema_field(TEXTS)
     def filter_tags(self, jobs: QuerySet[Job], _name: str, tags: Sequence[str]) -> QuerySet[Job]:
-        """Select jobs that have all of the tags."""
         return _with_terms(jobs, [{f"tag={tag}"} for tag in tags])
 
     @extend_schema_field(TEXTS | {"items": _TEXT | {"pattern": _SETTING}})
     def filter_settings(
         self, jobs: QuerySet[Job], _name: str, settings: Sequence[set[str]]
     ) -> QuerySet[Job]:
-        """Select jobs that have all of the settings."""
         return _with_terms(jobs, settings)
 
     @extend_schema_field(TEXTS)

@@ -104,7 +104,6 @@ class Wanted:
         return tells and self.text.lower() in text.lower()
 
     def matches(self, text: str, level: str) -> bool:
-        """Return whether a line matches."""
         return self.may_match(text) and has_level(level, self.level)
 
 

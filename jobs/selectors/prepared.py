@@ -40,7 +40,6 @@ class PreparedQuery:
         return rows
 
     def first(self, values: Mapping[Any, Any]) -> list[Any] | None:
-        """Return the first row; None if there is none."""
         return next(iter(self.rows(values)), None)
 
 
@@ -63,5 +62,4 @@ class PreparedObjects(Generic[M]):
         return [make(alias, self._names, row) for row in self._query.rows(values)]
 
     def first(self, values: Mapping[Any, Any]) -> M | None:
-        """Return the first object; None if there is none."""
         return next(iter(self.all(values)), None)

@@ -95,7 +95,6 @@ class ComparedReplays:
 
     @property
     def first(self) -> Replay:
-        """The oldest replay."""
         return self.replays[0]
 
     @property

@@ -65,7 +65,6 @@ class TrialRow:
 
     @property
     def text(self) -> str:
-        """Its values as text."""
         return values_text(self.values) or "unchanged"
 
 

@@ -62,7 +62,6 @@ class UsageRow:
 
     @property
     def accelerator_hours(self) -> float:
-        """Accelerator-hours of all kinds."""
         return sum(self.hours.values())
 
 

@@ -68,7 +68,6 @@ class JobTimes(NamedTuple):
 
     @property
     def jobs(self) -> set[int]:
-        """All the jobs."""
         return {row[0] for row in self.held} | {row[0] for row in self.paused}
 
 

@@ -75,7 +75,6 @@ class HeldPort:
         self._tcp.close()
 
     def close(self) -> None:
-        """Close both sockets."""
         self._tcp.close()
         if self.beacon is not None:
             self.beacon.close()
@@ -101,7 +100,6 @@ class PortHolder:
             held.close()
 
     def close(self) -> None:
-        """Release all ports."""
         for index in range(len(self._held)):
             self.release(index)
 

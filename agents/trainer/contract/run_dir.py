@@ -106,7 +106,6 @@ class OrderWatcher:
 
     @property
     def orders(self) -> TrainerOrders:
-        """The newest orders."""
         return self._orders
 
     def next_after(self, generation: int) -> TrainerOrders | None:
@@ -272,7 +271,6 @@ class ReportWriter:
                 is_stuck = self._append() is not None
 
     def phase(self, name: str) -> None:
-        """Report that a phase begins."""
         self.write(ReportKind.PHASE, {"phase": name})
 
     def failed(self, failure: TrainerError, facts: Mapping[str, Any] | None = None) -> None:

@@ -26,7 +26,6 @@ def own_addresses() -> set[Network]:
 
 
 def are_own(addresses: Collection[Network]) -> bool:
-    """Return whether all addresses are of this machine."""
     own = own_addresses()
     return all(any(_is_within(address, network) for network in own) for address in addresses)
 

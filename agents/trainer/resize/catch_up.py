@@ -156,7 +156,6 @@ class StepLog:
         return self._num_bytes + self._largest_bytes > self._limit_bytes
 
     def add(self, received: ReceivedStep) -> None:
-        """Append a step."""
         size = _num_bytes(received)
         self._largest_bytes = max(self._largest_bytes, size)
         self._num_bytes += size

@@ -84,7 +84,6 @@ jobs_argument = click.argument(
 
 
 def error_code(error: VirtualFlowError) -> ExitCode:
-    """Return the exit code for an error of the client."""
     if error.code == "timed_out":
         return ExitCode.TIMED_OUT
     if error.code in ("bad_input", "not_logged_in"):

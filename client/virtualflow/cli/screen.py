@@ -126,7 +126,6 @@ def _nth_value(index: int) -> Callable[[Any], object]:
 
 
 def print_json(data: Any) -> None:
-    """Print one JSON document."""
     click.echo(json.dumps(data, indent=2))
 
 

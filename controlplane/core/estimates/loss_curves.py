@@ -91,7 +91,6 @@ class Curves:
     exponential: ExponentialCurve
 
     def of(self, curve_class: CurveClass) -> SublinearCurve | ExponentialCurve:
-        """Return the fit of one class."""
         return self.sublinear if curve_class is CurveClass.SUBLINEAR else self.exponential
 
 

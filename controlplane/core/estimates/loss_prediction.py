@@ -53,7 +53,6 @@ class LossFit:
 
     @property
     def curve_class(self) -> CurveClass:
-        """The selected class."""
         if self.errors is None or self.errors[0] <= EXPONENTIAL_CLOSER * self.errors[1]:
             return CurveClass.SUBLINEAR
         return CurveClass.EXPONENTIAL

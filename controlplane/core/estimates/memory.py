@@ -46,7 +46,6 @@ class MemoryNeed:
 
     @property
     def kept_bytes(self) -> float:
-        """The memory of the kept states."""
         return self.num_kept_states * self.state_bytes
 
     def fixed_bytes(self, is_gpu: bool) -> float:

@@ -132,7 +132,6 @@ class Search:
         return self.by_number(self.running)
 
     def by_number(self, number: int) -> Trial:
-        """Return one trial of this search."""
         return self.trials[number - self.trials[0].number]
 
     @property

@@ -92,7 +92,6 @@ def percent(part: float, digits: int = 0) -> str:
 
 
 def reason(code: str, /, **fields: Any) -> Reason:
-    """Return the reason of a code with these fields."""
     return Reason(code, fields)
 
 

@@ -67,11 +67,9 @@ class RebalancePlan:
         return self.failures > 0
 
     def tried(self, trial: RebalanceTrial, now_s: float) -> RebalancePlan:
-        """Begin a trial."""
         return RebalancePlan(self.failures, now_s + cool_down_s(self.failures), trial)
 
     def paid(self) -> RebalancePlan:
-        """End a trial that paid."""
         return replace(self, failures=0, trial=None)
 
     def failed(self, now_s: float) -> RebalancePlan:

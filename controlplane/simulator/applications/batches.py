@@ -66,7 +66,6 @@ class WorkerBatch:
     most: int
 
     def most_accelerators(self, batch_size: float) -> int:  # noqa: ARG002 - the same for all
-        """Return `most`."""
         return self.most
 
     def slices(self, batch_size: Floats, count: Counts) -> tuple[Floats, Floats, Counts]:

@@ -57,7 +57,6 @@ class JobAccelerators:
         return self._change(had, now)
 
     def end(self, now: float) -> Releases:
-        """Release all accelerators."""
         job = self.job
         rows = set(job.held) | set(job.active)
         job.held = job.active = ()
@@ -66,7 +65,6 @@ class JobAccelerators:
         return dict.fromkeys(sorted(rows), now + job.terms.costs.release_s)
 
     def switch(self, now: float) -> Releases:
-        """Switch to the held accelerators."""
         job = self.job
         job.advance(now)
         released = dict.fromkeys(sorted(self.leaving), now + job.terms.costs.release_s)

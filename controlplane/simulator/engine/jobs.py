@@ -160,13 +160,11 @@ class SimulatedJob:
 
     @property
     def is_done(self) -> bool:
-        """Whether all its work is done."""
         ends = self.application.progress_ends
         return self.epoch + 1 >= len(ends) or self.progress >= self.last_progress
 
     @property
     def total_progress(self) -> float:
-        """Progress of all its work."""
         return min(self.application.progress_ends[-1], self.last_progress)
 
     @property

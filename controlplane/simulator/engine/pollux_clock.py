@@ -60,7 +60,6 @@ class RoundRun(Run):
                 raise StuckError(stuck_text(self.policy, live))
 
     def _train(self, job: SimulatedJob) -> None:
-        """Train a job for one round."""
         if not job.active:
             return
         now, left_s = self.now, ROUND_S

@@ -32,7 +32,6 @@ class _Tuning:
 
     @property
     def trial_progress(self) -> float:
-        """Progress that each trial makes."""
         assert self.job.spec.tuning is not None, "the job is tuned"
         return self.job.spec.tuning.trial_share * self.job.total_progress
 

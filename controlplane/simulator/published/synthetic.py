@@ -85,7 +85,6 @@ def synthetic_workload(
 
 
 def synthetic_applications() -> dict[str, ProfiledApplication]:
-    """Make the applications."""
     with tempfile.TemporaryDirectory() as folder:
         synthetic_write(Path(folder))
         return profiles_read(Path(folder))

@@ -98,7 +98,6 @@ def samples_written(samples: Mapping[StepConfiguration, Measured]) -> list[list[
 def throughput_samples(
     samples: Mapping[StepConfiguration, Measured], kind: str, num_virtual_nodes: int
 ) -> list[ThroughputSample]:
-    """Return the samples for a throughput model of one kind."""
     return [
         ThroughputSample(
             num_nodes=key.num_nodes,

@@ -93,7 +93,6 @@ def _step_times(rows: list[StepTimeProfile]) -> StepTimes:
 
 
 def samples_read(row: StepTimeProfile) -> dict[int, Sample]:
-    """Read the samples of one profile."""
     return {
         int(point): Sample(int(count), float(mean_s), float(recent_s))
         for point, (count, mean_s, recent_s) in row.samples.items()

@@ -86,7 +86,6 @@ def failure_count(request: HttpRequest) -> None:
 
 
 def login_audit(name: str, **details: Any) -> None:
-    """Note a login."""
     audit_add(AuditAction.LOGIN, f"user:{name}", actor=f"user:{name}", **details)
 
 

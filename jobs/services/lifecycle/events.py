@@ -96,5 +96,4 @@ def _log(event: Event) -> None:
 
 
 def user_actor(user: Any) -> str:
-    """Return the actor of a user."""
     return f"user:{user.get_username()}"

@@ -312,7 +312,6 @@ def start_forget(jobs: Iterable[Job]) -> None:
 
 
 def job_pause_now(job: Job, now: datetime.datetime) -> None:
-    """Pause a pending job."""
     status_change(
         job,
         JobStatus.PAUSED,

@@ -57,7 +57,6 @@ def most_chosen_take(job: Job, data: Mapping[str, Any]) -> None:
 
 
 def _png(picture: Mapping[str, Any] | None) -> bytes | None:
-    """Encode a reported picture."""
     if picture is None:
         return None
     pixels = base64.b64decode(picture["pixels"])

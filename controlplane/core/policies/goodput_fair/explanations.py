@@ -126,7 +126,6 @@ class CountsDecision:
 
     @cached_property
     def holders(self) -> list[Holders]:
-        """The holders of each kind."""
         given: list[list[tuple[float, int]]] = [[] for _ in self.options.kinds]
         for row in np.flatnonzero(self.given > 0).tolist():
             given[self.kinds[row]].append((self.options.jobs[row].weight, int(self.given[row])))
@@ -179,7 +178,6 @@ class CountsDecision:
 
 
 def explain(outcome: CountsDecision) -> dict[JobId, Reason]:
-    """Return a reason for every job."""
     options = outcome.options
     known = options.index
     reasons = {

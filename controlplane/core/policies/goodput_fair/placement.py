@@ -128,7 +128,6 @@ class _Nodes:
         self._largest = max(self.left.values(), default=0)
 
     def take(self, node: NodeId, count: int) -> None:
-        """Take accelerators of a node."""
         self.left[node] -= count
         heapq.heappush(self._heaps[self.left[node]], (self.crowd.get(node, 0), node))
 

@@ -54,7 +54,6 @@ class ProgramDecision:
 
     @cached_property
     def holders(self) -> dict[str, Holders]:
-        """The holders of each kind in the decision."""
         found: dict[str, list[tuple[float, int]]] = {name: [] for name in self.kinds}
         for row, choice in self.given.items():
             configuration = choice.configuration
