@@ -15,6 +15,11 @@ from virtualflow.client import Client
 from virtualflow.typed_site import given_only
 
 _GIB = 1024**3
+#: Changes that give a user the site's own limits.
+_SITE_LIMITS: dict[str, Any] = {
+    **dict.fromkeys(("priority_ceiling", "tier_ceiling", "live_jobs_limit", "storage_limit_bytes")),
+    "share_factor": 1.0,
+}
 _COLUMNS = (
     Column("user", lambda user: user["name"]),
     Column("active", lambda user: user["is_active"]),
@@ -40,17 +45,30 @@ def _stored(user: User) -> str:
 
 @click.command()
 @click.argument("name", required=False, shell_complete=completing.users)
-@click.option("--ceiling", type=int, help="Highest priority of the user's jobs, 1 to 1000.")
-@click.option("--tier", type=click.Choice(TIERS), help="Highest tier of the user's jobs.")
-@click.option("--factor", type=float, help="Factor of the user's claim on a share, 0.1 to 10.")
-@click.option("--live-jobs", type=int, help="Most jobs that have not ended.")
+@click.option(
+    "--ceiling",
+    "priority_ceiling",
+    type=int,
+    help="Highest priority of the user's jobs, 1 to 1000.",
+)
+@click.option(
+    "--tier", "tier_ceiling", type=click.Choice(TIERS), help="Highest tier of the user's jobs."
+)
+@click.option(
+    "--factor", "share_factor", type=float, help="Factor of the user's claim on a share, 0.1 to 10."
+)
+@click.option("--live-jobs", "live_jobs_limit", type=int, help="Most jobs that have not ended.")
 @click.option("--storage-gib", type=click.FloatRange(0, 2**30), help="Of code and files; 0: any.")
-@click.option("--active/--inactive", default=None, help="Whether the user may log in.")
+@click.option("--active/--inactive", "is_active", default=None, help="Whether the user may log in.")
 @click.option("--reset", is_flag=True, help="Take the site's own limits, but for those given.")
 @as_json
-def users(name: str | None, as_json: bool, reset: bool, **given: Any) -> None:
+def users(
+    name: str | None, as_json: bool, reset: bool, storage_gib: float | None, **given: Any
+) -> None:
     """List the users, or show or change the user NAME (admins)."""
-    changes = _changes(reset, **given)
+    changes = (_SITE_LIMITS if reset else {}) | given_only(given)
+    if storage_gib is not None:
+        changes["storage_limit_bytes"] = round(storage_gib * _GIB)
     if name is None and changes:
         raise click.UsageError("Give the name of the user to change.")
     with Client.from_login() as client:
@@ -61,30 +79,3 @@ def users(name: str | None, as_json: bool, reset: bool, **given: Any) -> None:
     if as_json:
         return screen.print_json(found if name is None else found[0])
     return screen.print_table(_COLUMNS, found)
-
-
-def _changes(
-    reset: bool,
-    ceiling: int | None,
-    tier: str | None,
-    factor: float | None,
-    live_jobs: int | None,
-    storage_gib: float | None,
-    active: bool | None,
-) -> dict[str, Any]:
-    """Return the fields to change."""
-    changes: dict[str, Any] = {}
-    if reset:
-        changes = dict.fromkeys(
-            ("priority_ceiling", "tier_ceiling", "live_jobs_limit", "storage_limit_bytes")
-        )
-        changes["share_factor"] = 1.0
-    given = {
-        "priority_ceiling": ceiling,
-        "tier_ceiling": tier,
-        "share_factor": factor,
-        "live_jobs_limit": live_jobs,
-        "storage_limit_bytes": None if storage_gib is None else round(storage_gib * _GIB),
-        "is_active": active,
-    }
-    return changes | given_only(given)
