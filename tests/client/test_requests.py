@@ -274,6 +274,7 @@ def test_nobody_answers(connect: Connect, pauses: list[float]) -> None:
 
 
 JOB = dict.fromkeys(answers.Job.__annotations__, "") | {"version": 1, "status": "running"}
+WAITING = dict.fromkeys(answers.Replay.__annotations__, "") | REPLAY
 VALIDATION = dict.fromkeys(answers.Validation.__annotations__, "") | {"status": "running"}
 LOG = dict.fromkeys(answers.LogPart.__annotations__, 0) | {"text": "a"}
 AWAY = [problem(503)] * 10
@@ -283,6 +284,7 @@ AWAY = [problem(503)] * 10
     ("first", "rest", "follow"),
     [
         (JOB, [JOB | {"version": 2, "status": "finished"}], lambda client: client.watch(1)),
+        (WAITING, [WAITING | {"status": "done"}], lambda client: client.watch_replay(1)),
         (
             LOG,
             [
@@ -320,6 +322,7 @@ def test_what_follows_a_job_outlives_an_upgrade_of_the_site(
     [
         (JOB, lambda client: [*client.watch(1, timeout_s=20.0)]),
         (VALIDATION, lambda client: client.wait_validation(1, timeout_s=20.0)),
+        (WAITING, lambda client: [*client.watch_replay(1, timeout_s=20.0)]),
     ],
 )
 def test_a_limit_of_time_is_one_of_absences_too(

@@ -7,6 +7,7 @@ from typing import Any
 
 from virtualflow import answers
 from virtualflow.deadlines import Deadline
+from virtualflow.transport import AWAY_LIMIT_S
 from virtualflow.typed_site import TypedSite, answer_read
 
 #: Fields of a new replay; the result comes with `replay`.
@@ -81,12 +82,16 @@ class ReplayRequests:
     def watch_replay(
         self, replay_id: int, *, timeout_s: float | None = None
     ) -> Iterator[answers.Replay]:
-        """Yield a replay now and then, until it is no longer waiting or running."""
-        deadline = Deadline(timeout_s)
+        """Yield a replay now and then, until it is no longer waiting or running.
+
+        Once it has answered, the site may be away for some minutes.
+        """
+        deadline, away_s = Deadline(timeout_s), 0.0
         while True:
-            replay = self.replay(replay_id)
+            replay = self._site.get(f"replays/{replay_id}/", answers.Replay, away_s=away_s)
             yield replay
             if replay["status"] not in ("waiting", "running"):
                 return
             deadline.check(f"Replay {replay_id} is not done")
             self._site.sleep(self._poll_s)
+            away_s = deadline.left_s(AWAY_LIMIT_S)
