@@ -17,8 +17,7 @@ import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.data.arrays import ArraySource
-from agents.trainer.data.items import ItemSource
-from agents.trainer.data.lists import list_open
+from agents.trainer.data.items import ItemSource, list_open
 from agents.trainer.data.pydataset import BatchSource
 from agents.trainer.data.tf_dataset import dataset_read
 
