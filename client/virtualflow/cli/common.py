@@ -36,6 +36,14 @@ timeout = click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
     help=f"Stop waiting then, with exit code {ExitCode.TIMED_OUT}.",
 )  # fmt: skip
+changes = click.option(
+    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="As of `virtualflow submit`."
+)
+template = click.option(
+    "--template",
+    shell_complete=completing.templates,
+    help="Start from a ready job; `virtualflow templates` lists them.",
+)
 
 
 def counted(number: int, noun: str) -> str:

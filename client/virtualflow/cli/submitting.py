@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from virtualflow.answers import Job, Outlook
-from virtualflow.cli import completing, screen
+from virtualflow.cli import common, completing, screen
 from virtualflow.cli.common import ExitCode, as_json, empty_refuse, job_argument, timeout
 from virtualflow.cli.jobs import TIERS
 from virtualflow.cli.watching import job_watch
@@ -27,11 +27,7 @@ _STARTS = {"now": "It would start at once.", "after_release": "It would start wi
 @click.command()
 @click.argument("file", type=FILE, required=False)
 @click.option("--code", type=FILE, help="Code of the job, a .py or .zip file.")
-@click.option(
-    "--template",
-    shell_complete=completing.templates,
-    help="Start from a ready job; `virtualflow templates` lists them.",
-)
+@common.template
 @click.option("--name", help="Name of the job.")
 @click.option("--tag", "tags", multiple=True, help="A tag to find it by; may be repeated.")
 @click.option("--tier", type=click.Choice(TIERS), help="Strict between tiers.")
@@ -87,9 +83,7 @@ def submit(
 @click.argument("file", type=FILE, required=False)
 @click.option("--code", type=FILE, help="Code of the job, a .py or .zip file.")
 @click.option("--template", shell_complete=completing.templates, help="Start from a ready job.")
-@click.option(
-    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="As of `virtualflow submit`."
-)
+@common.changes
 @timeout
 @as_json
 def validate(
@@ -123,14 +117,11 @@ def _copy_options(command: Callable[..., None]) -> Callable[..., None]:
         timeout,
         click.option("--key", help="The same key with the same request makes no second job."),
         click.option("--watch", is_flag=True, help="Stay until it has ended."),
-        click.option(
-            "--set", "changes", multiple=True, metavar="KEY=VALUE",
-            help="As of `virtualflow submit`.",
-        ),
+        common.changes,
         click.option("--name", help="Name of the new job."),
         click.option("--code", type=FILE, help="Other code for it, a .py or .zip file."),
         job_argument,
-    ):  # fmt: skip
+    ):
         command = option(command)
     return command
 

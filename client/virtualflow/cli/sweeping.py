@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from virtualflow.answers import Sweep, SweepPreview
-from virtualflow.cli import completing, screen
+from virtualflow.cli import common, completing, screen
 from virtualflow.cli.common import as_json, counted
 from virtualflow.cli.screen import Column, when
 from virtualflow.cli.submitting import FILE, changes_read, spec_and_code
@@ -31,11 +31,7 @@ _COLUMNS = (
 @click.command()
 @click.argument("file", type=FILE, required=False)
 @click.option("--code", type=FILE, help="Code of the jobs, a .py or .zip file.")
-@click.option(
-    "--template",
-    shell_complete=completing.templates,
-    help="Start from a ready job; `virtualflow templates` lists them.",
-)
+@common.template
 @click.option("--name", help="Name of the sweep, and with a number of each job.")
 @click.option(
     "--over", "axes", multiple=True, metavar="SETTING=VALUES",
@@ -45,9 +41,7 @@ _COLUMNS = (
 @click.option("--draws", type=int, help="Random draws; without it a grid.")
 @click.option("--seed", type=int, help="Of the draws.")
 @click.option("--at-once", "max_running", type=int, help="Most jobs that run at once.")
-@click.option(
-    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="As of `virtualflow submit`."
-)
+@common.changes
 @click.option("--dry-run", is_flag=True, help="Show the jobs; submit none.")
 @click.option("--key", help="The same key with the same sweep makes no second one.")
 @as_json
