@@ -94,6 +94,9 @@ def test_the_log_follows_pauses_and_counts_new_lines(ada: Visitor, site: Site) -
     log.evaluate("box => { box.scrollTop = box.scrollHeight; }")
     expect(pause).to_have_text("Pause")
     expect(log).to_contain_text("below")
+    say("İİ a needle")  # two characters longer in lower case
+    ada.page.get_by_label("Search the log").fill("A Needle")
+    expect(log.locator("mark")).to_have_text(["a needle"])
 
 
 def test_lines_of_a_level_are_shown_as_they_come(ada: Visitor, site: Site) -> None:

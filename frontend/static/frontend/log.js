@@ -42,13 +42,10 @@ function hasLevel(level, wanted) {
 }
 
 function marked(text, wanted) {
-  const parts = [];
-  let start = 0;
-  for (let at = wanted ? text.toLowerCase().indexOf(wanted) : -1; at >= 0; at = text.toLowerCase().indexOf(wanted, start)) {
-    parts.push(text.slice(start, at), element("mark", "", text.slice(at, at + wanted.length)));
-    start = at + wanted.length;
-  }
-  return [...parts, text.slice(start)];
+  if (!wanted) return [text];
+  const literally = wanted.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
+  const parts = text.split(new RegExp(`(${literally})`, "gi")); // every other part is a match
+  return parts.map((part, at) => (at % 2 ? element("mark", "", part) : part));
 }
 
 export function startLog() {
@@ -238,11 +235,11 @@ export function startLog() {
   }
 
   async function find(cursor = "", before = { matches: 0, bytes: 0 }) {
-    const wanted = search.value.toLowerCase();
-    const answer = await ask({ q: search.value, level: level.value, cursor });
+    const wanted = search.value;
+    const answer = await ask({ q: wanted, level: level.value, cursor });
     if (!answer) return;
     // A search of a level alone that is at the end of the log goes on with what comes.
-    mode = answer.next_cursor || search.value ? "search" : "level";
+    mode = answer.next_cursor || wanted ? "search" : "level";
     [isPaused, isPausedByScroll, waiting] = [false, false, []];
     if (!cursor) box.replaceChildren();
     box.querySelector(".log-later")?.remove();
