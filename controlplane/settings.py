@@ -98,7 +98,6 @@ MESSAGE_TAGS = {messages.INFO: "warn", messages.SUCCESS: "good", messages.ERROR:
 
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
-USE_TZ = True
 
 # --- accounts --------------------------------------------------------------------------------
 
@@ -178,8 +177,6 @@ REDIS_URL = environment.text("REDIS_URL", "" if DEBUG else None)
 
 CELERY_BROKER_URL = environment.celery_broker(REDIS_URL) if REDIS_URL else "memory://"
 CELERY_TASK_IGNORE_RESULT = True
-CELERY_TASK_SERIALIZER = "json"
-CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TASK_TIME_LIMIT = 60
 CELERY_TASK_SOFT_TIME_LIMIT = 50
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1

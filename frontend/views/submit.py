@@ -303,7 +303,6 @@ def _page(request: HttpRequest, form: forms.JobForm, **more: Any) -> HttpRespons
     context = {
         "title": _title(form, parent, kept_code),
         "form": form,
-        "forked": parent,
         "code_from": code_from,
         "kept_code": kept_code,
         "templates": [
