@@ -39,9 +39,11 @@ class SteeredJob(LocalJob):
     def restore(self, num_workers: int, checkpoint: Path) -> Membership:
         """Start again from a checkpoint with fresh trainers."""
         membership = self.plan(num_workers, None, restore=True)
-        self.prepare(membership, checkpoint)
+        self.checkpoint = checkpoint
+        self.prepare(membership)
         self.wait_ready(membership)
-        self.go(membership, checkpoint)
+        self.go(membership)
+        self.checkpoint = None
         self.wait_switched(membership)
         return membership
 

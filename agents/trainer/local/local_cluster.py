@@ -64,6 +64,7 @@ class LocalJob:
         program: starts a trainer; the run directory is appended. May change between starts.
         spawn: starts the process of a command; a test may fork it instead.
         report_every_s: as in the orders; read when they are written.
+        checkpoint: state from which trainers start that are ordered now.
         lost: slots whose trainers may fail without failing the run.
     """
 
@@ -81,6 +82,7 @@ class LocalJob:
         self.parent_pid = os.getpid()
         self.program: Sequence[str] = TRAINER_PROGRAM
         self.spawn: Spawn = trainer_spawn
+        self.checkpoint: Path | None = None
         self.lost: set[int] = set()
         self._code = code
         self._next_slot = 0
@@ -145,11 +147,11 @@ class LocalJob:
             **others,
         )
 
-    def prepare(self, membership: Membership, checkpoint: Path | None = None) -> None:
+    def prepare(self, membership: Membership) -> None:
         """Start the joiners of a membership, which boot and wait for orders to join."""
         for member in membership.members:
             if member.slot not in self.trainers:
-                self._start(member.slot, membership, checkpoint)
+                self._start(member.slot, membership)
 
     def wait_ready(self, membership: Membership, timeout_s: float = 180.0) -> None:
         """Wait until every joiner of a membership is ready."""
@@ -160,13 +162,13 @@ class LocalJob:
             timeout_s,
         )
 
-    def go(self, membership: Membership, checkpoint: Path | None = None) -> None:
+    def go(self, membership: Membership) -> None:
         """Order old members and joiners to switch, without waiting."""
         slots = {member.slot for member in membership.members}
         if self.membership is not None:
             slots |= {member.slot for member in self.membership.members}
         for slot in sorted(slots):
-            self._order(slot, membership, True, checkpoint)
+            self._order(slot, membership, True)
         self.membership = membership
 
     def wait_switched(self, membership: Membership) -> None:
@@ -271,14 +273,7 @@ class LocalJob:
 
     # ---- processes -----------------------------------------------------------------------------
 
-    def _order(
-        self,
-        slot: int,
-        membership: Membership,
-        go: bool,
-        checkpoint: Path | None = None,
-        **others: Any,
-    ) -> None:
+    def _order(self, slot: int, membership: Membership, go: bool, **others: Any) -> None:
         """Write a trainer's orders; `others` are further fields of them."""
         orders = TrainerOrders(
             spec=self.spec,
@@ -292,21 +287,21 @@ class LocalJob:
             ),
             membership=membership,
             go=go,
-            checkpoint_path=None if checkpoint is None else str(checkpoint),
+            checkpoint_path=None if self.checkpoint is None else str(self.checkpoint),
             profile=self.wants_profile,
             report_every_s=self.report_every_s,
             **others,
         )
         orders_write(self.folder / f"{self.spec.job_id}-{slot}", orders)
 
-    def _start(self, slot: int, membership: Membership, checkpoint: Path | None) -> None:
+    def _start(self, slot: int, membership: Membership) -> None:
         run_dir = self.folder / f"{self.spec.job_id}-{slot}"
         (run_dir / "code").mkdir(parents=True)
         if self._code.is_dir():
             shutil.copytree(self._code, run_dir / "code", dirs_exist_ok=True)
         else:
             shutil.copy(self._code, run_dir / "code" / self.spec.entry_file)
-        self._order(slot, membership, False, checkpoint)
+        self._order(slot, membership, False)
         files = self._ports.files(slot)
         command = [*self.program, "--run-dir", str(run_dir), "--parent", str(self.parent_pid)]
         command += ["--held-port", *map(str, files)] if files else []

@@ -170,8 +170,10 @@ class FaultyJob(SteeredJob):
             epochs_known=len(self.epochs()),
             steps_known=self.steps_known(),
         )
+        self.checkpoint = checkpoint
         for slot in slots:
-            self._order(slot, membership, True, checkpoint)
+            self._order(slot, membership, True)
+        self.checkpoint = None
         self.membership = membership
         return membership
 
