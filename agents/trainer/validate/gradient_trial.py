@@ -1,102 +1,105 @@
-"""Trial of the gradients of a real step: those of a batch must be the sum of its slices'.
+"""Trial of the gradients of a real step: an example's share must not depend on the others.
 
-They may not be where the loss is: a function with a gradient of its own, or a value that counts in
-the gradient alone, may look at the whole batch.
+It may where that of the loss does not: a function with a gradient of its own, or a value that
+counts in the gradient alone, may look at the whole batch.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Iterator
 from contextlib import suppress
-from typing import Any
 
-import keras
+import numpy as np
 import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import model_layers
 from agents.trainer.model.state import ModelState
+from agents.trainer.step.batch_plan import TRAINING_STREAM, step_seeds
 from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.gradient_layout import FieldKind
-from agents.trainer.validate.loss_checks import frozen_normalisation
-from agents.trainer.validate.part_runner import OWN_CASTS, attributes_set, single_precision
+from agents.trainer.validate.loss_checks import MIXING_LAYERS, frozen_normalisation
+from agents.trainer.validate.part_runner import OWN_CASTS, single_precision
 
-#: Difference attributed to rounding, relative to the length of the slices' gradients.
+Leaves = list[np.ndarray]
+#: Difference attributed to rounding, relative to the length of a batch's gradient.
 TOLERANCE = 1e-2
+#: The same in half precision.
+HALF_TOLERANCE = 1e-1
 #: The same, where gradients cancel and only rounding is left, relative to the loss, or to 1.
 NOISE = 1e-4
+#: Difference of losses attributed to rounding, relative to the loss, or to 1.
+ROUNDING = 1e-5
 #: Pieces of a step with which gradients depend on who shares a slice, or are rounded to 8 bits.
 STATE_PIECES = frozenset({FieldKind.CHANGE, FieldKind.WEIGHT, FieldKind.VALUE})
-#: Public settings by which layers draw random numbers in training.
-RANDOM_SETTINGS = {
-    keras.layers.Dropout: ("rate",),
-    keras.layers.AlphaDropout: ("rate",),
-    keras.layers.GaussianDropout: ("rate",),
-    keras.layers.GaussianNoise: ("stddev",),
-    keras.layers.Attention: ("dropout",),
-    keras.layers.SimpleRNNCell: ("dropout", "recurrent_dropout"),
-    keras.layers.GRUCell: ("dropout", "recurrent_dropout"),
-    keras.layers.LSTMCell: ("dropout", "recurrent_dropout"),
-}
 
 
-def gradients_check(functions: StepFunctions, whole: list[Any], slices: list[Any]) -> None:
-    """Compare gradients of one slice with the sum of those of two with the same examples.
+def gradients_check(functions: StepFunctions, leaves: Leaves) -> None:
+    """Compare gradients of slices that have examples in common and draw the same random numbers.
 
-    Layers of mixed precision compute in single precision, batch normalisation is frozen, and layers
-    of dropout drop nothing. Left out are models that compute in half precision or draw random
-    numbers even so, as variational autoencoders do, or have such state.
+    Exchanging one half of the examples changes the gradient by the same, whatever the other half
+    is, and by as much as if each half were a slice of its own. Random numbers of the first examples
+    of two slices are the same if they are drawn example by example; the loss tells if they are.
+
+    Layers of mixed precision compute in single precision, and batch normalisation is frozen. Left
+    out are models with other state that depends on the examples, or with layers that mix them.
 
     Args:
-        whole: arguments of a training step over one slice.
-        slices: those over two slices.
+        leaves: arrays of an even number of examples.
 
     Raises:
         JobCodeError: `loss_not_additive`.
     """
     model = functions.model
     layers = [model, *model_layers(model)]
-    random = [
-        (layer, name, 0.0)
-        for kind, names in RANDOM_SETTINGS.items()
-        for layer in layers
-        for name in names
-        if isinstance(layer, kind) and getattr(layer, name)
-    ]
+    if any(isinstance(layer, MIXING_LAYERS) for layer in layers):
+        return
     with (
         suppress(*OWN_CASTS),
         single_precision(model) as is_mixed,
-        attributes_set(random) as is_random,
         frozen_normalisation(model) as is_frozen,
     ):
         if is_frozen and not model.trainable_variables:
             return
-        if is_mixed or is_random or is_frozen:
+        if is_mixed or is_frozen:
             state = ModelState(model)
             functions = StepFunctions(model, state, functions.sample, has_validation=False)
-        if STATE_PIECES & {piece.kind for piece in functions.train_pieces}:
-            return
-        if not any("16" in str(layer.compute_dtype) for layer in layers):
-            _compare(functions, whole, slices)
+        is_half = any("16" in str(layer.compute_dtype) for layer in layers)
+        _compare(functions, leaves, HALF_TOLERANCE if is_half else TOLERANCE)
 
 
-def _compare(functions: StepFunctions, whole: list[Any], slices: list[Any]) -> None:
-    others_seeds = [*whole[:3], slices[3][1:], *whole[4:]]
-    expected = functions.train(*whole)[0]
-    if not tf.reduce_all(tf.equal(expected, functions.train(*others_seeds)[0])):
+def _compare(functions: StepFunctions, leaves: Leaves, tolerance: float) -> None:
+    size = len(leaves[0])
+    one, other = [leaf[: size // 2] for leaf in leaves], [leaf[size // 2 :] for leaf in leaves]
+    seeds = step_seeds(0, TRAINING_STREAM, 0, [0], 1, len(functions.seeds))
+
+    def run(*parts: Leaves) -> np.ndarray:
+        arrays = [np.concatenate(each) for each in zip(*parts, strict=True)]
+        num = len(arrays[0])
+        program, weights = np.array([[0, num, 0, 1]], np.int32), np.array([num / size], np.float32)
+        fixed = (program, weights, np.int32(1), seeds)
+        arguments = [tf.convert_to_tensor(value) for value in (*fixed, *arrays)]
+        vector: np.ndarray = functions.train(*arguments)[0].numpy()
+        return vector
+
+    # Few vectors at a time, for models that fill the memory.
+    apart, second = run(one), run(other)
+    loss = max(abs(functions.loss_of(apart) + functions.loss_of(second)), 1.0)
+    (square,), (more,) = (_pieces(functions, each, {FieldKind.SQUARE}) for each in (apart, second))
+    length = math.sqrt(square[0] + more[0])
+    apart -= second
+    if any(piece.any() for piece in _pieces(functions, apart, STATE_PIECES)):
         return
-    found = functions.train(*slices)[0]
-    length = distance = tf.zeros([], functions.dtype)
-    low = 0
-    for piece in functions.train_pieces:  # one after the other, for models that fill the memory
-        wanted, value = (vector[low : low + piece.size] for vector in (expected, found))
-        low += piece.size
-        if piece.kind is FieldKind.GRADIENT:
-            distance += tf.reduce_sum(tf.square(wanted - value))
-        elif piece.kind is FieldKind.SQUARE:
-            length = value[0]
+    exchanged = run(one, other) - run(other, other)
+    apart -= exchanged
+    exchanged -= run(one, one)
+    exchanged += run(other, one)
+    distance = _gradient_length(functions, exchanged)
+    if abs(functions.loss_of(apart)) <= ROUNDING * loss:  # the same numbers were drawn
+        distance = max(distance, _gradient_length(functions, apart))
     scale = float(functions.model.optimizer.scale_loss(tf.ones([])))
-    noise = NOISE * scale * max(abs(functions.loss_of(found)), 1.0)
-    if tf.sqrt(distance) > TOLERANCE * tf.sqrt(length) + noise:
+    if distance > tolerance * length + NOISE * scale * loss:
         raise JobCodeError(
             "loss_not_additive",
             "code.build",
@@ -107,3 +110,18 @@ def _compare(functions: StepFunctions, whole: list[Any], slices: list[Any]) -> N
             "multiplies by its size. Let it treat each example by itself, or use clipnorm of the "
             "optimizer",
         )
+
+
+def _pieces(
+    functions: StepFunctions, vector: np.ndarray, kinds: Collection[FieldKind]
+) -> Iterator[np.ndarray]:
+    low = 0
+    for piece in functions.train_pieces:
+        if piece.kind in kinds:
+            yield vector[low : low + piece.size]
+        low += piece.size
+
+
+def _gradient_length(functions: StepFunctions, vector: np.ndarray) -> float:
+    squares = (piece @ piece for piece in _pieces(functions, vector, {FieldKind.GRADIENT}))
+    return math.sqrt(sum(squares))

@@ -6,9 +6,11 @@ the difference. In training the model and `compute_loss` may do what they do now
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import keras
@@ -50,7 +52,7 @@ DRAWS = 12
 #: normally distributed losses.
 STANDARD_ERRORS = 10.0
 #: Margin for chance, relative to the loss, above which the report says that it was large.
-LARGE_MARGIN = 0.01
+LARGE_CHANCE = 0.01
 #: Steps after which what a model brings in, or fades out, little by little, has mostly done so. It
 #: is the last step of cycles of 100, 500 or 1,000, too.
 LATE_STEPS = 99_999
@@ -60,8 +62,15 @@ SLICE_LOSS = (
     "the loss in training depends on which examples share a slice, as with batch normalisation, "
     "and so on the number of virtual nodes"
 )
-#: Layers of Keras that mix the examples of a batch in training and keep no state.
-MIXING_LAYERS = (keras.layers.MixUp, keras.layers.CutMix)
+#: Layers of Keras that mix the examples of a batch in training and keep no state. The histogram of
+#: Equalization, which AugMix and RandAugment contain, is one over all images of the batch, and
+#: RandomElasticTransform, where their number is unknown, makes all of the first image.
+MIXING_LAYERS = (
+    keras.layers.MixUp,
+    keras.layers.CutMix,
+    keras.layers.Equalization,
+    keras.layers.RandomElasticTransform,
+)
 
 
 def loss_check(
@@ -122,32 +131,82 @@ def _loss_check(
     expected = runner(whole).losses[0]
     if not np.isfinite(expected):
         return [f"the loss of the first examples is {expected}; look at the data and the loss"]
-    few, *pairs = in_pairs(whole)
-    largest = 0.0
-    trials: list[Trial] = [((whole, None), [(part, None) for part in parts], 1), (few, pairs, 1)]
-    trials += _copies(runner, whole, global_batch_size)
-    for number, trial in enumerate(trials):
-        losses = _losses(runner, *trial)
-        is_finite = np.isfinite(losses)
-        if not is_finite[:, 0].all() or (runner.is_random and not is_finite.all()):
-            continue  # which draw overflows is left to chance
-        margins = []
-        for term in losses.transpose(2, 0, 1):
-            expected, combined = term.mean(axis=0)
-            margins.append(_margin(term, runner.model))
-            if not (np.isfinite(combined) and abs(expected - combined) <= margins[-1]):
-                if number > 1:
-                    when += ", with several copies of each example"
-                raise _not_additive(
-                    runner, whole, (expected, combined), when, is_term=len(margins) > 1
-                )
-        largest = max(largest, margins[0] / (abs(losses[:, 1, 0].mean()) + ABSOLUTE_TOLERANCE))
-    if not runner.is_random or largest <= LARGE_MARGIN + rounding_tolerance(runner.model):
+    trials: list[Trial] = [((whole, None), [(part, None) for part in parts], 1)]
+    if not runner.is_random:
+        few, *pairs = in_pairs(whole)
+        trials.append((few, pairs, 1))
+    for trial in trials:
+        _trial_check(runner, whole, trial, when)
+    chance = _exchange_check(runner, whole, when) if runner.is_random else 0.0
+    for trial in _copies(runner, whole, global_batch_size):
+        _trial_check(runner, whole, trial, f"{when}, with several copies of each example")
+    if chance <= LARGE_CHANCE:
         return []
     return [
         "the model draws random numbers in inference too, so whether its loss is the mean of its "
-        f"examples' was tried to within {percent(largest)} only"
+        f"examples' was tried to within {percent(chance)} only"
     ]
+
+
+def _trial_check(runner: PartRunner, whole: tuple[Any, ...], trial: Trial, when: str) -> None:
+    losses = _losses(runner, *trial)
+    is_finite = np.isfinite(losses)
+    if not is_finite[:, 0].all() or (runner.is_random and not is_finite.all()):
+        return  # which draw overflows is left to chance
+    for number, (expected, combined) in enumerate(_terms(losses, runner.model)):
+        _compare(runner, whole, expected, combined, when=when, is_term=number > 0)
+
+
+def _exchange_check(runner: PartRunner, whole: tuple[Any, ...], when: str) -> float:
+    """Compare losses of batches that have examples in common and draw the same random numbers.
+
+    Exchanging one half of a batch changes the loss by the same, whatever the other half is; and by
+    as much as if each half were a batch of its own, if the first numbers that are drawn for a batch
+    are those drawn for its half. If they are not, that holds on average.
+
+    Returns:
+        The largest difference of these averages that may be chance, relative to the loss.
+    """
+    largest = 0.0
+    when += ", with the same random numbers"
+    most = min(PAIRED_EXAMPLES, length(whole)) // 2
+    for size in {1, (most - 1) | 1}:  # an odd one shows that a loss is over pairs
+        losses = _exchanged(runner, whole, size)
+        if not np.isfinite(losses).all():
+            continue  # which draw overflows is left to chance
+        for number, term in enumerate(_terms(losses, runner.model)):
+            twice, mixed, swapped, others, alone, others_alone = term
+            compare = partial(_compare, runner, whole, when=when, is_term=number > 0)
+            for drawn in zip(mixed + swapped, twice + others, strict=True):
+                compare(*(total / 2 for total in drawn))
+            chance = compare(mixed, others + alone - others_alone)
+            if not number:
+                largest = max(largest, chance / (abs(mixed.mean()) + ABSOLUTE_TOLERANCE))
+    return largest
+
+
+def _exchanged(runner: PartRunner, whole: tuple[Any, ...], size: int) -> np.ndarray:
+    """Return losses of batches made of two examples, or halves of `size`: [draws, 6, n].
+
+    These are the first half twice, both, the second and the first, the second twice, and each
+    alone, weighted by its number of examples.
+    """
+    one, other = np.arange(2 * size).reshape(2, size)
+    pairs = itertools.product((one, other), repeat=2)
+    batches = [*(np.concatenate(pair) for pair in pairs), one, other]
+    factors = np.linspace(*OUTPUT_FACTORS, 2 * size)
+    found = []
+    for draw, places in itertools.product(range(DRAWS), batches):
+        examples = keras.tree.map_structure(lambda leaf, at=places: leaf[at], whole)
+        share = len(places) / (2 * size)
+        found.append(share * runner(examples, 1 / share, None, draw, factors[places]).losses)
+    return np.reshape(found, (DRAWS, len(batches), -1))
+
+
+def _terms(losses: np.ndarray, model: keras.Model) -> np.ndarray:
+    """Arrange losses by terms: [n, runs, draws]; in half precision the loss alone."""
+    is_half = rounding_tolerance(model) > TOLERANCE
+    return losses.transpose(2, 1, 0)[: 1 if is_half else None]
 
 
 def _copies(runner: PartRunner, whole: tuple[Any, ...], global_batch_size: int) -> list[Trial]:
@@ -253,8 +312,7 @@ def _losses(runner: PartRunner, batch: Batch, slices: Sequence[Batch], copies: i
                 raise _not_of_any_size(size, length(examples), error) from error
             losses.append(share * run.losses)
         found.append((losses[0], sum(losses[1:]) * size / sum(length(part) for part, _ in slices)))
-    is_half = rounding_tolerance(runner.model) > TOLERANCE
-    return np.array(found)[:, :, : 1 if is_half else None]
+    return np.array(found)
 
 
 def _not_of_any_size(size: int, part: int, error: tf.errors.OpError) -> JobCodeError:
@@ -269,13 +327,26 @@ def _not_of_any_size(size: int, part: int, error: tf.errors.OpError) -> JobCodeE
     )
 
 
-def _margin(losses: np.ndarray, model: keras.Model) -> float:
-    """Return how much the means of both columns may differ by rounding and by chance."""
-    margin = ABSOLUTE_TOLERANCE + rounding_tolerance(model) * abs(losses[:, 1].mean())
-    if len(losses) > 1:
-        spread = np.std(losses[:, 0] - losses[:, 1], ddof=1)
-        margin += STANDARD_ERRORS * spread / np.sqrt(len(losses))
-    return float(margin)
+def _compare(
+    runner: PartRunner,
+    whole: tuple[Any, ...],
+    expected: np.ndarray,
+    combined: np.ndarray,
+    *,
+    when: str,
+    is_term: bool,
+) -> float:
+    """Raise if the means of draws differ more than by rounding and chance; returns the latter."""
+    values = (float(np.mean(expected)), float(np.mean(combined)))
+    rounding = ABSOLUTE_TOLERANCE + rounding_tolerance(runner.model) * abs(values[1])
+    num_draws = np.size(expected)
+    chance = 0.0
+    if num_draws > 1:
+        spread = np.std(expected - combined, ddof=1)
+        chance = float(STANDARD_ERRORS * spread / np.sqrt(num_draws))
+    if not (np.isfinite(values[1]) and abs(values[0] - values[1]) <= rounding + chance):
+        raise _not_additive(runner, whole, values, when, is_term=is_term)
+    return chance
 
 
 def _not_additive(
@@ -297,8 +368,9 @@ def _not_additive(
         f"losses are {names}. Causes: a loss or a layer that compares examples with each other, "
         "takes a fixed number of them, as the 64 with the largest losses, or adds them up before "
         "it divides (use one that is computed for each example, as Dice(axis=-1) is), an "
-        "add_loss() that sums over the batch (use a mean), or random numbers drawn with a fixed "
-        "number as seed (use a keras.random.SeedGenerator)"
+        "add_loss() that sums over the batch (use a mean), random numbers drawn with a fixed "
+        "number as seed (use a keras.random.SeedGenerator), or a mixture of examples drawn at "
+        "random (keras.layers.MixUp and CutMix may mix those of a slice)"
         f"{_large_inputs(examples[0])}",
     )
 

@@ -167,12 +167,11 @@ def _split_gradients_check(
     trials: Sequence[SliceMeasurements],
 ) -> None:
     """Compare the gradients of a slice with those of its halves, as far as one was tried."""
-    fitting, num_seeds = trials[-1].examples, len(functions.seeds)
+    fitting = trials[-1].examples
     # One example alone is rounded in another way than among several.
     few = trials[0].examples if fitting < 4 else max(2, trials[0].examples)
-    if 2 * few <= fitting:
-        whole = _arguments(job, order, 2 * few, num_seeds, num_slices=1)
-        gradients_check(functions, whole, _arguments(job, order, few, num_seeds))
+    if 2 * few <= min(fitting, len(order)):
+        gradients_check(functions, keras.tree.flatten(job.train.fetch(order[: 2 * few])))
 
 
 def _loss_warnings(losses: Sequence[float]) -> list[str]:
