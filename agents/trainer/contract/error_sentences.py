@@ -256,6 +256,14 @@ _FAMILIES: tuple[tuple[re.Pattern[str], str | Callable[[Match, DataShapes], str]
             "such as ops.where, ops.cond and ops.fori_loop",
         ),
         (
+            r"None values not supported\.|Attempt to convert a value \(None\)|Got 'None' \(of type "
+            r"<class 'NoneType'>\) as input for layer|'NoneType' object has no attribute '(?:dtype|"
+            r"shape)'",
+            "A value is None where a tensor is needed: the data have no labels, and a loss or "
+            "metric reads them; a return is missing in call(), in a loss, a metric, a regularizer "
+            "or a schedule; or add_weight() of a metric has no initializer, such as 'zeros'",
+        ),
+        (
             r"'SymbolicTensor' object has no attribute 'handle'",
             "The code takes a gradient by the model's weights, and that of a slice is another one "
             "than that of the batch, so no loss may contain it: take gradients by tensors "

@@ -459,6 +459,27 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "The model has no loss: give compile() one, or let a layer call self.add_loss(). With "
         "validation data it needs one in inference, too, where training is false",
     ),
+    "data without labels": (
+        returning("compiled(net())", "(X,)"),
+        "A value is None where a tensor is needed: the data have no labels, and a loss or metric "
+        "reads them; a return is missing in call(), in a loss, a metric, a regularizer or a "
+        "schedule; or add_weight() of a metric has no initializer, such as 'zeros'",
+    ),
+    "a metric without a first value": (
+        returning(
+            "compiled(net(), metrics=[Counted()])",
+            before="""
+            class Counted(keras.metrics.Metric):
+                def __init__(self):
+                    super().__init__()
+                    self.total = self.add_weight()
+            """,
+        ),
+        "A value is None where a tensor is needed: the data have no labels, and a loss or metric "
+        "reads them; a return is missing in call(), in a loss, a metric, a regularizer or a "
+        "schedule; or add_weight() of a metric has no initializer, such as 'zeros'",
+        "self.add_weight()",
+    ),
     "examples set against each other": (
         """
         def build(settings):
