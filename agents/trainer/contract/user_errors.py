@@ -104,16 +104,24 @@ def user_code(
     """
     try:
         yield
-    except JobCodeError:
-        raise
+    except JobCodeError as error:
+        if (cause := error.__cause__) is None or error.traceback:
+            raise
+        below = _below(cause, user_place(cause, code_dir), code_dir)
+        raise JobCodeError(error.code, error.field, error.message, below) from cause
     except (Exception, SystemExit) as error:
         if not is_all_theirs and _is_own_fault(error):
             raise
         shown = _unwrapped(error)
         place = user_place(shown, code_dir)
         headline = _headline(shown, doing, place, _example_shapes(sample))
-        below = f"{place or _maker(code_dir)}\n\n{user_traceback(error, code_dir)}".lstrip("\n")
+        below = _below(error, place, code_dir)
         raise JobCodeError("user_code", field, user_frames(headline, code_dir), below) from error
+
+
+def _below(error: BaseException, place: str, code_dir: Path) -> str:
+    """Return what stands below the sentence: the user's line and frames."""
+    return f"{place or _maker(code_dir)}\n\n{user_traceback(error, code_dir)}".lstrip("\n")
 
 
 def user_traceback(error: BaseException, code_dir: Path) -> str:

@@ -63,6 +63,25 @@ def test_an_own_error_of_another_kind_is_told_with_its_first_line(tmp_path: Path
     assert "second line" in report.traceback
 
 
+def test_a_slice_on_which_the_loss_fails_is_told_with_the_line(tmp_path: Path) -> None:
+    code = """
+    def build(settings):
+        return compiled(net(), loss=pairs), (X, Y), None
+
+    def pairs(y_true, y_pred):
+        return ops.mean(y_pred[::2] - y_pred[1::2])
+    """
+    report = validated(tmp_path, code, global_batch_size=24, num_virtual_nodes=6)
+    assert report.code == "loss_not_additive"
+    assert "take 8 examples, but not 7 of them" in report.message
+    line = (
+        (HEAD + textwrap.dedent(code))
+        .splitlines()
+        .index("    return ops.mean(y_pred[::2] - y_pred[1::2])")
+    )
+    assert report.traceback.startswith(f"job.py, line {line + 1}, in pairs")
+
+
 @pytest.mark.parametrize(
     "text",
     [
