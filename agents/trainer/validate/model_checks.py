@@ -289,7 +289,8 @@ def _refuse_vectors(model: keras.Model) -> None:
         if np.asarray(value).dtype.kind in "OUS":
             raise _refusal(
                 "metric_not_a_number",
-                f"the metric {name!r} gives a {type(value).__name__}, not a number",
+                f"the metric {name!r} gives a {type(value).__name__}, not a number; let "
+                "result() return a number, or a dict of names and numbers",
             )
         if np.size(value) != 1:
             raise _refusal(
