@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -226,23 +226,7 @@ def _is_shut(variable: Any) -> bool:
 
 
 @contextmanager
-def attributes_set(values: Sequence[tuple[Any, str, Any]]) -> Iterator[bool]:
-    """Let attributes of objects have other values inside the block; yields if there are any.
-
-    Args:
-        values: objects, names of their attributes, and values.
-    """
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in values]
-    try:
-        for owner, name, value in values:
-            setattr(owner, name, value)
-        yield bool(values)
-    finally:
-        for owner, name, value in before:
-            setattr(owner, name, value)
-
-
-def single_precision(model: keras.Model) -> AbstractContextManager[bool]:
+def single_precision(model: keras.Model) -> Iterator[bool]:
     """Let layers of mixed precision compute in float32 inside the block; yields if there are any.
 
     The rounding of half precision would hide small terms of a loss. Code of the job that casts by
@@ -250,7 +234,14 @@ def single_precision(model: keras.Model) -> AbstractContextManager[bool]:
     """
     layers = {id(layer): layer for layer in [model, *model_layers(model)]}
     mixed = [each for each in layers.values() if each.dtype_policy.name in MIXED_POLICIES]
-    return attributes_set([(layer, "dtype_policy", "float32") for layer in mixed])
+    before = [layer.dtype_policy for layer in mixed]
+    try:
+        for layer in mixed:
+            layer.dtype_policy = "float32"
+        yield bool(mixed)
+    finally:
+        for layer, policy in zip(mixed, before, strict=True):
+            layer.dtype_policy = policy
 
 
 def rounding_tolerance(model: keras.Model) -> float:
