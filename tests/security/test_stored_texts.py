@@ -22,6 +22,7 @@ from jobs.models import (
     JobMetric,
     Node,
     NotificationChannel,
+    NotificationDelivery,
 )
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.notifications import JOB_EVENTS
@@ -110,11 +111,7 @@ def test_no_text_adds_a_header_to_a_mail(separator: str, ada: User, settings: An
     title, _ = message_text(body)
     assert len(title.splitlines()) == 1
 
-    class Delivery:
-        pass
-
-    delivery: Any = Delivery()
-    delivery.body = body
+    delivery = NotificationDelivery(channel=NotificationChannel(), body=body)
     _email_send("ada@lab.example", delivery)
     (sent,) = mail.outbox
     assert sent.recipients() == ["ada@lab.example"]

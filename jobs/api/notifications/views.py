@@ -181,7 +181,7 @@ class ChannelConfirm(APIView):
 
     @extend_schema(request=ConfirmationSerializer, responses=ChannelSerializer)
     def post(self, request: Request, channel_id: int) -> Response:
-        """Confirm the address of a mail channel, which gets no messages before."""
+        """Confirm the address of a mail channel."""
         code = checked(ConfirmationSerializer, body(request))["code"]
         return Response(ChannelSerializer(channel_confirm(person(request), channel_id, code)).data)
 
