@@ -159,7 +159,6 @@ _COVERED = """() => {
 }"""
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("width", [320, 1280])
 def test_labels_of_a_sweep_do_not_cover_each_other(width: int, window: Visitor, site: Site) -> None:
     number = site.run(_LONG_SWEEP)

@@ -169,7 +169,6 @@ _SLOW = """(() => {
 })()"""
 
 
-@pytest.mark.nightly
 def test_slow_refreshes_of_a_page_are_further_apart(window: Visitor, site: Site) -> None:
     page = window.page.context.new_page()
     page.add_init_script(_SLOW)

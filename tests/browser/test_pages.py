@@ -162,7 +162,6 @@ def test_forced_colours_leave_marks_and_the_present_page_apart(
     visitor.page.context.close()
 
 
-@pytest.mark.nightly
 def test_notes_are_as_clear_as_text_for_readers_who_want_more_contrast(window: Visitor) -> None:
     page = window.page
     page.emulate_media(color_scheme="dark", contrast="more")

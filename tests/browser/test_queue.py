@@ -128,6 +128,7 @@ def test_the_queue_is_reordered_by_keys_and_drag_and_another_admin_sees_it(
     other.page.context.close()
 
 
+@pytest.mark.nightly
 def test_the_browser_asks_before_changes_of_the_queue_are_lost(admin: Visitor) -> None:
     page = admin.page
     asked: list[str] = []

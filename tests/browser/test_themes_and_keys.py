@@ -62,6 +62,7 @@ def test_ages_are_right_whatever_the_readers_clock_says(
     page.context.close()
 
 
+@pytest.mark.nightly
 def test_times_typed_in_utc_are_told_in_the_readers_zone(browser: Browser, site: Site) -> None:
     visitor = visit(browser, site, "admin", timezone_id="Europe/Berlin")
     page = visitor.page

@@ -27,6 +27,7 @@ IDLE_ADDRESSES = [
 ]  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_nothing_waits_for_a_script(browser: Browser, site: Site) -> None:
     visitor = visit(browser, site, "admin", java_script_enabled=False)
     faults = {}
