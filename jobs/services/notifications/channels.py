@@ -63,7 +63,8 @@ def channel_create(
 
     Raises:
         InvalidInputError: a value is out of bounds, or the site does not send this kind.
-        ConflictError: the user has too many channels, or one of this name.
+        ConflictError: the user has too many channels, one of this name, or has added too many mail
+            channels within 24 h.
     """
     kind, address = values["kind"], values["address"]
     found = {
@@ -86,9 +87,8 @@ def channel_create(
             raise ConflictError(
                 f"You have {CHANNELS_LIMIT} channels; delete one first.", code="too_many_channels"
             )
-        if kind == ChannelKind.EMAIL and _num_mail_channels_of_today(user, now) >= (
-            _MAIL_CHANNELS_A_DAY
-        ):
+        num_mailed = _num_mail_channels_of_today(user, now) if kind == ChannelKind.EMAIL else 0
+        if num_mailed >= _MAIL_CHANNELS_A_DAY:
             text = f"You have added {_MAIL_CHANNELS_A_DAY} mail channels in 24 h; wait a day."
             raise ConflictError(text, code="too_many_channels")
         channel = NotificationChannel.objects.create(
