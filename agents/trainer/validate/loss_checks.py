@@ -369,8 +369,9 @@ def _not_additive(
         "takes a fixed number of them, as the 64 with the largest losses, or adds them up before "
         "it divides (use one that is computed for each example, as Dice(axis=-1) is), an "
         "add_loss() that sums over the batch (use a mean), random numbers drawn with a fixed "
-        "number as seed (use a keras.random.SeedGenerator), or a mixture of examples drawn at "
-        "random (keras.layers.MixUp and CutMix may mix those of a slice)"
+        "number as seed (use a keras.random.SeedGenerator), as many random numbers as the data "
+        "decide (draw for all places, then mask), or a mixture of examples drawn at random "
+        "(keras.layers.MixUp and CutMix may mix those of a slice)"
         f"{_large_inputs(examples[0])}",
     )
 
