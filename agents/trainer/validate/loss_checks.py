@@ -131,13 +131,12 @@ def _loss_check(
     expected = runner(whole).losses[0]
     if not np.isfinite(expected):
         return [f"the loss of the first examples is {expected}; look at the data and the loss"]
-    trials: list[Trial] = [((whole, None), [(part, None) for part in parts], 1)]
-    if not runner.is_random:
+    _trial_check(runner, whole, ((whole, None), [(part, None) for part in parts], 1), when)
+    if runner.is_random and not runner.draws_vary:
+        chance = _exchange_check(runner, whole, when)
+    else:
         few, *pairs = in_pairs(whole)
-        trials.append((few, pairs, 1))
-    for trial in trials:
-        _trial_check(runner, whole, trial, when)
-    chance = _exchange_check(runner, whole, when) if runner.is_random else 0.0
+        chance = _trial_check(runner, whole, (few, pairs, 1), when)
     for trial in _copies(runner, whole, global_batch_size):
         _trial_check(runner, whole, trial, f"{when}, with several copies of each example")
     if chance <= LARGE_CHANCE:
@@ -148,13 +147,17 @@ def _loss_check(
     ]
 
 
-def _trial_check(runner: PartRunner, whole: tuple[Any, ...], trial: Trial, when: str) -> None:
+def _trial_check(runner: PartRunner, whole: tuple[Any, ...], trial: Trial, when: str) -> float:
+    """Compare a batch with its slices; returns what may be chance, relative to the loss."""
     losses = _losses(runner, *trial)
     is_finite = np.isfinite(losses)
     if not is_finite[:, 0].all() or (runner.is_random and not is_finite.all()):
-        return  # which draw overflows is left to chance
-    for number, (expected, combined) in enumerate(_terms(losses, runner.model)):
-        _compare(runner, whole, expected, combined, when=when, is_term=number > 0)
+        return 0.0  # which draw overflows is left to chance
+    terms = enumerate(_terms(losses, runner.model))
+    chances = [
+        _compare(runner, whole, *means, when=when, is_term=number > 0) for number, means in terms
+    ]
+    return chances[0] / (abs(float(losses[:, 0, 0].mean())) + ABSOLUTE_TOLERANCE)
 
 
 def _exchange_check(runner: PartRunner, whole: tuple[Any, ...], when: str) -> float:
@@ -369,9 +372,8 @@ def _not_additive(
         "takes a fixed number of them, as the 64 with the largest losses, or adds them up before "
         "it divides (use one that is computed for each example, as Dice(axis=-1) is), an "
         "add_loss() that sums over the batch (use a mean), random numbers drawn with a fixed "
-        "number as seed (use a keras.random.SeedGenerator), as many random numbers as the data "
-        "decide (draw for all places, then mask), or a mixture of examples drawn at random "
-        "(keras.layers.MixUp and CutMix may mix those of a slice)"
+        "number as seed (use a keras.random.SeedGenerator), or a mixture of examples drawn at "
+        "random (keras.layers.MixUp and CutMix may mix those of a slice)"
         f"{_large_inputs(examples[0])}",
     )
 

@@ -29,6 +29,7 @@ from agents.trainer.model.stateful_ops import (
     refuse_process_operations,
     refuse_untracked_variables,
 )
+from agents.trainer.validate.random_draws import draws_sized_by_values
 
 Tensor = Any
 #: Relative differences attributed to rounding, for single and for half precision.
@@ -67,6 +68,7 @@ class PartRunner:
         has_masked_mean: a loss is a mean over the unmasked places of an output.
         adds_losses: layers have losses of their own, by `add_loss` or of their activity.
         is_random: the model draws random numbers from the job's state.
+        draws_vary: values of the data decide how many.
         changed: the variables that a run changes, besides metrics and states of generators.
     """
 
@@ -99,6 +101,8 @@ class PartRunner:
         ]
         self._function = tf.function(self._run, autograph=False).get_concrete_function(*signature)
         refuse_process_operations(self._function.graph)
+        leaves = self._function.graph.inputs[: len(signature[0])]
+        self.draws_vary = self.is_random and draws_sized_by_values(self._function.graph, leaves)
         if self._shut and not np.isfinite(self(sample).losses).all():
             self._shut = set()
             run = tf.function(self._run, autograph=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import keras
 import numpy as np
@@ -16,6 +17,7 @@ from agents.trainer.model.keras_private import model_build
 from agents.trainer.model.state import ModelState
 from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.gradient_layout import FieldKind, LayoutField
+from agents.trainer.validate import gradient_trial
 from agents.trainer.validate.gradient_trial import gradients_check
 from tests.support.cases import some
 
@@ -31,7 +33,7 @@ PIECES = [
     [(1.0, 1.0, 1, True), (4e-6, 0.4, 1, False), (0.1, 1e4, 1, False), (4e-3, 0.4, 1024, False)],
 )
 def test_gradients_that_cancel_are_rounding(
-    length: float, loss: float, scale: int, is_refused: bool
+    monkeypatch: pytest.MonkeyPatch, length: float, loss: float, scale: int, is_refused: bool
 ) -> None:
     """Gradients of normalised outputs cancel; only the differences of rounding are left."""
 
@@ -45,12 +47,15 @@ def test_gradients_that_cancel_are_rounding(
     model.compile(keras.optimizers.SGD(loss_scale_factor=scale), "mse")
     fake = SimpleNamespace(
         model=model,
+        sample=(),
         seeds=[],
         train_pieces=PIECES,
         train=train,
         loss_of=lambda vector: float(vector[-1]),
     )
     functions = cast("StepFunctions", fake)
+    runner = Mock(draws_vary=False)
+    monkeypatch.setattr(gradient_trial, "PartRunner", Mock(return_value=runner))
     examples = [np.array([0.0, 1.0], "float32")]
     if not is_refused:
         gradients_check(functions, examples)
@@ -86,6 +91,15 @@ class Noise(keras.layers.Layer):
 
     def call(self, inputs: Any) -> Any:
         return inputs + keras.random.normal(keras.ops.shape(inputs), seed=self.seed)
+
+
+class NoiseOfSome(Noise):
+    """Adds random numbers to some places, as many as the values decide."""
+
+    def call(self, inputs: Any) -> Any:
+        some_places = inputs > 0
+        changed = super().call(tf.boolean_mask(inputs, some_places))
+        return tf.tensor_scatter_nd_update(inputs, tf.where(some_places), changed)
 
 
 #: Layers beside which a gradient cannot be seen in the loss, and functions with such gradients.
@@ -128,6 +142,10 @@ def trial_of(*layers: keras.layers.Layer) -> tuple[StepFunctions, list[np.ndarra
 def test_what_mixes_examples_beside_dropout_is_refused() -> None:
     with pytest.raises(JobCodeError, match="a layer that mixes the examples of a batch"):
         gradients_check(*trial_of(keras.layers.Dropout(0.5), Centred()))
+
+
+def test_as_many_random_numbers_as_the_data_decide_are_accepted() -> None:
+    gradients_check(*trial_of(NoiseOfSome()))
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_large_inputs_are_named_as_a_cause(scale: float, end: str) -> None:
 def test_half_precision_is_not_taken_for_chance_where_only_training_uses_what_is_drawn() -> None:
     """Recurrent layers of Keras draw their dropout in inference, too, and do not use it there."""
     model = Mock(compute_dtype="float16", optimizer=keras.optimizers.SGD())
-    runner = Mock(model=model, metrics=[], changed=[], is_random=True)
+    runner = Mock(model=model, metrics=[], changed=[], is_random=True, draws_vary=False)
     runner.return_value = Mock(losses=np.ones(1), state=[])
     examples = (np.zeros((6, 2), "float32"),)
     assert loss_check(runner, examples, [examples]) == []
@@ -363,6 +363,14 @@ def drawn_by_columns(inputs: Any, seed: Any) -> Any:
     return inputs * ops.transpose(keras.random.uniform(ops.shape(inputs)[::-1], seed=seed))
 
 
+def drawn_for_some(inputs: Any, seed: Any) -> Any:
+    """Draw as many numbers as the values decide."""
+    places = inputs > 0
+    some_inputs = tf.boolean_mask(inputs, places)
+    some_inputs *= keras.random.uniform(ops.shape(some_inputs), seed=seed)
+    return tf.tensor_scatter_nd_update(inputs, tf.where(places), some_inputs)
+
+
 MIXING: dict[str, Callable[[], dict[str, Any]]] = {
     "contrast": lambda: {"extra": contrast},
     "spread": lambda: {"extra": lambda outputs: ops.mean(ops.std(outputs, axis=0))},
@@ -382,6 +390,7 @@ SEPARATE: dict[str, Callable[[], dict[str, Any]]] = {
     },
     "batch normalisation": lambda: {"change": keras.layers.BatchNormalization()},
     "drawn by columns": lambda: {"change": DrawnInTraining(drawn_by_columns)},
+    "drawn for some": lambda: {"change": DrawnInTraining(drawn_for_some)},
 }
 #: Layers with state, which leave what comes after them to be tried, and none.
 WITH_STATE: dict[str, Callable[[], keras.layers.Layer | None]] = {
