@@ -1,7 +1,7 @@
 """Logs of jobs by part: the newest text, the text since an earlier part, or all of it.
 
 A log is read in order of arrival by the numbers of its chunks, or of one trainer by byte offsets.
-No reader holds more than a few chunks, however long the log is.
+No reader holds more than a few chunks, however long the log is, and the line that has not ended.
 """
 
 from __future__ import annotations
@@ -67,14 +67,17 @@ def log_since(job: Job, slot: int | None, cursor: int) -> LogPart:
 def log_text(job: Job, slot: int | None) -> Iterator[str]:
     """Yield the whole log piece by piece, trainer after trainer."""
     shown: int | None = None
-    line = ""
+    line: list[str] = []  # joined once it ends, which job code may put off for ever
     for chunk in chunks_from(job, slot):
         if slot is None and chunk.slot != shown:
-            yield parts_shown(line) + _heading(chunk.slot)
-            shown, line = chunk.slot, ""
-        whole, newline, line = (line + chunk.text).rpartition("\n")
-        yield parts_shown(whole + newline)
-    yield parts_shown(line)
+            yield parts_shown("".join(line)) + _heading(chunk.slot)
+            shown, line = chunk.slot, []
+        whole, newline, rest = chunk.text.rpartition("\n")
+        if newline:
+            yield parts_shown("".join([*line, whole, newline]))
+            line = []
+        line.append(rest)
+    yield parts_shown("".join(line))
 
 
 def chunks_before(

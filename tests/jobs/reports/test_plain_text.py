@@ -7,13 +7,15 @@ import dataclasses
 import pytest
 
 from controlplane.core.protocol import wire
+from controlplane.core.protocol.plain_text import parts_shown
 from controlplane.core.protocol.wire import ReportKind, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, LogChunk
+from jobs.selectors import logs
 from jobs.selectors.log_search import Wanted, log_search
 from jobs.selectors.logs import log_since, log_tail, log_text
 from jobs.services.reports.batches import batch_take
-from jobs.services.reports.log_chunks import log_chunks_store
+from jobs.services.reports.log_chunks import ROWS_LIMIT, log_chunks_store
 from jobs.services.submission.validations import validation_start
 from tests.jobs.world import World, settled
 from tests.support.builders import at, job_make, node_make
@@ -40,8 +42,8 @@ def test_failures_are_told_in_plain_text() -> None:
 def test_names_of_metrics_are_plain() -> None:
     world, job = settled()
     played, trainer = world.leader_of(job)
-    logs = {BOLD.format("loss"): 1.0}
-    played.say(trainer, ReportKind.EPOCH, epoch=0, step=4, logs=logs)
+    values = {BOLD.format("loss"): 1.0}
+    played.say(trainer, ReportKind.EPOCH, epoch=0, step=4, logs=values)
     batch_take(played.node, played.batch(), world.now)
     assert job.epoch_reports.get().logs == {"loss": 1.0}
 
@@ -122,6 +124,16 @@ class TestLogs:
         assert log_tail(job, 0).text == shown
         (match,) = log_search(job, 0, Wanted("loaded")).matches
         assert (match.line.offset, match.line.text) == (6, "100% loaded")
+
+    @pytest.mark.parametrize("piece", ["loss 0.5 " * 18, "\r 50% loaded"])
+    def test_a_line_that_never_ends_is_not_copied_with_each_part(
+        self, piece: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As many parts as a log may have; with a copy for each they would take an hour."""
+        parts = [LogChunk(slot=0, text=piece)] * ROWS_LIMIT
+        monkeypatch.setattr(logs, "chunks_from", lambda *_: parts)
+        text = "".join(log_text(Job(), 0))
+        assert text == parts_shown(piece * len(parts))
 
     def test_rows_stored_before_have_no_unfinished_sequence(self) -> None:
         job = job_make()
