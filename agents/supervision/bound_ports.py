@@ -8,7 +8,7 @@ import math
 import socket
 import struct
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Set
 
 from agents.supervision.port_range import ports_at_risk
@@ -18,8 +18,8 @@ LOOK_EVERY_S = 2.0
 #: Looks after the first one that have to find a stray port too: a trainer may just have ended.
 _MORE_LOOKS = 2
 _LIMIT_S = 1.0
-#: Sockets that are looked at of each kind; more than trainers have.
-_MOST_SOCKETS = 20_000
+#: Sockets that are looked at of each kind; more than trainers have. Others behind them are unseen.
+MOST_SOCKETS = 20_000
 _MAX_BYTES = 1 << 16
 # Of linux/netlink.h, sock_diag.h and inet_diag.h.
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _REQUEST_AND_DUMP, _DONE, _ERROR = 4, 20, 0x301, 3, 2
@@ -45,6 +45,7 @@ class BoundPorts:
         at_risk = ports_at_risk(first_port, last_port)
         self._ports = {*range(first_port, last_port + 1)} - at_risk
         self._by_user: Mapping[int, set[int]] = {}
+        self._crowds: Set[int] = frozenset()
         self._suspects: dict[int, dict[int, int]] = {}  # by user and port: look that found it first
         self._looked_at = -math.inf
         self._num_looks = 0
@@ -58,15 +59,24 @@ class BoundPorts:
         self._suspects[uid] = {port: known.get(port, first) for port in strays}
         return {port for port, at in self._suspects[uid].items() if at + _MORE_LOOKS <= first}
 
+    def is_crowd(self, uid: int) -> bool:
+        """Return whether the last look ended early, with most sockets of this user."""
+        return uid in self._crowds
+
     def _look(self) -> None:
         found: defaultdict[int, set[int]] = defaultdict(set)
+        crowds: set[int] = set()
         for family, protocol in _TABLES:
             with contextlib.suppress(OSError):  # no IPv6, or no such monitoring
                 held = _sockets(family, protocol, min(self._ports), max(self._ports))
-                for port, uid in itertools.islice(held, _MOST_SOCKETS):
+                numbers: Counter[int] = Counter()
+                for port, uid in itertools.islice(held, MOST_SOCKETS):
+                    numbers[uid] += 1
                     if port in self._ports:
                         found[uid].add(port)
-        self._by_user, self._looked_at = found, time.monotonic()
+                if numbers.total() == MOST_SOCKETS:
+                    crowds.add(max(numbers, key=numbers.__getitem__))
+        self._by_user, self._crowds, self._looked_at = found, crowds, time.monotonic()
         self._num_looks += 1
 
 

@@ -192,12 +192,14 @@ class Isolation:
         self._own[run_dir] = self._firewall.peers_at([own], has_gpus=False)
         self._wall_up(self._users.get(run_dir))
 
-    def foreign_port(self, run_dir: Path) -> int | None:
-        """Return a port that a job or validation holds though it is for trainers of others."""
+    def port_fault(self, run_dir: Path) -> str:
+        """Say how a job or validation keeps ports from trainers of others, or ""."""
         if (uid := self._users.get(run_dir)) is None:
-            return None
+            return ""
         own = {port for folder, port in self._ports.items() if self._users.get(folder) == uid}
-        return min(self._bound.strays(uid, own), default=None)
+        if strays := self._bound.strays(uid, own):
+            return f"it took port {min(strays)}, which is kept for other jobs"
+        return "it holds too many sockets on its ports" if self._bound.is_crowd(uid) else ""
 
     def _wall_up(self, uid: int | None) -> None:
         """Set the firewall for a user: all its trainers on this node, and all their peers."""

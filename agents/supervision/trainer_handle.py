@@ -363,8 +363,8 @@ class TrainerHandle:
             return
         if self._pulse.is_lost(now, process.pid):
             self._kill_reason = f"no sign of life for {self._pulse.silent_s:.1f} s"
-        elif port := self._around.isolation.foreign_port(self.directory.path):
-            self._kill_reason = f"it took port {port}, which is kept for other jobs"
+        elif fault := self._around.isolation.port_fault(self.directory.path):
+            self._kill_reason = fault
         else:
             return
         self._log.error("killing the trainer of job %d, slot %d: %s", *self.key, self._kill_reason)

@@ -175,9 +175,9 @@ class ValidationAttempt:
         if not process.is_ending and self._is_too_long(now):
             self._has_timed_out = process.exit_code is None
             process.kill()
-        port = self._around.isolation.foreign_port(self.path)
-        if port and not self._kill_reason:
-            self._kill_reason = f"it took port {port}, which is kept for trainers"
+        fault = self._around.isolation.port_fault(self.path)
+        if fault and not self._kill_reason:
+            self._kill_reason = fault
             process.kill()
         is_gone = process.is_gone(now)
         if not is_gone and process.outlives_kill(now):

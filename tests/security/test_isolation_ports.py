@@ -68,9 +68,9 @@ def orders_at(port: int) -> TrainerOrders:
     return orders_make(dataclasses.replace(membership(1, 0), cluster_addresses=(declared,)))
 
 
-def found(isolation: Isolation, run_dir: Path) -> int | None:
+def found(isolation: Isolation, run_dir: Path) -> str:
     """Return what is found once a port was seen often enough."""
-    return [isolation.foreign_port(run_dir) for _ in range(4)][-1]
+    return [isolation.port_fault(run_dir) for _ in range(4)][-1]
 
 
 def test_a_job_that_takes_ports_of_others_is_seen(ported: Isolation, tmp_path: Path) -> None:
@@ -84,12 +84,46 @@ def test_a_job_that_takes_ports_of_others_is_seen(ported: Isolation, tmp_path: P
         if (kind, use) == (socket.SOCK_STREAM, "bound") and not shows_bound_sockets():
             continue
         with taken_port(own.stat().st_uid, family, kind, use) as port:
-            assert ported.foreign_port(own) is None  # its trainer may just have ended
-            assert found(ported, own) == port, (family, kind, use)
-            assert found(ported, others) is None
-            assert found(ported, unknown) is None
+            assert not ported.port_fault(own)  # its trainer may just have ended
+            fault = f"it took port {port}, which is kept for other jobs"
+            assert found(ported, own) == fault, (family, kind, use)
+            assert not found(ported, others)
+            assert not found(ported, unknown)
             ported.reach(own, orders_at(port))
-            assert found(ported, own) is None
+            assert not found(ported, own)
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+def test_a_crowd_of_sockets_hides_no_port(
+    kind: socket.SocketKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more than some of them are looked at, and none is wrong by itself."""
+    monkeypatch.setattr(bound_ports, "ports_at_risk", lambda *_: set())
+    monkeypatch.setattr(bound_ports, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(bound_ports, "MOST_SOCKETS", 8)
+    own, others = tmp_path / "1-0", tmp_path / "2-0"
+    with contextlib.ExitStack() as crowd:
+        port = 0
+        sockets = [crowd.enter_context(socket.socket(socket.AF_INET, kind)) for _ in range(8)]
+        for one in sockets:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            one.bind(("127.0.0.1", port))
+            port = one.getsockname()[1]
+            if kind is socket.SOCK_STREAM:
+                one.listen()
+        isolation = isolation_make(tmp_path, 4, first_port=port, last_port=port)
+        for run_dir in (own, others):
+            run_dir.mkdir()
+            isolation.enter(run_dir.name, run_dir)
+        isolation.reach(own, orders_at(port))
+        for one in sockets[:5]:
+            os.fchown(one.fileno(), own.stat().st_uid, own.stat().st_uid)
+        assert found(isolation, own) == "it holds too many sockets on its ports"
+        assert not found(isolation, others)
+        sockets.pop().close()
+        assert not found(isolation, own)
+    for run_dir in (own, others):
+        wait_until(lambda run_dir=run_dir: isolation.is_cleared(run_dir))
 
 
 @contextlib.contextmanager
@@ -131,12 +165,12 @@ def test_what_a_trainer_leaves_on_its_port_is_not_held_against_its_job(
         with contextlib.closing(socket.create_connection(server.getsockname())):
             accepted, _ = server.accept()
             os.fchown(accepted.fileno(), uid, uid)
-            assert found(ported, tmp_path / "1-0") is None
+            assert not found(ported, tmp_path / "1-0")
             wait_until(lambda: ported.is_cleared(tmp_path / "1-1"))
-            assert ported.foreign_port(tmp_path / "1-0") is None  # its socket is about to close
+            assert not ported.port_fault(tmp_path / "1-0")  # its socket is about to close
             server.close()
             accepted.close()
-            assert found(ported, tmp_path / "1-0") is None
+            assert not found(ported, tmp_path / "1-0")
 
 
 def test_an_agent_without_isolation_spares_trainers_of_one_that_had_it(
@@ -149,4 +183,4 @@ def test_an_agent_without_isolation_spares_trainers_of_one_that_had_it(
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
         os.fchown(server.fileno(), present(uid), present(uid))
         later.reach(tmp_path / "1-0", orders_at(server.getsockname()[1]))
-        assert found(later, tmp_path / "1-0") is None
+        assert not found(later, tmp_path / "1-0")

@@ -102,10 +102,10 @@ def test_a_trainer_that_takes_ports_of_other_jobs_is_killed(
     driven = drive()
     plane.want(wanted_trainer(plane, 0))
     driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
-    monkeypatch.setattr(Isolation, "foreign_port", lambda *_: 21005)
+    monkeypatch.setattr(Isolation, "port_fault", lambda *_: "it took port 21005")
     exited = driven.told(1, 0, ReportKind.EXITED)
     assert exited.data["exit_code"] == -9
-    assert exited.data["reason"] == "it took port 21005, which is kept for other jobs"
+    assert exited.data["reason"] == "it took port 21005"
 
 
 def test_a_trainer_that_never_gives_a_sign_is_killed_after_the_longer_bound(

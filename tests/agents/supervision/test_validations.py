@@ -131,7 +131,7 @@ def test_a_build_that_takes_too_long_is_ended_with_its_children(
 def test_a_build_that_takes_ports_of_trainers_is_ended(
     plane: ControlPlane, drive: Drive, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Isolation, "foreign_port", lambda *_: 21005)
+    monkeypatch.setattr(Isolation, "port_fault", lambda *_: "it took port 21005")
     driven = drive()
     plane.want(validations=[wanted_validation(plane, play="hang")])
     driven.until(lambda: results(plane))
