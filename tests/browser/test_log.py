@@ -10,15 +10,16 @@ from tests.browser.visitor import AUDIT, Visitor
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-#: Code for `Site.run`: new text in the log of a job's first trainer.
+#: Code for `Site.run`: new parts of the log of a job's first trainer.
 LOG_ADD = """
 from django.utils import timezone
 from jobs import nudges
 from jobs.models import LogChunk
-LogChunk.objects.create(
-    job_id={job}, slot=0, offset=LogChunk.objects.filter(job={job}).count(), size_bytes=1,
-    text={text!r}, at=timezone.now(),
-)
+for text in {texts!r}:
+    LogChunk.objects.create(
+        job_id={job}, slot=0, offset=LogChunk.objects.filter(job={job}).count(), size_bytes=1,
+        text=text, at=timezone.now(),
+    )
 nudges.jobs_changed([{job}])
 """
 
@@ -69,7 +70,7 @@ def test_an_address_leads_to_a_line_of_the_code(ada: Visitor) -> None:
 
 def test_the_log_follows_pauses_and_counts_new_lines(ada: Visitor, site: Site) -> None:
     def say(*texts: str) -> None:
-        site.run(LOG_ADD.format(job=JOB["script"], text="".join(f"{text}\n" for text in texts)))
+        site.run(LOG_ADD.format(job=JOB["script"], texts=["".join(f"{text}\n" for text in texts)]))
 
     say(*(f"line {i}" for i in range(100)))
     ada.open(f"/jobs/{JOB['script']}/")
@@ -94,14 +95,23 @@ def test_the_log_follows_pauses_and_counts_new_lines(ada: Visitor, site: Site) -
     log.evaluate("box => { box.scrollTop = box.scrollHeight; }")
     expect(pause).to_have_text("Pause")
     expect(log).to_contain_text("below")
-    say("İİ a needle")  # two characters longer in lower case
+    # Of a line that never ends the page keeps some, and not every part that came.
+    numbers = [log.locator(".log-window").count()]
+    for last in ("most", "more"):
+        parts = ["x" * 1500] * 7 + [last]
+        site.run(LOG_ADD.format(job=JOB["script"], texts=parts))
+        expect(log).to_contain_text(last)
+        numbers.append(log.locator(".log-window").count())
+    assert numbers[1] == numbers[2]
+    assert len(log.locator(".log-text").last.inner_text()) == 10_000
+    say("", "İİ a needle")  # two characters longer in lower case
     ada.page.get_by_label("Search the log").fill("A Needle")
     expect(log.locator("mark")).to_have_text(["a needle"])
 
 
 def test_lines_of_a_level_are_shown_as_they_come(ada: Visitor, site: Site) -> None:
     def say(*texts: str) -> None:
-        site.run(LOG_ADD.format(job=JOB["running"], text="".join(f"{text}\n" for text in texts)))
+        site.run(LOG_ADD.format(job=JOB["running"], texts=["".join(f"{text}\n" for text in texts)]))
 
     say("ERROR: before", "INFO: quiet")
     ada.open(f"/jobs/{JOB['running']}/")

@@ -4,6 +4,8 @@ import { clockText } from "./times.js";
 
 const KEPT_LINES = 5000;
 const WAITING_LINES = 5000;
+// Of a line that goes on for ever, its newest characters.
+const KEPT_CHARACTERS = 10000;
 const UNREAD = "The log cannot be read now.";
 const LEVELS = ["debug", "info", "warning", "error"];
 const STOPS = {
@@ -33,7 +35,8 @@ function row(line) {
 function join(row, rest) {
   const text = row.querySelector(".log-text");
   const added = rest.querySelector(".log-text").textContent;
-  text.textContent = rest.dataset.continues === "replaces" ? added : text.textContent + added;
+  const whole = rest.dataset.continues === "replaces" ? added : text.textContent + added;
+  text.textContent = whole.slice(-KEPT_CHARACTERS);
   rest.remove();
 }
 
@@ -150,6 +153,7 @@ export function startLog() {
     for (const head of made.querySelectorAll(".log-head")) {
       if (!head.nextElementSibling?.matches(".log-line")) head.remove();
     }
+    if (!made.childElementCount && made.previousElementSibling?.matches(".log-window")) made.remove();
   }
 
   function add(answer) {
