@@ -21,6 +21,8 @@ MAX_SPANS = 20_000
 MAX_RATES = 20_000
 MAX_STEP_BINS = 600
 MAX_EPOCHS = 5_000
+#: Of all metrics of these epochs together; job code may have 200 in each.
+MAX_EPOCH_VALUES = 100_000
 MAX_RESIZES = 1_000
 MAX_METRICS = 100
 MAX_BATCH_GENERATIONS = 5_000
@@ -256,8 +258,16 @@ def metric_names_of(job: Job) -> list[str]:
 
 
 def epoch_reports_of(job: Job) -> list[EpochReport]:
-    """Read a job's epochs, oldest first."""
-    return list(EpochReport.objects.filter(job=job).order_by("-epoch")[:MAX_EPOCHS])[::-1]
+    """Read a job's newest epochs with `MAX_EPOCH_VALUES` values, but one at least; oldest first."""
+    rows = EpochReport.objects.filter(job=job).order_by("-epoch")[:MAX_EPOCHS]
+    found: list[EpochReport] = []
+    num_values = 0
+    for row in rows.iterator(chunk_size=100):
+        num_values += len(row.logs)
+        if found and num_values > MAX_EPOCH_VALUES:
+            break
+        found.append(row)
+    return found[::-1]
 
 
 def resizes_of(job: Job) -> list[tuple[Generation, int]]:

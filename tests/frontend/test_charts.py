@@ -12,13 +12,14 @@ from django.utils import timezone
 
 from frontend.charts import ChartOptions, allocation_changes, job_charts, labels, overview_charts
 from frontend.figures.rows import HIDDEN_JOB_ID
-from jobs.models import Allocation, Generation, Job, Node, StepReport
+from jobs.models import Allocation, EpochReport, Generation, Job, Node, StepReport
 from jobs.selectors import series
 from jobs.selectors.series import (
     BatchSpan,
     allocation_columns_between,
     batch_spans_of,
     cluster_born_at,
+    epoch_reports_of,
     rates_between,
     step_bins_of,
 )
@@ -171,6 +172,22 @@ def test_queries_do_not_grow_with_a_jobs_length() -> None:
     for step in range(2, 60):
         _report(job, step, seconds=1.0, at=_at(step))
     assert count() == few
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("num_names", "shown"), [(3, [2, 3, 4]), (5, [3, 4]), (200, [4])])
+def test_of_epochs_with_many_metrics_the_newest_are_drawn(
+    num_names: int, shown: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of values bounds the time of an answer, not that of epochs alone."""
+    monkeypatch.setattr(series, "MAX_EPOCH_VALUES", 10)
+    job = make_job(make_person("ada"), "talkative", step=5)
+    for epoch in range(5):
+        logs = {f"metric {number}": 0.5 for number in range(num_names)}
+        EpochReport.objects.create(
+            job=job, epoch=epoch, generation=1, step=epoch + 1, logs=logs, at=_at(epoch)
+        )
+    assert [row.epoch for row in epoch_reports_of(job)] == shown
 
 
 def _trial(job: Job, number: int, search: int, num_steps: int, step: int, **more: Any) -> None:
