@@ -1,5 +1,12 @@
-"""`python -m virtualflow`: the command line, where its program is not on the path."""
+"""Program `virtualflow`, also as `python -m virtualflow`."""
+
+import signal
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Ctrl-C while modules load ends the program without a traceback; `main` handles it from then.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from virtualflow.cli.main import main
 
-main()
+if __name__ == "__main__":
+    main()

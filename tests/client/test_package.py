@@ -160,6 +160,32 @@ def test_ctrl_c_on_a_terminal_ends_a_watch_quietly(
     assert Job.objects.get().status == "running"
 
 
+#: Runs the file of its first argument with a signal at the moment when a module is imported.
+_SIGNAL_AT_IMPORT = """
+import os, runpy, signal, sys
+path, handler, module = sys.argv[1:4]
+signal.signal(signal.SIGINT, getattr(signal, handler))
+class Finder:
+    @classmethod
+    def find_spec(cls, name, *_):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+sys.argv = [path, "--version"]
+runpy.run_path(path, run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("module", ["httpx", "rich.table", "virtualflow.cli.windows"])
+def test_ctrl_c_while_modules_load_says_nothing(environment: dict[str, str], module: str) -> None:
+    arguments = ("-c", _SIGNAL_AT_IMPORT, environment["PROGRAM"])
+    done = _python(environment, *arguments, "default_int_handler", module)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+    # As of a script's background process.
+    done = _python(environment, *arguments, "SIG_IGN", module)
+    assert (done.returncode, done.stderr) == (ExitCode.FINE, "")
+
+
 def _rest(ours: int) -> bytes:
     """Read what the other end still says; nothing once it is closed."""
     try:

@@ -72,6 +72,8 @@ cluster.nodes.add_command(windows.window)
 
 def main() -> None:
     """Run the command line and exit with a code of `ExitCode`."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as `virtualflow.__main__` leaves it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # As Ctrl-C: a bar gives the terminal its cursor back, a download removes its part.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
