@@ -24,7 +24,12 @@ from jobs.query_values import whole_read
 from jobs.selectors.access import sweep_visible_to, sweeps_visible_to
 from jobs.selectors.sweeps import SweepTable, sweep_table
 from jobs.services.lifecycle.audit import reads_audit
-from jobs.services.submission.sweeps import sweep_cancel, sweep_limit, sweep_pause, sweep_resume
+from jobs.services.submission.sweeps import (
+    sweep_cancel,
+    sweep_limit,
+    sweep_pause,
+    sweep_resume,
+)
 from jobs.sweep_space import JOBS_LIMIT
 
 _SHOWN_SWEEPS = 50
@@ -100,8 +105,9 @@ def sweep_act(request: HttpRequest, sweep_id: int) -> HttpResponse:
                 changed, text = sweep_cancel(found, user, now, reason), "is cancelled"
             case "limit":
                 number = request.POST.get("max_running", "").strip()
-                sweep_limit(found, whole_read(number) or 0, user, reason)
-                text = f"runs at most {found.max_running} at once"
+                seen, limit = whole_read(request.POST.get("seen", "")), whole_read(number) or 0
+                limited = sweep_limit(found.pk, limit, user, reason, seen_limit=seen)
+                text = f"runs at most {limited.max_running} at once"
             case _:
                 raise Http404("There is no such action.")
     except ControlPlaneError as error:

@@ -147,9 +147,15 @@ def test_actions_on_a_sweep(world: World, ada: Client, admin: Client) -> None:
     assert "paused</span>" in page
     assert "Resume" in page
     ada.post(address, {"do": "resume"})
-    ada.post(address, {"do": "limit", "max_running": "7"})
+    assert 'name="seen" value="2"' in page
+    limit = {"do": "limit", "max_running": "7", "seen": "2"}
+    ada.post(address, limit)
     sweep.refresh_from_db()
     assert (sweep.is_paused, sweep.max_running) == (False, 7)
+    page = ada.post(address, limit | {"max_running": "9"}, follow=True).content.decode()
+    assert "in the meantime: it runs at most 7 at once now" in page
+    sweep.refresh_from_db()
+    assert sweep.max_running == 7
     page = ada.post(address, {"do": "limit", "max_running": "0"}, follow=True).content.decode()
     assert "Give a whole number from 1 to 500." in page
     page = admin.post(address, {"do": "limit", "max_running": "1"}, follow=True).content.decode()

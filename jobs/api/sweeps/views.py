@@ -16,9 +16,17 @@ from rest_framework.views import APIView
 from jobs import nudges
 from jobs.api.jobs.serializers import ReasonSerializer
 from jobs.api.jobs.views import key_of
-from jobs.api.openapi import one_of
+from jobs.api.openapi import if_match_param, one_of
 from jobs.api.parsers import SUBMISSION_PARSERS
-from jobs.api.requests import body, checked, flag_param, person, text_field
+from jobs.api.requests import (
+    NUMBER_ETAG,
+    body,
+    checked,
+    flag_param,
+    person,
+    text_field,
+    version_expected,
+)
 from jobs.api.sweeps.serializers import (
     SweepChangeSerializer,
     SweepPreviewSerializer,
@@ -93,10 +101,14 @@ class SweepList(generics.ListAPIView):
         return sweep_response(sweep, status=201 if is_new else 200, headers=headers)
 
 
-def sweep_response(sweep: Sweep, **options: Any) -> Response:
+def sweep_response(
+    sweep: Sweep, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
     """Answer with a sweep."""
     context = {"statuses": statuses_counted([sweep])}
-    return Response(SweepSerializer(sweep, context=context).data, **options)
+    tag = {"ETag": f'"{sweep.max_running}"'}
+    data = SweepSerializer(sweep, context=context).data
+    return Response(data, status=status, headers={**tag, **(headers or {})})
 
 
 class SweepDetail(APIView):
@@ -109,14 +121,20 @@ class SweepDetail(APIView):
         reads_audit(request.user, [sweep], "page")
         return sweep_response(sweep)
 
-    @extend_schema(request=SweepChangeSerializer, responses=SweepSerializer)
+    @extend_schema(
+        request=SweepChangeSerializer,
+        responses=SweepSerializer,
+        parameters=[if_match_param(NUMBER_ETAG)],
+    )
     def patch(self, request: Request, sweep_id: int) -> Response:
         """Change how many jobs of a sweep run at once."""
         sweep = sweep_visible_to(request.user, sweep_id)
         values = checked(SweepChangeSerializer, body(request))
-        sweep_limit(sweep, values["max_running"], person(request), values["reason"])
+        seen = version_expected(request, NUMBER_ETAG, "sweep")
+        seen_limit = None if seen is None else int(seen)
+        changed = sweep_limit(sweep.pk, **values, user=person(request), seen_limit=seen_limit)
         nudges.jobs_changed(orders=True)
-        return sweep_response(sweep)
+        return sweep_response(changed)
 
 
 class SweepAction(APIView):

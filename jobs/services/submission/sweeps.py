@@ -14,7 +14,12 @@ from django.core.files.base import ContentFile
 from django.db import IntegrityError, transaction
 
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.exceptions import ConflictError, InvalidInputError, TooLargeError
+from jobs.exceptions import (
+    ConflictError,
+    InvalidInputError,
+    StaleVersionError,
+    TooLargeError,
+)
 from jobs.files import file_share
 from jobs.models import AuditAction, Job, Sweep
 from jobs.models.jobs import LIVE_JOB_STATUSES
@@ -128,17 +133,31 @@ def _known(user: User, key: str, digest: str) -> Sweep | None:
 
 
 @transaction.atomic
-def sweep_limit(sweep: Sweep, max_running: int, user: User, reason: str = "") -> Sweep:
+def sweep_limit(
+    sweep_id: int,
+    max_running: int,
+    user: User,
+    reason: str = "",
+    *,
+    seen_limit: int | None = None,
+) -> Sweep:
     """Change how many jobs of a sweep run at once; those that run go on.
 
     Raises:
         InvalidInputError: the number is out of range, or an admin gives no reason for a sweep of
             somebody else.
+        StaleVersionError: the number is not `seen_limit` any more.
     """
+    sweep = Sweep.objects.select_for_update(no_key=True).get(pk=sweep_id)
     if not 1 <= max_running <= JOBS_LIMIT:
         raise InvalidInputError.of(max_running=f"Give a whole number from 1 to {JOBS_LIMIT}.")
     if sweep.owner_id != user.pk and not reason.strip():
         raise InvalidInputError.of(reason="Say why: the owner will read it.")
+    if seen_limit is not None and seen_limit != sweep.max_running:
+        raise StaleVersionError(
+            f"Somebody else has changed sweep {sweep.pk} in the meantime: it runs at most "
+            f"{sweep.max_running} at once now. Change it again if that is still meant."
+        )
     if sweep.max_running == max_running:
         return sweep
     data = {"before": sweep.max_running, "after": max_running}

@@ -8,12 +8,12 @@ import pytest
 from django.contrib.auth.models import User
 
 from jobs.api.openapi import openapi_document
-from jobs.models import Project
+from jobs.models import Project, Sweep
 from tests.support.builders import Clients, at, job_make, user_make
 
 Change = tuple[str, dict[str, Any]]
 #: Only their owner changes these, in one column at a time.
-OF_ONE_PERSON = {"/api/v1/channels/{channel_id}/", "/api/v1/sweeps/{sweep_id}/"}
+OF_ONE_PERSON = {"/api/v1/channels/{channel_id}/"}
 #: Two changes of each state that a tag stands for.
 CHANGES: dict[str, tuple[Change, Change]] = {
     "jobs/{job_id}/": (("PATCH", {"note": "a"}), ("PATCH", {"note": "b"})),
@@ -24,6 +24,10 @@ CHANGES: dict[str, tuple[Change, Change]] = {
     ),
     "projects/{project_id}/": (("PATCH", {"guaranteed": 1}), ("PATCH", {"limit": 9})),
     "projects/{project_id}/ deleted": (("PATCH", {"guaranteed": 1}), ("DELETE", {})),
+    "sweeps/{sweep_id}/": (
+        ("PATCH", {"max_running": 1, "reason": "a"}),
+        ("PATCH", {"max_running": 2, "reason": "b"}),
+    ),
     "users/{name}/": (
         ("PATCH", {"live_jobs_limit": 5}),
         ("PATCH", {"live_jobs_limit": 6}),
@@ -36,7 +40,15 @@ def addresses(admin: User) -> dict[str, str]:
     job = job_make(admin)
     project = Project.objects.create(name="vision", created_at=at(0))
     user_make("grace")
-    return {"{job_id}": str(job.pk), "{project_id}": str(project.pk), "{name}": "grace"}
+    sweep = Sweep.objects.create(
+        owner=user_make("ada"), max_running=4, space={}, submitted_at=at(0)
+    )
+    return {
+        "{job_id}": str(job.pk),
+        "{project_id}": str(project.pk),
+        "{sweep_id}": str(sweep.pk),
+        "{name}": "grace",
+    }
 
 
 @pytest.mark.parametrize("path", CHANGES)
