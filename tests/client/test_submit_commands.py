@@ -199,6 +199,8 @@ def test_a_sweep(site: Site, logged_in: Shell, code: Path, tmp_path: Path) -> No
     assert ended.code == 0, ended.err
     assert "paused" in ended.out
     assert Sweep.objects.get().max_running == 1
+    ended = logged_in("sweeps", made["id"], "--resume", "--cancel")
+    assert (ended.code, "Give one of" in ended.err) == (ExitCode.USAGE, True)
     assert "3 cancelled" in logged_in("sweeps", made["id"], "--cancel").out
     options = ("--over", "units=[1,2]", "--draws", "1", "--seed", "3", "--at-once", "1")
     made = json.loads(logged_in("sweep", code, *options, "--set", "name=a", "--set",

@@ -87,32 +87,35 @@ def sweep(
     "sweep_id", metavar="[SWEEP]", type=int, required=False, shell_complete=completing.sweeps
 )
 @click.option("--at-once", "max_running", type=int, help="Change how many jobs run at once.")
-@click.option("--pause", "action", flag_value="pause", help="Pause its jobs; none begins.")
-@click.option("--resume", "action", flag_value="resume", help="Go on after --pause.")
-@click.option("--cancel", "action", flag_value="cancel", help="Cancel its jobs.")
+@click.option("--pause", is_flag=True, help="Pause its jobs; none begins.")
+@click.option("--resume", is_flag=True, help="Go on after --pause.")
+@click.option("--cancel", is_flag=True, help="Cancel its jobs.")
 @click.option("--reason", default="", help="Why; required of admins who change other people's.")
 @as_json
 def sweeps(
     sweep_id: int | None,
     max_running: int | None,
-    action: str | None,
     reason: str,
     as_json: bool,
+    **flags: bool,
 ) -> None:
     """List sweeps, or show, pause, resume, cancel or limit SWEEP."""
-    if sweep_id is None and (action or max_running is not None):
+    actions = [name for name, is_given in flags.items() if is_given]
+    if sweep_id is None and (actions or max_running is not None):
         raise click.UsageError("Say which: give the number of a sweep.")
+    if len(actions) > 1:
+        raise click.UsageError("Give one of --pause, --resume and --cancel.")
     with Client.from_login() as client:
         if sweep_id is None:
             return screen.print_table(_COLUMNS, client.sweeps(), "No sweeps yet.", as_json=as_json)
         if max_running is not None:
             client.limit_sweep(sweep_id, max_running, reason)
-        match action:
-            case "pause":
+        match actions:
+            case ["pause"]:
                 one = client.pause_sweep(sweep_id, reason)
-            case "cancel":
+            case ["cancel"]:
                 one = client.cancel_sweep(sweep_id, reason)
-            case "resume":
+            case ["resume"]:
                 one = client.resume_sweep(sweep_id, reason)
             case _:
                 one = client.sweep(sweep_id)
