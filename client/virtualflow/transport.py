@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
@@ -23,6 +24,8 @@ _FIRST_PAUSE_S = 0.5
 _LAST_PAUSE_S = 8.0
 #: Longest absence of a site, such as for its upgrade, that does not end the watch of a job.
 AWAY_LIMIT_S = 300.0
+#: Time limits of parts of an answer within which a whole one has come that is no stream.
+_WHOLE_ANSWER = 20
 _API_PATH = "/api/v1"
 _TOKEN = re.compile(r"[\x21-\x7e]{1,500}")
 _ERROR_LIMIT_BYTES = 256 * 1024
@@ -101,11 +104,31 @@ def _tls_context() -> ssl.SSLContext:
         ) from None
 
 
+class _TimedStream(httpx.SyncByteStream):
+    """Body of an answer that has to be complete within a time, however small its parts are."""
+
+    def __init__(self, stream: Any, limit_s: float) -> None:
+        self._stream = stream
+        self._limit_s = limit_s
+
+    def __iter__(self) -> Iterator[bytes]:
+        until = time.monotonic() + self._limit_s
+        for part in self._stream:
+            if time.monotonic() >= until:
+                text = f"The site's answer is not complete after {self._limit_s:g} s."
+                raise VirtualFlowError(text, code="unreachable")
+            yield part
+
+    def close(self) -> None:
+        self._stream.close()
+
+
 class Transport:
     """Connections to one site, with its token in every request.
 
     Args:
-        timeout_s: limit for connecting, and for each part of an answer.
+        timeout_s: limit for connecting, and for each part of an answer; a whole one that is not
+            streamed has 20 times as long.
         retries: repetitions of a request that may be repeated.
         sleep: replaced by tests.
     """
@@ -173,7 +196,11 @@ class Transport:
         timeout = httpx.Timeout(self._timeout_s, read=self._timeout_s + wait_s)
 
         def send() -> httpx.Response:
-            return self._http.request(method, path, timeout=timeout, **content)
+            with self._http.stream(method, path, timeout=timeout, **content) as response:
+                limit_s = _WHOLE_ANSWER * self._timeout_s
+                response.stream = _TimedStream(response.stream, limit_s)
+                response.read()
+            return response
 
         may_repeat = method == "GET" if is_repeatable is None else is_repeatable
         return self._answered(send, may_repeat, self._retries + int(away_s / _LAST_PAUSE_S))
@@ -231,14 +258,20 @@ class Transport:
 
     def _unreachable(self, error: Exception) -> VirtualFlowError:
         reason = str(error) or type(error).__name__
+        advice = _advice(error, urlsplit(self.server))
         return VirtualFlowError(
-            f"{self.server} does not answer: {reason}. {_advice(error)}", code="unreachable"
+            f"{self.server} does not answer: {reason}. {advice}", code="unreachable"
         )
 
 
-def _advice(error: Exception) -> str:
+def _advice(error: Exception, server: SplitResult) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "For a certificate of your own authority set SSL_CERT_FILE to the authority's file."
+    if {server.scheme, "all"} & getproxies().keys() and not proxy_bypass(server.netloc):
+        return (
+            "Is the proxy of HTTPS_PROXY, HTTP_PROXY or ALL_PROXY up, and does it lead there? "
+            "NO_PROXY names sites that need none."
+        )
     return "Is this the address, and is the site up?"
 
 

@@ -417,6 +417,26 @@ def test_a_proxy_that_cannot_be_used_is_a_wrong_input(
     assert (caught.value.code, {*caught.value.fields}) == ("bad_input", {"proxy"})
 
 
+@pytest.mark.parametrize(
+    ("exempt", "advice"), [("", "Is the proxy"), ("127.0.0.1", "is the site up")]
+)
+def test_a_proxy_is_named_where_nothing_answers(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, exempt: str, advice: str
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", exempt)
+    with pytest.raises(VirtualFlowError, match=advice):
+        connect("http://127.0.0.1:9").index()
+
+
+def test_a_whole_answer_has_a_time_limit(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("virtualflow.transport._WHOLE_ANSWER", 0)
+    with scripted_site(Answer(body=[])) as site:
+        with pytest.raises(VirtualFlowError, match="not complete after 0 s") as caught:
+            connect(site.address).templates()
+        assert (caught.value.code, len(site.asked)) == ("unreachable", 1)
+
+
 @pytest.mark.parametrize("token", ["", " ", "a b", "a\nb", "tökén", "x" * 501, "a\x00"])
 def test_a_wrong_token_is_not_repeated_in_the_error(token: str) -> None:
     with pytest.raises(VirtualFlowError) as caught:
