@@ -129,7 +129,7 @@ def _choose_database() -> str:
     except servers.ServerMissingError:
         if choice == "postgresql" or _REQUIRED:
             raise
-    os.environ["DATABASE_URL"] = "sqlite:///:memory:"
+    os.environ.pop("DATABASE_URL", None)  # the default of the settings: a file
     return "sqlite"
 
 
