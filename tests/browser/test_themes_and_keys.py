@@ -194,6 +194,15 @@ def test_the_palette_finds_pages_actions_and_jobs_by_keys(
     page.keyboard.press("Control+k")
     page.keyboard.type(f"#{JOB['paused']}")
     expect(options.first).to_contain_text("weekend run")
+    with page.context.expect_page() as opened:
+        page.keyboard.press("Control+Enter")
+    opened.value.wait_for_url(f"**/jobs/{JOB['paused']}/")
+    opened.value.close()
+    expect(box).to_be_hidden()
+    assert page.url.endswith("/account/")
+    page.keyboard.press("Control+k")
+    page.keyboard.type(f"#{JOB['paused']}")
+    expect(options.first).to_contain_text("weekend run")
     page.keyboard.press("Enter")
     page.wait_for_url(f"**/jobs/{JOB['paused']}/")
     newcomer = visit(browser, site, "newcomer").page

@@ -65,6 +65,11 @@ def test_files_of_an_archive_are_chosen(world: World, ada: Client) -> None:
     page = ada.get(f"{address}?file=parts/net.py").content.decode()
     assert shown_text(page) == "SIZE = 3\n"
     assert "<option selected>parts/net.py</option>" in page
+    # Each of the page's two forms keeps what the other one chose.
+    page = ada.get(f"{address}?file=parts/net.py&scale=log&smoothing=0.6").content.decode()
+    kept = {"file": "parts/net.py", "scale": "log", "smoothing": "0.6"}
+    for name, value in kept.items():
+        assert page.count(f'<input type="hidden" name="{name}" value="{value}">') == 1, name
     assert "The file is no text." in ada.get(f"{address}?file=data.bin").content.decode()
     other = ada.get(f"{address}?file=../../secret").content.decode()
     assert shown_text(other) == "import parts\n"

@@ -6,7 +6,7 @@ const WAIT_MS = 200;
 
 function pages() {
   const links = document.querySelectorAll(".nav a, .menu-list a, #palette-pages a, .foot a");
-  return [...links].map((link) => ({ label: link.textContent.trim(), hint: "page", run: () => window.location.assign(link.href) }));
+  return [...links].map((link) => ({ label: link.textContent.trim(), hint: "page", address: link.href }));
 }
 
 function actions(tell) {
@@ -67,17 +67,20 @@ export function startPalette(tell) {
     hint.textContent = entry.hint;
     element.append(label, hint);
     element.addEventListener("pointermove", () => active !== place && mark(place));
-    element.addEventListener("click", () => choose(entry));
+    element.addEventListener("click", (event) => choose(entry, event));
     return element;
   }
 
-  function choose(entry) {
+  // With Ctrl or ⌘, as of a link, in a tab of its own.
+  function choose(entry, event) {
     dialog.close();
-    entry.run();
+    if (!entry.address) entry.run();
+    else if (event.ctrlKey || event.metaKey) window.open(entry.address, "_blank", "noopener");
+    else window.location.assign(entry.address);
   }
 
   function toJob(number, label, hint) {
-    return { label, hint, run: () => window.location.assign(`${dialog.dataset.pageUrl}${number}/`) };
+    return { label, hint, address: `${dialog.dataset.pageUrl}${number}/` };
   }
 
   // What the list of jobs does not bring: a number further down, and more than a few.
@@ -85,7 +88,7 @@ export function startPalette(tell) {
     if (!text) return [];
     const number = text.replace("#", "");
     const isListed = jobs.some((job) => job.label.startsWith(`#${number} `));
-    const all = { label: `Show all jobs with “${text}”`, hint: "list", run: () => window.location.assign(`${dialog.dataset.pageUrl}?${new URLSearchParams({ q: text })}`) };
+    const all = { label: `Show all jobs with “${text}”`, hint: "list", address: `${dialog.dataset.pageUrl}?${new URLSearchParams({ q: text })}` };
     return isNumber(text) && !isListed ? [toJob(number, `Go to job #${number}`, "job"), all] : [all];
   }
 
@@ -144,7 +147,7 @@ export function startPalette(tell) {
     if (event.isComposing || !shown.length) return;
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step) mark((active + step + shown.length) % shown.length);
-    else if (event.key === "Enter") choose(shown[active]);
+    else if (event.key === "Enter") choose(shown[active], event);
     else return;
     event.preventDefault();
   });
