@@ -10,10 +10,14 @@ import pytest
 import redis
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from jobs import nudges
-from tests.support.builders import Clients, api_token_make, user_make
+from jobs.models import Node
+from jobs.services.cluster.cordons import Cordon, node_cordon
+from tests.support.builders import Clients, agent_client, api_token_make, node_make, user_make
 from tests.support.documented import undocumented
 from tests.support.servers import RunningServer
 
@@ -95,3 +99,11 @@ def broker(redis_server: RunningServer, settings: Any) -> Iterator[redis.Redis]:
     yield client
     nudges.client.cache_clear()
     client.close()
+
+
+@pytest.fixture
+def fresh_node() -> tuple[Node, Client]:
+    """Make a node that gets no trainers by itself."""
+    node, token = node_make(now=timezone.now())
+    node_cordon(node, Cordon.CORDON, timezone.now(), actor="test")
+    return node, agent_client(token)

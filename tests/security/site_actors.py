@@ -27,7 +27,14 @@ from controlplane.core.protocol.wire import (
 from jobs.models import Job, Node, Validation
 from tests.jobs.world import PlayedNode, World
 from tests.security.hostile_reports import FACTS
-from tests.support.builders import accelerators, api_token_make, logged_in, node_make, user_make
+from tests.support.builders import (
+    accelerators,
+    agent_client,
+    api_token_make,
+    logged_in,
+    node_make,
+    user_make,
+)
 from tests.support.messages import hello_request
 
 WORDS = ("CODE-OF", "NOTE-OF", "SECRET-OF")
@@ -146,7 +153,7 @@ class Site(World):
     def node_add(self, node: Node, token: str) -> None:
         """Add a node that a test plays."""
         self.nodes.append(PlayedNode(node))
-        client = Client(headers={"Authorization": f"Agent {token}"})
+        client = agent_client(token)
         self.agents[node.pk] = AgentActor(f"agent of {node.name}", client)
 
     def wanted(self, played: PlayedNode) -> WantedState | None:
@@ -204,6 +211,6 @@ class Site(World):
         played.node = Node.objects.get(id=node.pk)
         if answer.status_code == 200:
             token = json.loads(answer.all_text)["agent_token"]
-            client = Client(headers={"Authorization": f"Agent {token}"})
+            client = agent_client(token)
             self.agents[node.pk] = AgentActor(f"agent of {node.name}", client)
         return answer

@@ -20,7 +20,7 @@ from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.cluster.nodes import enrolment_token_create
 from jobs.services.submission.validations import validation_start
 from jobs.tasks import expire_nodes
-from tests.support.builders import enrol_request, job_make, logged_in, node_make
+from tests.support.builders import agent_client, enrol_request, job_make, logged_in, node_make
 from tests.support.messages import hello_request
 
 pytestmark = pytest.mark.django_db
@@ -39,7 +39,7 @@ def enrol(isolation: str) -> Any:
 
 
 def hello(node: Node, token: str, isolation: str) -> Any:
-    client = Client(headers={"Authorization": f"Agent {token}"})
+    client = agent_client(token)
     body = json.dumps(encode(hello_request(node, isolation=isolation)))
     return client.post("/api/v1/agent/hello/", body, content_type="application/json")
 

@@ -64,6 +64,17 @@ def api_token_make(user: User, scopes: tuple[str, ...] = ()) -> str:
     return text
 
 
+def agent_client(token: str) -> Client:
+    """Return a client whose requests are those of the agent with this token."""
+    return Client(headers={"Authorization": f"Agent {token}"})
+
+
+def agent_token_give(node: Node) -> str:
+    """Give the agent of a node a token that the test knows."""
+    Node.objects.filter(pk=node.pk).update(agent_token_digest=token_digest("known"))
+    return "known"
+
+
 def accelerators(num: int, kind: str = "cpu") -> tuple[AcceleratorInfo, ...]:
     """Describe some equal accelerators as an agent would."""
     return tuple(

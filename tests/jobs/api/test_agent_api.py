@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from datetime import timedelta
 from typing import Any
@@ -12,36 +11,24 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from controlplane.core.protocol.wire import (
-    HelloRequest,
-    ReportKind,
-    ValidationReport,
-    decode,
-    encode,
-)
+from controlplane.core.protocol.wire import HelloRequest, decode, encode
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus
 from jobs.exceptions import GoneError
-from jobs.models import (
-    Accelerator,
-    Allocation,
-    Artifact,
-    EnrolmentToken,
-    Event,
-    Job,
-    LogChunk,
-    Node,
-)
+from jobs.models import Accelerator, Allocation, EnrolmentToken, Event, Job, LogChunk, Node
 from jobs.selectors.desired_state.state import orders_by_node, wanted_orders, wanted_state
-from jobs.selectors.forks import ADOPTED_FILE
-from jobs.selectors.retention import stored_bytes
 from jobs.services.cluster import nodes
-from jobs.services.cluster.cordons import Cordon, node_cordon
 from jobs.services.cluster.nodes import enrolment_token_create, node_hello, node_remove
-from jobs.services.submission.validations import validation_start, validation_take
+from jobs.services.submission.validations import validation_start
 from tests.jobs.world import PlayedNode, World, settled
-from tests.support.builders import CODE, accelerators, at, enrol_request, job_make, node_make
+from tests.support.builders import (
+    accelerators,
+    agent_client,
+    agent_token_give,
+    enrol_request,
+    job_make,
+    node_make,
+)
 from tests.support.messages import hello_request
-from tests.support.rows import file_store
 
 pytestmark = pytest.mark.django_db
 BASE = "/api/v1/agent/"
@@ -69,10 +56,6 @@ def enrol(token: str, name: str = "node-x", **other: Any) -> Any:
     return Client().post(f"{BASE}enrol/", body, content_type="application/json")
 
 
-def agent(token: str) -> Client:
-    return Client(headers={"Authorization": f"Agent {token}"})
-
-
 def hello_body(node: Node, boot_id: str | None = None, num: int = 2) -> str:
     boot_id = node.boot_id if boot_id is None else boot_id
     return json.dumps(encode(hello_request(node, boot_id=boot_id, accelerators=accelerators(num))))
@@ -94,14 +77,6 @@ def batch(node: Node, **other: Any) -> str:
     return json.dumps({**values, **other})
 
 
-@pytest.fixture
-def fresh_node() -> tuple[Node, Client]:
-    """Make a node that gets no trainers by itself."""
-    node, token = node_make(now=timezone.now())
-    node_cordon(node, Cordon.CORDON, timezone.now(), actor="test")
-    return node, agent(token)
-
-
 class TestEnrol:
     def test_a_token_lets_one_node_in_once(self) -> None:
         row, text = enrolment_token_create(None, timezone.now())
@@ -109,7 +84,7 @@ class TestEnrol:
         assert response.status_code == 201
         node = Node.objects.get(id=response.json()["node_id"])
         assert [a.kind for a in node.accelerators.all()] == ["cpu", "cpu"]
-        assert agent(response.json()["agent_token"]).get(f"{BASE}wanted/").status_code == 200
+        assert agent_client(response.json()["agent_token"]).get(f"{BASE}wanted/").status_code == 200
         again = enrol(text, "node-y")
         assert (again.status_code, again.json()["code"]) == (409, "enrolment_token_used")
         assert EnrolmentToken.objects.get(id=row.pk).node == node
@@ -162,7 +137,7 @@ class TestEnrol:
         # Node x restarts, and waits for the lock while node y takes its kind.
         rows = Accelerator.objects.filter(node__name="node-y")
         monkeypatch.setattr(nodes, "_enrolments_lock", lambda: rows.update(kind=odd.kind))
-        refused = post(agent(token), "hello/", hello_body(node, num=1))
+        refused = post(agent_client(token), "hello/", hello_body(node, num=1))
         assert "another --kind" in str(refused.json()["errors"]["accelerators"])
 
     @pytest.mark.parametrize("body", ["{", "[]", '{"token": 1}', "[" * 50_000])
@@ -232,8 +207,8 @@ class TestHello:
         node = world.nodes[0].node
         long_ago = timezone.now() - timedelta(seconds=settings.LEASE_S + 1)
         Node.objects.filter(id=node.pk).update(last_seen_at=long_ago)
-        token = _token_of(node)
-        assert post(agent(token), "hello/", hello_body(node, "new-boot")).status_code == 200
+        token = agent_token_give(node)
+        assert post(agent_client(token), "hello/", hello_body(node, "new-boot")).status_code == 200
         assert not Allocation.objects.filter(released_at=None).exists()
         assert (Job.objects.get().status, Job.objects.get().restarts) == ("pending", 1)
         assert Event.objects.filter(job=job, kind="restart").exists()
@@ -380,132 +355,3 @@ class TestReports:
             assert post(client, "reports/", batch(node, **said)).status_code == 200
         assert not LogChunk.objects.exists()
         assert Job.objects.get().status == JobStatus.STARTING
-
-
-def _token_of(node: Node) -> str:
-    """Give a node a token that the test knows."""
-    digest = hashlib.sha256(b"known").hexdigest()
-    Node.objects.filter(id=node.pk).update(agent_token_digest=digest)
-    return "known"
-
-
-class TestFiles:
-    def put(self, client: Client, job: Job, name: str, content: bytes, **other: Any) -> Any:
-        query = {"slot": "0", "generation": "1", **other.pop("query", {})}
-        headers = {"X-Sha256": hashlib.sha256(content).hexdigest(), **other}
-        return client.put(
-            f"{BASE}jobs/{job.pk}/files/{name}/",
-            content,
-            content_type="application/octet-stream",
-            headers=headers,
-            query_params=query,
-        )
-
-    def training(self) -> tuple[Job, Client, PlayedNode]:
-        world, job = settled()
-        (played,) = world.nodes
-        return job, agent(_token_of(played.node)), played
-
-    def test_code_and_files(self) -> None:
-        job, client, _ = self.training()
-        response = client.get(f"{BASE}jobs/{job.pk}/code/")
-        assert b"".join(response.streaming_content) == CODE  # type: ignore[attr-defined]
-        assert response.headers["X-Sha256"] == hashlib.sha256(CODE).hexdigest()
-        assert client.get(f"{BASE}jobs/{job.pk}/checkpoint/").status_code == 404
-        assert self.put(client, job, "checkpoint.npz", b"first").status_code == 204
-        assert self.put(client, job, "checkpoint.npz", b"second").status_code == 204
-        response = client.get(f"{BASE}jobs/{job.pk}/checkpoint/")
-        assert b"".join(response.streaming_content) == b"second"  # type: ignore[attr-defined]
-        assert Artifact.objects.get().size_bytes == 6
-
-    def test_nodes_that_have_nothing_to_do_with_the_job(
-        self, fresh_node: tuple[Node, Client]
-    ) -> None:
-        job, _, _ = self.training()
-        _, stranger = fresh_node
-        assert stranger.get(f"{BASE}jobs/{job.pk}/code/").status_code == 404
-        assert stranger.get(f"{BASE}jobs/{job.pk}/checkpoint/").status_code == 404
-        assert self.put(stranger, job, "model.keras", b"x").status_code == 404
-        assert stranger.get(f"{BASE}jobs/{job.pk + 1}/code/").status_code == 404
-
-    def test_a_former_node_reads_and_stores_nothing(self) -> None:
-        job, client, _ = self.training()
-        assert self.put(client, job, "checkpoint.npz", b"x").status_code == 204
-        Allocation.objects.update(released_at=at(9))
-        for part in ("code", "checkpoint"):
-            assert client.get(f"{BASE}jobs/{job.pk}/{part}/").status_code == 404
-        for name in ("checkpoint.npz", "model.keras"):
-            assert self.put(client, job, name, b"y").status_code == 404
-        assert Artifact.objects.count() == 1
-
-    def test_an_adopted_state_is_for_nodes_of_the_job(
-        self, fresh_node: tuple[Node, Client]
-    ) -> None:
-        job, client, _ = self.training()
-        address = f"{BASE}jobs/{job.pk}/adopted/"
-        assert client.get(address).status_code == 404
-        file_store(job, "checkpoint.npz", b"state")
-        Artifact.objects.update(name=ADOPTED_FILE)
-        response = client.get(address)
-        assert b"".join(response.streaming_content) == b"state"  # type: ignore[attr-defined]
-        assert response.headers["X-Sha256"] == hashlib.sha256(b"state").hexdigest()
-        assert fresh_node[1].get(address).status_code == 404
-        assert client.post(address).status_code == 405
-        assert self.put(client, job, ADOPTED_FILE, b"other").status_code == 400
-        Allocation.objects.update(released_at=at(9))
-        assert client.get(address).status_code == 404
-
-    def test_a_validating_node_reads_the_code_only(self, fresh_node: tuple[Node, Client]) -> None:
-        node, client = fresh_node
-        job = job_make(status=JobStatus.VALIDATING)
-        code = f"{BASE}validations/{job.validation.pk}/code/"
-        assert client.get(code).status_code == 404
-        validation_start(job.validation, at(0))
-        assert client.get(code).status_code == 200
-        assert client.get(f"{BASE}jobs/{job.pk}/code/").status_code == 404
-        assert client.get(f"{BASE}jobs/{job.pk}/checkpoint/").status_code == 404
-        job.validation.refresh_from_db()
-        report = ValidationReport(validation_id=job.validation.pk, attempt=1, ok=True)
-        assert validation_take(node, report, at(1))
-        assert client.get(code).status_code == 404
-
-    @pytest.mark.parametrize(
-        ("name", "change", "status"),
-        [
-            ("evil.sh", {}, 400),
-            ("model.keras", {"X-Sha256": "0" * 64}, 400),
-            ("model.keras", {"X-Sha256": "short"}, 400),
-            ("model.keras", {"query": {"slot": "x"}}, 400),
-            ("model.keras", {"query": {"slot": "9"}}, 404),
-            ("model.keras", {"query": {"generation": "2"}}, 409),
-        ],
-    )
-    def test_what_is_refused(self, name: str, change: dict[str, Any], status: int) -> None:
-        job, client, _ = self.training()
-        assert self.put(client, job, name, b"x", **dict(change)).status_code == status
-        assert not Artifact.objects.exists()
-
-    def test_a_trainer_that_was_told_to_stop_stores_nothing(self, settings: Any) -> None:
-        settings.AGENT_TOKEN_DAYS = 0  # the world's clock is not the one of requests
-        job, client, played = self.training()
-        trainer = next(iter(played.trainers.values()))
-        played.say(trainer, ReportKind.FAILED, code="internal", message="odd", traceback="")
-        body = json.dumps(encode(played.batch()))
-        assert post(client, "reports/", body).status_code == 200
-        assert self.put(client, job, "model.keras", b"x").status_code == 409
-
-    def test_too_large(self, settings: Any) -> None:
-        settings.ARTIFACT_LIMIT_BYTES = 3
-        job, client, _ = self.training()
-        assert self.put(client, job, "model.keras", b"four").status_code == 413
-
-    @pytest.mark.parametrize("name", ["checkpoint.npz", "model.keras", "history.csv"])
-    def test_what_a_job_leaves_is_bounded_by_twice_its_owners_storage(
-        self, settings: Any, name: str
-    ) -> None:
-        job, client, _ = self.training()
-        settings.STORAGE_LIMIT_BYTES = 100
-        file_store(job, "model.weights.h5", b"x" * 150)
-        assert self.put(client, job, name, b"y" * 51).json()["code"] == "storage_full"
-        assert self.put(client, job, name, b"y" * 50).status_code == 204
-        assert stored_bytes(job.owner_id) == 200

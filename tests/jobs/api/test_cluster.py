@@ -20,7 +20,14 @@ from jobs.services.cluster.api_tokens import api_token_create
 from jobs.services.cluster.nodes import enrolment_token_create, node_enrol
 from jobs.services.scheduling.cycle import cycle_run
 from tests.jobs.world import World
-from tests.support.builders import api_token_make, enrol_request, job_make, logged_in, node_make
+from tests.support.builders import (
+    agent_client,
+    api_token_make,
+    enrol_request,
+    job_make,
+    logged_in,
+    node_make,
+)
 
 Clients = Callable[..., APIClient]
 
@@ -235,7 +242,7 @@ def test_a_removed_node_is_told_so_and_its_jobs_go_elsewhere(
     assert client_of(ada).delete(url).status_code == 403
     assert client_of(admin).delete(url, {"reason": "sold"}).status_code == 204
     assert client_of(admin).delete(url).status_code == 404
-    agent = Client(headers={"Authorization": f"Agent {token}"})
+    agent = agent_client(token)
     assert agent.get("/api/v1/agent/wanted/").status_code == 410
     job.refresh_from_db()
     assert (job.status, job.restarts) == ("pending", 1)

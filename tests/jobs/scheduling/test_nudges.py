@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 import redis
 from django.db import connections, transaction
-from django.test import Client
 from django.utils import timezone
 
 from jobs import nudges
 from jobs.models import Job
 from jobs.services.submission.job_actions import job_cancel
 from jobs.tasks import allocate_cluster
-from tests.support.builders import job_make, node_make
+from tests.support.builders import agent_client, job_make, node_make
 from tests.support.waiting import DEADLINE_S
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
@@ -142,7 +141,7 @@ def test_the_cycle_takes_what_waits(broker: redis.Redis) -> None:
 
 def test_an_agents_wait_ends_with_new_orders(broker: redis.Redis) -> None:
     _, token = node_make(now=timezone.now())
-    client = Client(headers={"Authorization": f"Agent {token}"})
+    client = agent_client(token)
     url = "/api/v1/agent/wanted/"
     version = client.get(url).json()["version"]
     job_make()
