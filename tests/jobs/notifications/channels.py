@@ -1,4 +1,4 @@
-"""Builder of notification channels."""
+"""Address and builder of notification channels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from django.contrib.auth.models import User
 from jobs.models import NotificationChannel
 from jobs.services.notifications.channels import DEFAULT_EVENTS, channel_create
 from tests.support.builders import at
+
+URL = "/api/v1/channels/"
 
 
 def channel_make(

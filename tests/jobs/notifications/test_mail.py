@@ -14,15 +14,10 @@ from jobs.models import NotificationChannel, NotificationDelivery
 from jobs.services.lifecycle.events import event_add
 from jobs.services.notifications import channels
 from jobs.services.notifications.channels import channel_confirm
-from jobs.services.notifications.deliveries import (
-    deliveries_due,
-    delivery_attempt,
-    next_attempt,
-)
+from jobs.services.notifications.deliveries import deliveries_due, delivery_attempt, next_attempt
 from jobs.services.notifications.senders import confirmation_code
-from tests.jobs.notifications.channels import channel_make
-from tests.jobs.notifications.test_notifications import URL, Clients
-from tests.support.builders import at, job_make
+from tests.jobs.notifications.channels import URL, channel_make
+from tests.support.builders import Clients, at, job_make
 
 pytestmark = pytest.mark.django_db
 
