@@ -22,12 +22,16 @@ from virtualflow.cli.main import main
 from virtualflow.credentials import SERVER_VARIABLE, TOKEN_VARIABLE
 
 from jobs.models import Job
+from tests.client.scripted_site import ScriptedSite
 from tests.jobs.world import World
 from tests.support.builders import CODE, START, api_token_make, user_make
 from tests.support.waiting import wait_until as wait_until
 
+TOKEN = "vfp_secret"
 SPEC = "name: from a file\nglobal_batch_size: 16\nnum_virtual_nodes: 4\npriority: 7\n"
 SPEC += "settings: {units: 8, name: old}\nstop: {kind: steps, limit: 4}\n"
+#: The fixture `connect`: makes clients of a site that a test scripts.
+Connect = Callable[..., Client]
 
 
 @pytest.fixture
@@ -167,3 +171,23 @@ def played_to_the_end(world: World, job: Job) -> None:
     for _ in range(3):
         world.train(job)
     world.finish(job)
+
+
+@pytest.fixture
+def pauses() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def connect(pauses: list[float]) -> Iterator[Connect]:
+    clients: list[Client] = []
+
+    def make(site: ScriptedSite | str, **options: Any) -> Client:
+        address = site if isinstance(site, str) else site.address
+        client = Client(address, TOKEN, timeout_s=5, sleep=pauses.append, **options)
+        clients.append(client)
+        return client
+
+    yield make
+    for client in clients:
+        client.close()
