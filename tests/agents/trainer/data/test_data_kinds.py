@@ -40,9 +40,9 @@ def numbers_of(num_examples: int, shape: tuple[int, ...], dtype: str) -> np.ndar
     return (random.normal(size=(num_examples, *shape)) * 50 + 100).astype(dtype)
 
 
-def nests(num_examples: int, dtypes: tuple[str, ...] = DTYPES) -> st.SearchStrategy[Any]:
+def nests(num_examples: int) -> st.SearchStrategy[Any]:
     leaves = st.builds(
-        numbers_of, st.just(num_examples), st.sampled_from(SHAPES), st.sampled_from(dtypes)
+        numbers_of, st.just(num_examples), st.sampled_from(SHAPES), st.sampled_from(DTYPES)
     )
     return st.recursive(
         leaves,
