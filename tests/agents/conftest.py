@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -21,7 +22,7 @@ from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
 from agents.supervision.devices import accelerators_found
 from agents.supervision.processes import subreaper_set
-from controlplane.core.protocol.wire import ReportKind, TrainerReport
+from controlplane.core.protocol.wire import ReportKind, TrainerOrders, TrainerReport, decode
 from tests.agents.builders import agent_settings
 from tests.agents.control_plane import ControlPlane
 from tests.support.waiting import DEADLINE_S
@@ -50,6 +51,12 @@ def run_dirs_below(directory: Path) -> list[tuple[psutil.Process, Path]]:
         except (psutil.Error, OSError):
             continue
     return found
+
+
+def orders_of(state_dir: Path, name: str = "1-0") -> TrainerOrders:
+    """Read the orders that an agent wrote for a trainer."""
+    text = (state_dir / "trainers" / name / "orders.json").read_text()
+    return decode(TrainerOrders, json.loads(text))
 
 
 def deletions_wait() -> None:
