@@ -244,7 +244,7 @@ def test_types_have_the_fields_of_the_openapi_document(name: str) -> None:
     documented = {*schemas[SCHEMAS.get(name, name)]["properties"]}
     differing = {*TYPES[name].__annotations__} ^ documented
     unexpected = differing ^ _OF_SOME_ANSWERS.get(name, set())
-    assert unexpected == set(), f"{name} of client/virtualflow/answers.py differs in these"
+    assert unexpected == set(), f"{name} of client/virtualflow/answers/ differs in these"
 
 
 PROGRESS = [

@@ -1,8 +1,4 @@
-"""Types of the site's answers; docs/rest-api.md says what the fields mean.
-
-An answer is the JSON as the site sent it: with `fields` only those are there, and a newer site may
-send more. Times are ISO 8601 in UTC.
-"""
+"""Jobs, their results and logs, sweeps, and what a submission or change would do."""
 
 from __future__ import annotations
 
@@ -250,123 +246,6 @@ class LogSearch(TypedDict):
     searched_bytes: int
 
 
-class Reading(TypedDict):
-    """Use of an accelerator in the last minute; None for what the device does not tell."""
-
-    utilisation_percent: float | None
-    memory_bytes: float | None
-    temperature_c: float | None
-    power_w: float | None
-    read_at: str
-
-
-class Accelerator(TypedDict):
-    """A device of a node; `reading` is None if its agent has not told any lately."""
-
-    id: int
-    index: int
-    kind: str
-    name: str
-    memory_bytes: int
-    is_present: bool
-    reading: Reading | None
-    is_idle_held: bool
-
-
-class AcceleratorUtilisation(TypedDict):
-    """Bins of an accelerator, oldest first, with the values that were asked for."""
-
-    id: int
-    index: int
-    kind: str
-    bins: list[dict[str, Any]]
-
-
-class Utilisation(TypedDict):
-    """Use of a node's accelerators over time; `step` is the width of a bin in seconds."""
-
-    since: str
-    until: str
-    step: int
-    accelerators: list[AcceleratorUtilisation]
-
-
-class Node(TypedDict):
-    """A machine with its accelerators."""
-
-    id: int
-    name: str
-    host: str
-    status: str
-    isolation: str
-    filters_peers: bool
-    is_cordoned: bool
-    is_draining: bool
-    cordon_reason: str
-    quarantined_until: str | None
-    quarantine_reason: str
-    maintenance_from: str | None
-    maintenance_until: str | None
-    proposed_shape: dict[str, Any] | None
-    last_seen_at: str
-    enrolled_at: str
-    accelerators: list[Accelerator]
-
-
-class Move(TypedDict):
-    """A job whose accelerators would change."""
-
-    job: int
-    name: str
-    held: int
-    wanted: int
-
-
-class DrainMove(Move):
-    """A job that a drain would change; `start_s` is its expected start, if it waits then."""
-
-    on_node: int
-    nodes: dict[str, int]
-    within_s: float | None
-    start_s: list[float] | None
-    text: str
-
-
-class MaintenanceWindow(TypedDict):
-    """A time in which a node is empty; its status is planned, under way, ended or cancelled."""
-
-    id: int
-    node: int
-    node_name: str
-    status: str
-    starts_at: str
-    ends_at: str
-    reason: str
-    planned_by: str
-    created_at: str
-    began_at: str | None
-    ended_at: str | None
-
-
-class DrainPreview(TypedDict):
-    """Effect of a drain or maintenance now; `staying` are jobs there that do not change."""
-
-    dry_run: bool
-    change: str
-    moves: list[DrainMove]
-    staying: list[int]
-
-
-class Policy(TypedDict):
-    """The policy in force, and the names of all."""
-
-    policy: str
-    version: int
-    changed_by: str
-    changed_at: str
-    policies: list[str]
-
-
 class Template(TypedDict):
     """A ready job that a submission may name."""
 
@@ -378,41 +257,6 @@ class Template(TypedDict):
     num_virtual_nodes: int
     max_accelerators: int
     stop: dict[str, Any]
-
-
-class ReplaySummary(TypedDict):
-    """A replay of the cluster's past under another policy, cluster size or resize cost."""
-
-    id: int
-    status: str
-    progress: float
-    policy: str
-    accelerators: dict[str, int]
-    resize_cost_s: float | None
-    start_at: str
-    end_at: str
-    requested_by: str | None
-    requested_at: str
-    finished_at: str | None
-    error: str
-
-
-class Replay(ReplaySummary):
-    """A replay with its result, which is empty until it is done."""
-
-    result: dict[str, Any]
-
-
-class ReplayComparison(TypedDict):
-    """Replays over one history side by side; without rows until one of them is done."""
-
-    start_at: str
-    end_at: str
-    num_jobs: int | None
-    as_is_policy: str | None
-    as_is_accelerators: dict[str, int] | None
-    scenarios: list[dict[str, Any]]
-    rows: list[dict[str, Any]]
 
 
 class Sweep(TypedDict):
@@ -440,6 +284,15 @@ class SweepPreview(TypedDict):
     settings: list[dict[str, Any]]
 
 
+class Move(TypedDict):
+    """A job whose accelerators would change."""
+
+    job: int
+    name: str
+    held: int
+    wanted: int
+
+
 class Start(TypedDict):
     """Seconds until the expected start of a waiting job."""
 
@@ -465,101 +318,6 @@ class Preview(TypedDict):
     starts: list[StartChange]
 
 
-class User(TypedDict):
-    """A user, the limits in force, and the use of them."""
-
-    name: str
-    is_active: bool
-    is_admin: bool
-    last_login: str | None
-    priority_ceiling: int
-    tier_ceiling: str
-    share_factor: float
-    live_jobs_limit: int
-    live_jobs: int
-    storage_limit_bytes: int
-    stored_bytes: int
-    chosen: list[str]
-
-
-class Member(TypedDict):
-    """A member of a project."""
-
-    user: str
-    role: str
-    since: str
-
-
-class Project(TypedDict):
-    """A project, and what it holds now; a limit of None: there is none."""
-
-    id: int
-    name: str
-    description: str
-    guaranteed: int
-    limit: int | None
-    user_limit: int | None
-    guaranteed_by_kind: dict[str, int]
-    limit_by_kind: dict[str, int]
-    live_jobs_limit: int | None
-    user_live_jobs_limit: int | None
-    is_closed: bool
-    created_at: str
-    held: int
-    borrowed: int
-    held_by_kind: dict[str, int]
-    borrowed_by_kind: dict[str, int]
-    live_jobs: int
-    waiting_jobs: int
-    num_members: int
-    role: str
-
-
-class ProjectDetail(Project):
-    """A project with its members."""
-
-    members: list[Member]
-
-
-class UsageRow(TypedDict):
-    """Use of a project, user or tag."""
-
-    name: str
-    accelerator_hours: float
-    hours: dict[str, float]
-    idle_hours: float | None
-    paused_hours: float
-    cost: float | None
-
-
-class Usage(TypedDict):
-    """Use of accelerators between two times, the largest first."""
-
-    since: str
-    until: str
-    by: str
-    currency: str
-    rows: list[UsageRow]
-    total: UsageRow
-
-
-class SavedFilter(TypedDict):
-    """A filter of the list of jobs by its name; `query` is that of `GET jobs/`."""
-
-    id: int
-    name: str
-    query: str
-    changed_at: str
-
-
-class Secret(TypedDict):
-    """A secret without its value."""
-
-    name: str
-    created_at: str
-    changed_at: str
-
-
 class Validation(TypedDict):
     """A validation of a submission that is not submitted; `code` says why if it failed."""
 
@@ -576,57 +334,8 @@ class Validation(TypedDict):
     ended_at: str | None
 
 
-class Channel(TypedDict):
-    """A notification channel."""
-
-    id: int
-    name: str
-    kind: str
-    address: str
-    events: list[str]
-    is_cluster_wide: bool
-    paused_reason: str
-    num_failures: int
-    num_dropped: int
-    created_at: str
-
-
-class NewChannel(Channel):
-    """A channel just created; `signing_key` is empty but for webhooks."""
-
-    signing_key: str
-
-
-class Delivery(TypedDict):
-    """A message to a channel, and what came of it."""
-
-    id: int
-    kind: str
-    status: str
-    num_attempts: int
-    next_try_at: str
-    answer: str
-    created_at: str
-    ended_at: str | None
-    body: dict[str, Any]
-
-
 class Change(TypedDict):
     """Numbers of changed jobs, and whether anything else of the cluster may have changed."""
 
     jobs: list[int]
     cluster: bool
-
-
-class Index(TypedDict):
-    """The user and token of the requests, and the site's routes."""
-
-    api_version: int
-    user: str
-    is_admin: bool
-    priority_ceiling: int
-    tier_ceiling: str
-    scopes: list[str] | None
-    token_expires_at: str | None
-    stream: str | None
-    routes: dict[str, str]
