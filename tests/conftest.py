@@ -189,7 +189,7 @@ def pytest_xdist_setupnodes() -> None:
     """Keep this process's settings from the workers: each has a database server of its own."""
     del os.environ["DJANGO_SETTINGS_MODULE"]
     if _DATABASE != "given":
-        del os.environ["DATABASE_URL"]
+        os.environ.pop("DATABASE_URL", None)
 
 
 @pytest.hookimpl(optionalhook=True)
