@@ -33,7 +33,6 @@ def _fed(
     guard: BreakEvenGuard,
     loss_s: float,
     num_passes: int,
-    share: float = 0.5,
     *,
     spec: SelectionSpec = PLAIN,
     generation: int = 1,
@@ -46,8 +45,7 @@ def _fed(
     """
     sent = NOT_MEASURED
     for number in range(num_passes):
-        chosen = round(100 * share)
-        guard = guard.after_batch(spec, generation, sent, candidates=100, chosen=chosen)
+        guard = guard.after_batch(spec, generation, sent, candidates=100, chosen=50)
         sent = ExampleTimes(loss_s, 0.0) if number else NOT_MEASURED
         guard = guard.after_batch(spec, generation, sent)
         sent = ExampleTimes(0.0, step_s) if number else NOT_MEASURED

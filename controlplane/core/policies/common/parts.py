@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -54,10 +55,16 @@ class DecidedPart:
             for job in self.snapshot.jobs
         )
 
+    @cached_property
+    def given(self) -> Counter[str]:
+        """Accelerators of each kind that are given out."""
+        shares = self.decision.shares.values()
+        return sum((Counter(share.by_kind) for share in shares), Counter[str]())
+
     @property
     def total(self) -> int:
         """Accelerators that are given out."""
-        return sum(share.total for share in self.decision.shares.values())
+        return self.given.total()
 
 
 def part_of(

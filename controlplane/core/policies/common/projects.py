@@ -34,24 +34,13 @@ from controlplane.core.policies.common.quota_groups import (
     projects_of,
     users_in_projects,
 )
-from controlplane.core.policies.common.quota_states import (
-    OTHERS,
-    QuotaStates,
-    joined,
-    main_state,
-)
+from controlplane.core.policies.common.quota_notes import quota_note
+from controlplane.core.policies.common.quota_states import OTHERS, QuotaStates, joined, main_state
 from controlplane.core.policies.common.rates import node_sizes
 from controlplane.core.scheduling.placement import place
 from controlplane.core.scheduling.pools import capacity_by_kind, kinds_able, room_of
 from controlplane.core.values.explanations import Reason, reason
-from controlplane.core.values.types import (
-    AcceleratorId,
-    Decision,
-    Job,
-    JobId,
-    Share,
-    Snapshot,
-)
+from controlplane.core.values.types import AcceleratorId, Decision, Job, JobId, Share, Snapshot
 
 
 def projects_kept(policy: Policy, *, is_rigid: bool) -> Policy:
@@ -175,7 +164,8 @@ class _Frame:
         """Return the groups to set apart, with the accelerators that each is to have."""
         found: dict[str, int] = {}
         for group in groups:
-            given = _given(group.jobs, decision)
+            shares = (decision.shares[job.id] for job in group.jobs if job.id in decision.shares)
+            given = sum((Counter(share.by_kind) for share in shares), Counter[str]())
             got = given.total()
             wanted = self._wanted_by_kind[group.key]
             is_over = any(group.most(n, kind) < n for kind, n in given.items())
@@ -289,7 +279,7 @@ class _Frame:
             for job in group.jobs
         ):
             return None
-        given = _given(group.jobs, part.decision)
+        given = part.given
         limits = {**group.limit_by_kind, **{kind: given[kind] for kind in idle}}
         return replace(group, limit_by_kind=limits)
 
@@ -316,7 +306,7 @@ class _Frame:
         waiting = tuple(
             job for job in part.snapshot.jobs if job.id not in decision.shares and job.accepts(kind)
         )
-        num_left = count - _given(part.snapshot.jobs, decision)[kind]
+        num_left = count - part.given[kind]
         if num_left <= 0 or not waiting:
             return part
         idle = [
@@ -362,7 +352,7 @@ class _Frame:
         found = dict(parts)
         for group in apart:
             part = found[group.key]
-            given = _given(group.jobs, part.decision)
+            given = part.given
             usable = {
                 one.id
                 for one in idle
@@ -395,17 +385,7 @@ class _Frame:
             part = parts[group.key]
             shares |= part.decision.shares
             carried[group.key] = part.decision.carried
-            limit = group.limit
-            note = reason(
-                "quota_note",
-                whose=group.whose,
-                accelerators=part.total,
-                guaranteed=reason("quota_guaranteed", count=group.guaranteed)
-                if group.guaranteed
-                else None,
-                ceiling=None if limit is None else reason("quota_limit", count=limit),
-                kinds=_kind_notes(group, _given(group.jobs, part.decision)) or None,
-            )
+            note = quota_note(group, part)
             for job in group.jobs:
                 own = part.decision.reasons.get(job.id, self._needed(job))
                 reasons[job.id] = reason("quota_own", own=own, note=note)
@@ -458,37 +438,10 @@ def _better(parts: dict[str, DecidedPart], again: dict[str, DecidedPart]) -> dic
     return again if (late_again, -sum(more)) < (late, 0) else parts
 
 
-def _given(jobs: Iterable[Job], decision: Decision) -> Counter[str]:
-    """Count the accelerators of each kind that a decision gives to some jobs."""
-    given: Counter[str] = Counter()
-    for job in jobs:
-        if job.id in decision.shares:
-            given.update(decision.shares[job.id].by_kind)
-    return given
-
-
 def _is_wished(jobs: Iterable[Job], kind: str, decision: Decision) -> bool:
     """Return whether one of some jobs accepts a kind, and is given fewer than it can use."""
     return any(
         job.id not in decision.shares or decision.shares[job.id].total < job.max_accelerators
         for job in jobs
         if job.accepts(kind)
-    )
-
-
-def _kind_notes(group: QuotaGroup, given: Counter[str]) -> tuple[Reason, ...]:
-    """Say how many of each kind with a quota a group has."""
-    return tuple(
-        reason(
-            "quota_kind",
-            given=given[kind],
-            kind=kind,
-            guaranteed=reason("quota_guaranteed", count=group.guaranteed_by_kind[kind])
-            if group.guaranteed_by_kind.get(kind)
-            else None,
-            ceiling=reason("quota_limit", count=group.limit_by_kind[kind])
-            if kind in group.limit_by_kind
-            else None,
-        )
-        for kind in sorted({*group.guaranteed_by_kind, *group.limit_by_kind})
     )
