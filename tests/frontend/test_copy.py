@@ -5,15 +5,19 @@ from __future__ import annotations
 import ast
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from django.contrib.auth.models import User
+from django.test import Client
 
 from frontend.views import copy
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job
 from jobs.services.submission.rows import SUBMITTED_COLUMNS
+from tests.frontend.submitted_form import code_upload, form_values
+from tests.frontend.world import World, make_job
 from tests.support.builders import CODE, acting_as, logged_in, user_make
 from tests.support.cases import pairs
 
@@ -90,3 +94,58 @@ def test_a_job_with_code_of_its_own_comes_again(owner: User) -> None:
     assert f"code=Path('job-{job}.py')" in copied["python"]
     odd = copy._curl("https://site.example", "", copy.CodeFile('a;b,"c.zip', None))
     assert """--form 'code=@"a;b,\\"c.zip"' """ in odd
+
+
+def form_texts(client: Client, **changes: Any) -> dict[str, str]:
+    response = client.post("/jobs/new/", form_values(**changes, do="copy"))
+    return {name: text for name, _, text in response.context["texts"]}
+
+
+def test_the_form_is_copied_as_texts_that_submit_the_same(world: World, ada: Client) -> None:
+    changes = {"name": "it's “this”", "tags": "a, b", "settings": '{"filters": 3}', "seed": "11"}
+    before = Job.objects.count()
+    copied = form_texts(ada, **changes)
+    assert Job.objects.count() == before
+    ada.post("/jobs/new/", form_values(**changes))
+    posted = Job.objects.latest("id")
+    api = acting_as(world.ada)
+    answer = api.post("/api/v1/jobs/", copied["yaml"], content_type="application/yaml")
+    again = Job.objects.get(pk=answer.json()["id"])
+    assert posted.pk != again.pk
+    for name in SUBMITTED_COLUMNS:
+        assert getattr(posted, name) == getattr(again, name), name
+    assert "code=@" not in copied["curl"]
+    # The job's page makes the same texts.
+    page = ada.get(f"/jobs/{posted.pk}/copy/")
+    assert {name: text for name, _, text in page.context["texts"]} == copied
+
+
+def test_a_copied_form_names_the_file_that_it_needs(world: World, ada: Client) -> None:
+    copied = form_texts(ada, code_from="upload", code=code_upload(name="mine.py"))
+    assert "--form code=@mine.py" in copied["curl"]
+    assert "code=Path('mine.py')" in copied["python"]
+    original = make_job(world.ada, "original")
+    copied = form_texts(ada, code_from=f"clone:{original.pk}")
+    assert f"/api/v1/jobs/{original.pk}/code/" in copied["curl"]
+    assert f"--form code=@job-{original.pk}.py" in copied["curl"]
+
+
+def test_a_copied_fork_names_its_state(world: World, ada: Client) -> None:
+    parent = world.jobs["running"]
+    changes = {"code_from": f"clone:{parent.pk}", "forked_from": str(parent.pk)}
+    copied = form_texts(ada, **changes, checkpoint="now")
+    spec = yaml.safe_load(copied["yaml"])
+    assert (spec["forked_from"], spec["checkpoint"]) == (parent.pk, "now")
+
+
+def test_a_form_with_errors_is_not_copied(ada: Client) -> None:
+    headers = {"HTTP_ACCEPT": "application/json"}
+    values = form_values(global_batch_size="none", do="copy")
+    answer = ada.post("/jobs/new/", values, **headers).json()
+    assert set(answer["errors"]) == {"global_batch_size"}
+    assert answer["copy"] == ""
+    answer = ada.post("/jobs/new/", form_values(name="<b>x</b>", do="copy"), **headers).json()
+    assert answer["errors"] == {}
+    assert "&lt;b&gt;x&lt;/b&gt;" in answer["copy"]
+    assert "<b>" not in answer["copy"]
+    assert 'data-copy="copy-curl"' in answer["copy"]

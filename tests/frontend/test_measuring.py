@@ -12,7 +12,7 @@ from django.utils import timezone
 from controlplane.core.protocol.wire import ValidationReport
 from jobs.models import Job, Node, Validation
 from jobs.services.submission.validations import validation_take
-from tests.frontend.test_submit import TEMPLATE, _values
+from tests.frontend.submitted_form import TEMPLATE, form_values
 from tests.frontend.world import CODE, World
 
 JSON = {"Accept": "application/json"}
@@ -36,7 +36,7 @@ def _answer(**values: Any) -> None:
 
 def test_the_script_is_told_where_to_ask(ada: Client, world: World) -> None:
     before = Job.objects.count()
-    sent = _values(do="measure", accepted_kinds="cpu", global_batch_size="20")
+    sent = form_values(do="measure", accepted_kinds="cpu", global_batch_size="20")
     check = ada.post("/jobs/new/", sent, headers=JSON).json()["check"]
     assert (check["tone"], check["title"]) == ("plain", "Measuring")
     assert "within 140 s" in check["text"]
@@ -57,7 +57,7 @@ def test_the_script_is_told_where_to_ask(ada: Client, world: World) -> None:
 
 def test_without_scripts_the_page_is_asked_for_again(ada: Client, world: World) -> None:
     code = SimpleUploadedFile("mine.py", CODE)
-    sent = _values(do="measure", code_from="upload", code=code, global_batch_size="20")
+    sent = form_values(do="measure", code_from="upload", code=code, global_batch_size="20")
     response = ada.post("/jobs/new/", sent | {"accepted_kinds": "cpu"})
     address = response.headers["Location"]
     assert address == f"/jobs/new/?validation={_validation().pk}"
@@ -93,7 +93,7 @@ def test_without_scripts_the_page_is_asked_for_again(ada: Client, world: World) 
 def test_code_that_fails_is_marked_with_its_traceback(
     at_fault: str, field: str, ada: Client, world: World
 ) -> None:
-    check = ada.post("/jobs/new/", _values(do="measure"), headers=JSON).json()["check"]
+    check = ada.post("/jobs/new/", form_values(do="measure"), headers=JSON).json()["check"]
     trace = "ValueError: <no data>"
     _answer(ok=False, facts={}, code="x", field=at_fault, message="no good", traceback=trace)
     found = ada.get(check["waits_at"]).json()
@@ -106,19 +106,19 @@ def test_code_that_fails_is_marked_with_its_traceback(
 
 
 def test_wrong_fields_are_marked_before_anything_is_measured(ada: Client, world: World) -> None:
-    answer = ada.post("/jobs/new/", _values(do="measure", seed="-1"), headers=JSON).json()
+    answer = ada.post("/jobs/new/", form_values(do="measure", seed="-1"), headers=JSON).json()
     assert list(answer["errors"]) == ["seed"]
     assert not Validation.objects.filter(job=None).exists()
 
 
 def test_without_a_node_it_is_said_at_once(ada: Client, world: World) -> None:
     Node.objects.update(status="lost")
-    page = ada.post("/jobs/new/", _values(do="measure"))
+    page = ada.post("/jobs/new/", form_values(do="measure"))
     assert "No node is online" in str(page.context["form"].non_field_errors())
 
 
 def test_a_node_that_never_answers_is_nobodys_mistake(ada: Client, world: World) -> None:
-    check = ada.post("/jobs/new/", _values(do="measure"), headers=JSON).json()["check"]
+    check = ada.post("/jobs/new/", form_values(do="measure"), headers=JSON).json()["check"]
     Validation.objects.filter(id=_validation().pk).update(
         status="failed",
         status_code="validation_lost",
@@ -131,11 +131,11 @@ def test_a_node_that_never_answers_is_nobodys_mistake(ada: Client, world: World)
 
 
 def test_a_check_of_new_code_names_the_way(ada: Client, world: World) -> None:
-    check = ada.post("/jobs/new/", _values(do="check"), headers=JSON).json()["check"]
+    check = ada.post("/jobs/new/", form_values(do="check"), headers=JSON).json()["check"]
     assert "Memory use is unknown" in check["memory"]
 
 
 def test_others_measurements_are_not_there(ada: Client, ben: Client, world: World) -> None:
-    check = ada.post("/jobs/new/", _values(do="measure"), headers=JSON).json()["check"]
+    check = ada.post("/jobs/new/", form_values(do="measure"), headers=JSON).json()["check"]
     for address in (check["waits_at"], check["page"], "/jobs/new/measured/999999/"):
         assert ben.get(address).status_code == 404

@@ -26,6 +26,7 @@ from frontend.live.streams import Hub, Subscriber
 from jobs import counters, nudges
 from jobs.models import ApiToken, Project
 from jobs.services.cluster.api_tokens import JOB_SCOPES, SCOPES
+from tests.frontend.stream_reader import Reader
 from tests.frontend.world import World, make_job, make_person, make_world
 from tests.support.builders import api_token_make, at, logged_in
 from tests.support.servers import RunningServer
@@ -33,7 +34,6 @@ from tests.support.waiting import DEADLINE_S
 
 # Streams read the database in threads of their own, so what tests write has to be committed.
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
-
 
 ANYBODY = Credential("session", "")
 
@@ -50,43 +50,6 @@ def broker(redis_server: RunningServer, settings: Settings) -> Iterator[redis.Re
     settings.REDIS_URL = redis_server.url
     with redis.Redis.from_url(redis_server.url) as client:
         yield client
-
-
-class Reader:
-    """Reads one stream, as a browser would."""
-
-    def __init__(self, response: Any) -> None:
-        self._response = response
-        self._content = aiter(response.streaming_content)
-
-    async def block(self) -> str:
-        """Give the next block, keep-alives included."""
-        return (await asyncio.wait_for(anext(self._content), DEADLINE_S)).decode()
-
-    async def event(self) -> dict[str, object]:
-        """Give the data of the next event."""
-        while True:
-            block = await self.block()
-            if block.startswith("event: changed\n"):
-                return json.loads(block.split("data: ")[1])
-
-    async def is_over(self) -> bool:
-        """Read to the end; False when it does not come."""
-        try:
-            while True:
-                await self.block()
-        except StopAsyncIteration:
-            return True
-        except TimeoutError:
-            return False
-
-    async def close(self) -> None:
-        """Go away, and wait until the server has noticed."""
-        num_before = len(streams.hub().subscribers)
-        await sync_to_async(self._response.close)()
-        async with asyncio.timeout(DEADLINE_S):
-            while len(streams.hub().subscribers) == num_before:
-                await asyncio.sleep(0)
 
 
 async def _open_with(token: str) -> tuple[Any, Reader | None]:

@@ -9,38 +9,18 @@ import zipfile
 from typing import Any
 
 import pytest
-import yaml
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
-from frontend.forms import JobForm, all_template_values
+from frontend.forms import JobForm
 from frontend.sweep_form import SWEEP_FIELDS
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ClusterSetting, Job, Node
-from jobs.services.submission.rows import SUBMITTED_COLUMNS
+from tests.frontend.submitted_form import TEMPLATE, code_upload, form_values
 from tests.frontend.world import CODE, World, make_job
-from tests.support.builders import acting_as
-
-TEMPLATE = "digits_cnn"
-
-
-def _values(**changes: Any) -> dict[str, Any]:
-    """Give what a browser sends for the first template, changed."""
-    base = {
-        name: "on" if value is True else value
-        for name, value in all_template_values()[f"template:{TEMPLATE}"].items()
-        if value not in (None, False)
-    }
-    base |= {"code_from": f"template:{TEMPLATE}", "priority": "100", "min_accelerators": "1"}
-    base |= {"seed": "7", "reduction": "exact", "shuffle": "on", "do": "submit"}
-    return {name: value for name, value in (base | changes).items() if value is not None}
-
-
-def _upload(content: bytes = CODE, name: str = "mine.py") -> SimpleUploadedFile:
-    return SimpleUploadedFile(name, content)
 
 
 def test_the_form_has_exactly_the_fields_of_a_submission() -> None:
@@ -62,7 +42,7 @@ def test_a_site_without_nodes_says_that_jobs_wait(world: World, ada: Client) -> 
 
 
 def test_submitting_a_template(world: World, ada: Client) -> None:
-    response = ada.post("/jobs/new/", _values(name="from the form"))
+    response = ada.post("/jobs/new/", form_values(name="from the form"))
     job = Job.objects.get(name="from the form")
     assert response.headers["Location"] == f"/jobs/{job.pk}/"
     template = JOB_TEMPLATES[TEMPLATE]
@@ -76,19 +56,19 @@ def test_submitting_a_template(world: World, ada: Client) -> None:
 def test_a_form_that_is_sent_twice_is_submitted_once(world: World, ada: Client) -> None:
     key = ada.get("/jobs/new/").context["form_key"]
     first, again, changed = (
-        ada.post("/jobs/new/", _values(name=name, form_key=key)).headers["Location"]
+        ada.post("/jobs/new/", form_values(name=name, form_key=key)).headers["Location"]
         for name in ("clicked twice", "clicked twice", "another")
     )
     assert first == again != changed
     assert Job.objects.filter(name="clicked twice").count() == 1
-    other = ada.post("/jobs/new/", _values(name="clicked twice", form_key="0" * 32))
+    other = ada.post("/jobs/new/", form_values(name="clicked twice", form_key="0" * 32))
     assert other.headers["Location"] not in (first, changed)
-    sweep = _values(name="swept", form_key=key, sweep_space='{"filters": [8, 16]}')
+    sweep = form_values(name="swept", form_key=key, sweep_space='{"filters": [8, 16]}')
     assert len({ada.post("/jobs/new/", sweep).headers["Location"] for _ in range(2)}) == 1
 
 
 def test_a_box_that_is_not_ticked_means_no(ada: Client, world: World) -> None:
-    ada.post("/jobs/new/", _values(name="in order", shuffle=None))
+    ada.post("/jobs/new/", form_values(name="in order", shuffle=None))
     assert not Job.objects.get(name="in order").shuffle
 
 
@@ -109,14 +89,14 @@ def test_every_template_can_be_submitted_as_the_form_shows_it(
 
 
 def test_submitting_own_code(world: World, ada: Client) -> None:
-    ada.post("/jobs/new/", _values(name="own", code_from="upload", code=_upload()))
+    ada.post("/jobs/new/", form_values(name="own", code_from="upload", code=code_upload()))
     job = Job.objects.get(name="own")
     assert (job.code_name, job.entry_file, job.template) == ("mine.py", "mine.py", "")
     assert job.code.read() == CODE
 
 
 def test_own_code_needs_a_name(world: World, ada: Client) -> None:
-    page = ada.post("/jobs/new/", _values(name="", code_from="upload", code=_upload()))
+    page = ada.post("/jobs/new/", form_values(name="", code_from="upload", code=code_upload()))
     assert list(page.context["form"].errors) == ["name"]
 
 
@@ -125,8 +105,8 @@ def test_submitting_an_archive(world: World, ada: Client) -> None:
     with zipfile.ZipFile(content, "w") as archive:
         archive.writestr("job.py", CODE)
         archive.writestr("helpers/layers.py", "SIZE = 3\n")
-    file = _upload(content.getvalue(), "bundle.zip")
-    ada.post("/jobs/new/", _values(name="zipped", code_from="upload", code=file))
+    file = code_upload(content.getvalue(), "bundle.zip")
+    ada.post("/jobs/new/", form_values(name="zipped", code_from="upload", code=file))
     assert Job.objects.get(name="zipped").entry_file == "job.py"
 
 
@@ -149,7 +129,7 @@ def test_cloning_takes_the_code_and_the_values_along(world: World, ada: Client) 
 def test_others_jobs_cannot_be_cloned(what: str, world: World, ben: Client) -> None:
     address = "/jobs/new/" + what.format(world.jobs["finished"].pk)
     assert ben.get(address).status_code == 404
-    sent = _values(code_from=f"clone:{world.jobs['finished'].pk}")
+    sent = form_values(code_from=f"clone:{world.jobs['finished'].pk}")
     assert ben.post("/jobs/new/", sent).status_code == 404
 
 
@@ -180,13 +160,13 @@ def test_a_mistake_is_shown_at_its_field(
     changes: dict[str, str], field: str, message: str, ada: Client, world: World
 ) -> None:
     before = Job.objects.count()
-    page = ada.post("/jobs/new/", _values(**changes))
+    page = ada.post("/jobs/new/", form_values(**changes))
     assert list(page.context["form"].errors) == [field]
     assert message in str(page.context["form"].errors[field])
     html = page.content.decode()
     assert f'data-error-for="{field}">' in html  # shown, not hidden
     assert "Please correct the marked fields" in html
-    answer = ada.post("/jobs/new/", _values(**changes), headers={"Accept": "application/json"})
+    answer = ada.post("/jobs/new/", form_values(**changes), headers={"Accept": "application/json"})
     assert list(answer.json()["errors"]) == [field]
     assert Job.objects.count() == before
 
@@ -202,18 +182,18 @@ def test_a_mistake_is_shown_at_its_field(
 def test_bad_code_is_refused_with_the_reason(
     content: bytes, name: str, message: str, ada: Client, world: World
 ) -> None:
-    page = ada.post("/jobs/new/", _values(code_from="upload", code=_upload(content, name)))
+    page = ada.post("/jobs/new/", form_values(code_from="upload", code=code_upload(content, name)))
     assert message in str(page.context["form"].errors["code"])
 
 
 def test_too_much_code_is_refused(ada: Client, world: World, settings: Settings) -> None:
     settings.CODE_LIMIT_BYTES = 10
-    page = ada.post("/jobs/new/", _values(code_from="upload", code=_upload()))
+    page = ada.post("/jobs/new/", form_values(code_from="upload", code=code_upload()))
     assert "too large" in str(page.context["form"].errors["code"])
 
 
 def test_what_was_typed_is_still_there_after_a_mistake(ada: Client, world: World) -> None:
-    html = ada.post("/jobs/new/", _values(name="keep me", stop_limit="0")).content.decode()
+    html = ada.post("/jobs/new/", form_values(name="keep me", stop_limit="0")).content.decode()
     assert 'value="keep me"' in html
     assert 'aria-invalid="true"' in html
 
@@ -222,12 +202,12 @@ def test_a_dry_run_stores_nothing_and_says_when(ada: Client, world: World) -> No
     ClusterSetting.objects.update_or_create(id=1, defaults={"policy": "weighted_fair"})
     before = Job.objects.count()
     # Three of the ten accelerators are free: one of node-b and the two of the cordoned node.
-    page = ada.post("/jobs/new/", _values(do="check", accepted_kinds="cpu"))
+    page = ada.post("/jobs/new/", form_values(do="check", accepted_kinds="cpu"))
     assert page.context["check"].title.startswith("Would start")
     assert "cpu" in page.context["check"].title
     late = ada.post(
         "/jobs/new/",
-        _values(do="check", min_accelerators="4", max_accelerators="8", num_virtual_nodes="8"),
+        form_values(do="check", min_accelerators="4", max_accelerators="8", num_virtual_nodes="8"),
         headers={"Accept": "application/json"},
     ).json()["check"]
     assert (late["tone"], late["title"]) == ("warn", "Would have to wait")
@@ -246,7 +226,7 @@ def test_a_check_offers_a_number_of_virtual_nodes_that_fits(ada: Client, world: 
         settings=template.settings,
         facts={"memory": memory, "state_bytes": 0},
     )
-    values = _values(do="check", accepted_kinds="cpu")
+    values = form_values(do="check", accepted_kinds="cpu")
     headers = {"Accept": "application/json"}
     check = ada.post("/jobs/new/", values, headers=headers).json()["check"]
     # 0.9 * 2 GiB - 1 GB - 64 MiB leave room for 2 examples.
@@ -261,14 +241,14 @@ def test_a_check_offers_a_number_of_virtual_nodes_that_fits(ada: Client, world: 
 
 
 def test_scripts_are_told_where_the_job_is(ada: Client, world: World) -> None:
-    answer = ada.post("/jobs/new/", _values(), headers={"Accept": "application/json"})
+    answer = ada.post("/jobs/new/", form_values(), headers={"Accept": "application/json"})
     assert answer.json() == {"location": f"/jobs/{Job.objects.latest('id').pk}/"}
 
 
 def test_too_many_jobs_of_one_person(ada: Client, world: World, settings: Settings) -> None:
     settings.LIVE_JOBS_LIMIT = 2
     for do in ("submit", "check"):
-        page = ada.post("/jobs/new/", _values(do=do))
+        page = ada.post("/jobs/new/", form_values(do=do))
         assert "wait for some or cancel them" in str(page.context["form"].non_field_errors())
 
 
@@ -332,7 +312,7 @@ def test_a_file_that_is_no_text_is_no_yaml(ada: Client, world: World) -> None:
 
 def test_the_form_carries_what_a_job_does_when_it_is_not_finite(world: World, ada: Client) -> None:
     assert ada.get("/jobs/new/").context["form"].initial["on_nonfinite"] == "stop"
-    ada.post("/jobs/new/", _values(name="goes on", on_nonfinite="continue"))
+    ada.post("/jobs/new/", form_values(name="goes on", on_nonfinite="continue"))
     job = Job.objects.get(name="goes on")
     assert job.on_nonfinite == "continue"
     assert (
@@ -347,7 +327,7 @@ def test_the_form_carries_a_selection(world: World, ada: Client) -> None:
     initial = ada.get("/jobs/new/").context["form"].initial
     assert (initial["selection_method"], initial["selection_history"]) == ("none", 1024)
     given = {"selection_method": "random", "selection_beta": "2", "selection_start": "3"}
-    ada.post("/jobs/new/", _values(name="selects", stop_kind="epochs", stop_limit="9", **given))
+    ada.post("/jobs/new/", form_values(name="selects", stop_kind="epochs", stop_limit="9", **given))
     job = Job.objects.get(name="selects")
     assert (job.selection["method"], job.selection["beta"], job.selection["start"]) == (
         *("random", 2.0, 3),
@@ -358,7 +338,7 @@ def test_the_form_carries_a_selection(world: World, ada: Client) -> None:
     text = f"template: {TEMPLATE}\nselection: {{method: random, beta: 3}}\n"
     page = ada.post("/jobs/new/", {"do": "yaml", "yaml": text})
     assert page.context["form"]["selection_beta"].value() == 3
-    page = ada.post("/jobs/new/", _values(name="wrong", selection_beta="0"))
+    page = ada.post("/jobs/new/", form_values(name="wrong", selection_beta="0"))
     assert "selection_beta" in page.context["form"].errors
 
 
@@ -369,14 +349,14 @@ def test_the_form_carries_a_tuning(world: World, ada: Client) -> None:
     assert "tuning_space" not in initial
     assert b'id="tuning-fields">' in page.content
     space = '{"weight_decay": {"low": 0, "high": 0.1}}'
-    ada.post("/jobs/new/", _values(name="tuned", tuning_space=space, tuning_max_share="0.2"))
+    ada.post("/jobs/new/", form_values(name="tuned", tuning_space=space, tuning_max_share="0.2"))
     job = Job.objects.get(name="tuned")
     assert job.tuning["space"]["weight_decay"] == {"low": 0.0, "high": 0.1, "log": False}
     assert (job.tuning["max_share"], job.tuning["retune"]) == (0.2, False)  # its box is off
     page = ada.get(f"/jobs/new/?from={job.pk}")
     assert '"high": 0.1' in page.context["form"].initial["tuning_space"]
     assert b'id="tuning-fields" open' in page.content
-    page = ada.post("/jobs/new/", _values(name="wrong", tuning_space="{}x"))
+    page = ada.post("/jobs/new/", form_values(name="wrong", tuning_space="{}x"))
     assert "tuning_space" in page.context["form"].errors
 
 
@@ -384,64 +364,9 @@ def test_the_form_carries_a_tuning(world: World, ada: Client) -> None:
     "field", ["task", "reduction", "stop_kind", "on_nonfinite", "selection_method"]
 )
 def test_a_choice_that_there_is_not_is_refused(field: str, world: World, ada: Client) -> None:
-    page = ada.post("/jobs/new/", _values(name="wrong", **{field: "maybe"}))
+    page = ada.post("/jobs/new/", form_values(name="wrong", **{field: "maybe"}))
     assert field in page.context["form"].errors
     assert not Job.objects.filter(name="wrong").exists()
-
-
-def _texts(client: Client, **changes: Any) -> dict[str, str]:
-    response = client.post("/jobs/new/", _values(**changes, do="copy"))
-    return {name: text for name, _, text in response.context["texts"]}
-
-
-def test_the_form_is_copied_as_texts_that_submit_the_same(world: World, ada: Client) -> None:
-    changes = {"name": "it's “this”", "tags": "a, b", "settings": '{"filters": 3}', "seed": "11"}
-    before = Job.objects.count()
-    copied = _texts(ada, **changes)
-    assert Job.objects.count() == before
-    ada.post("/jobs/new/", _values(**changes))
-    posted = Job.objects.latest("id")
-    api = acting_as(world.ada)
-    answer = api.post("/api/v1/jobs/", copied["yaml"], content_type="application/yaml")
-    again = Job.objects.get(pk=answer.json()["id"])
-    assert posted.pk != again.pk
-    for name in SUBMITTED_COLUMNS:
-        assert getattr(posted, name) == getattr(again, name), name
-    assert "code=@" not in copied["curl"]
-    # The job's page makes the same texts.
-    page = ada.get(f"/jobs/{posted.pk}/copy/")
-    assert {name: text for name, _, text in page.context["texts"]} == copied
-
-
-def test_a_copied_form_names_the_file_that_it_needs(world: World, ada: Client) -> None:
-    copied = _texts(ada, code_from="upload", code=_upload(name="mine.py"))
-    assert "--form code=@mine.py" in copied["curl"]
-    assert "code=Path('mine.py')" in copied["python"]
-    original = make_job(world.ada, "original")
-    copied = _texts(ada, code_from=f"clone:{original.pk}")
-    assert f"/api/v1/jobs/{original.pk}/code/" in copied["curl"]
-    assert f"--form code=@job-{original.pk}.py" in copied["curl"]
-
-
-def test_a_copied_fork_names_its_state(world: World, ada: Client) -> None:
-    parent = world.jobs["running"]
-    changes = {"code_from": f"clone:{parent.pk}", "forked_from": str(parent.pk)}
-    copied = _texts(ada, **changes, checkpoint="now")
-    spec = yaml.safe_load(copied["yaml"])
-    assert (spec["forked_from"], spec["checkpoint"]) == (parent.pk, "now")
-
-
-def test_a_form_with_errors_is_not_copied(ada: Client) -> None:
-    headers = {"HTTP_ACCEPT": "application/json"}
-    values = _values(global_batch_size="none", do="copy")
-    answer = ada.post("/jobs/new/", values, **headers).json()
-    assert set(answer["errors"]) == {"global_batch_size"}
-    assert answer["copy"] == ""
-    answer = ada.post("/jobs/new/", _values(name="<b>x</b>", do="copy"), **headers).json()
-    assert answer["errors"] == {}
-    assert "&lt;b&gt;x&lt;/b&gt;" in answer["copy"]
-    assert "<b>" not in answer["copy"]
-    assert 'data-copy="copy-curl"' in answer["copy"]
 
 
 def _boxes(page: Any) -> dict[str, bool]:
@@ -458,11 +383,11 @@ def test_kinds_are_ticked_and_absent_ones_are_kept(ada: Client, world: World) ->
     assert _boxes(page) == {"cpu": False, "t4": True, absent: True}
     assert "<b>h100" not in page.content.decode()
     kinds = ["t4", "h100"]
-    page = ada.post("/jobs/new/", _values(do="submit", accepted_kinds=kinds), follow=True)
+    page = ada.post("/jobs/new/", form_values(do="submit", accepted_kinds=kinds), follow=True)
     job = Job.objects.latest("id")
     assert job.accepted_kinds == kinds
     page = ada.get(f"/jobs/new/?from={job.pk}")
     assert _boxes(page) == {"cpu": False, "t4": True, "h100 (no node has it)": True}
-    page = ada.post("/jobs/new/", _values(do="check", accepted_kinds=["a100"]))
+    page = ada.post("/jobs/new/", form_values(do="check", accepted_kinds=["a100"]))
     assert "No node has a100" in str(page.context["form"].errors["accepted_kinds"])
     assert _boxes(page) == {"cpu": False, "t4": False, "a100 (no node has it)": True}
