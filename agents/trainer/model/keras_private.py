@@ -12,8 +12,6 @@ import keras
 import tensorflow as tf
 from keras.src import backend
 from keras.src.random.seed_generator import global_seed_generator
-from tensorflow.python.framework.func_graph import FuncGraph
-from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
 from agents.trainer.contract.user_errors import JobCodeError
 
@@ -291,81 +289,6 @@ def mean_metrics(model: keras.Model) -> list[keras.metrics.Mean]:
     return [metric for metric in found.values() if isinstance(metric, keras.metrics.Mean)]
 
 
-class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in Keras
-    """A scope in which no gradient flows through values that a layer assigns to its state.
-
-    The same holds in Keras's own `fit` on TensorFlow, which writes the variable and reads it again.
-
-    Attributes:
-        untracked: variables that were assigned without having a value in the scope.
-        enclosed: variables that an inner function of the model assigned, and whose value could not
-            leave it: a loop, or any function if the variable was read later.
-        assigned: all values that weights which the optimizer trains were assigned, in order.
-    """
-
-    def __init__(
-        self,
-        mapping: Sequence[tuple[Any, Tensor]],
-        live: Sequence[Any] = (),
-        watch: Callable[[Tensor], None] | None = None,
-        **options: Any,
-    ) -> None:
-        """Map variables to values.
-
-        Args:
-            live: variables that have their own values until they are assigned.
-            watch: called with each value that such a weight is assigned.
-        """
-        super().__init__(mapping, **options)
-        self.untracked: list[Any] = []
-        self.enclosed: list[Any] = []
-        self.assigned: list[tuple[Any, Tensor]] = []
-        self._live = {id(variable): variable.value for variable in live}
-        self._watch = watch
-        self._graph = tf.compat.v1.get_default_graph()
-
-    def add_update(self, update: tuple[Any, Tensor]) -> None:
-        """Record the new value of a variable."""
-        variable, value = update
-        if id(variable) not in self._live and super().get_current_value(variable) is None:
-            self.untracked.append(variable)
-        if any(isinstance(graph, WhileBodyFuncGraph) for graph in self._inner_graphs()):
-            self.enclosed.append(variable)
-        new = tf.stop_gradient(value)
-        if variable.trainable:
-            self.assigned.append((variable, new))
-            if self._watch is not None:
-                self._watch(new)
-        super().add_update((variable, new))
-
-    def get_current_value(self, variable: Any) -> Tensor:
-        """Return the newest value of a variable, None if it has none in the scope."""
-        value = super().get_current_value(variable)
-        if value is None:
-            return self._live.get(id(variable))
-        made_in = getattr(value, "graph", None)
-        inner = self._inner_graphs()
-        if isinstance(made_in, FuncGraph) and made_in not in [*inner, *_outer_graphs(self._graph)]:
-            self.enclosed.append(variable)
-        return value
-
-    def _inner_graphs(self) -> list[Any]:
-        """List the graphs of the functions that the model is tracing, inside out."""
-        graphs = []
-        for graph in _outer_graphs(tf.compat.v1.get_default_graph()):
-            if graph is self._graph:
-                break
-            graphs.append(graph)
-        return graphs
-
-
-def _outer_graphs(graph: Any) -> Iterator[Any]:
-    """Yield a graph and those that enclose it."""
-    while graph is not None:
-        yield graph
-        graph = getattr(graph, "outer_graph", None)
-
-
 def sums_scaled(model: keras.Model, factor: Tensor) -> AbstractContextManager[None]:
     """Multiply losses with reduction "sum" by `factor` inside the block, and no other term.
 
@@ -515,26 +438,3 @@ def dataset_graphs(dataset: Any) -> list[Any]:
     graphs = [function.function.graph for function in dataset._functions()]  # noqa: SLF001
     inputs = dataset._inputs()  # noqa: SLF001
     return graphs + [graph for one in inputs for graph in dataset_graphs(one)]
-
-
-class TracedNumber:
-    """A scalar tensor as the value of an optimizer's attribute.
-
-    Keras asks whether an SGD's momentum differs from 0 to know whether it has a variable for it: a
-    symbolic tensor cannot answer, and this one has.
-    """
-
-    __hash__ = None  # type: ignore[assignment]  # compares like a number
-
-    def __init__(self, value: Tensor) -> None:
-        self._value = value
-
-    def __ne__(self, other: object) -> bool:
-        return True
-
-    def __eq__(self, other: object) -> bool:
-        return False
-
-    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Tensor:
-        del name
-        return self._value if dtype is None else tf.cast(self._value, dtype)

@@ -9,7 +9,8 @@ from typing import Any
 from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
 
 from agents.trainer.contract.user_errors import JobCodeError
-from agents.trainer.model.keras_private import TrainingScope, dataset_graphs
+from agents.trainer.model.keras_private import dataset_graphs
+from agents.trainer.model.training_scope import TrainingScope
 
 #: Random operations that keep their state in the process, outside the job's state.
 HIDDEN_STATE_OPERATIONS = frozenset(

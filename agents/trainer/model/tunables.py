@@ -20,7 +20,6 @@ import tensorflow as tf
 from agents.trainer.contract.error_sentences import reason_line
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import (
-    TracedNumber,
     attributes_set,
     learning_rates_scaled,
     plain_optimizers,
@@ -316,3 +315,26 @@ _READERS = {
     TunableName.MOMENTUM: _momentum,
     TunableName.WEIGHT_DECAY: _weight_decay,
 }
+
+
+class TracedNumber:
+    """A scalar tensor as the value of an optimizer's attribute.
+
+    Keras asks whether an SGD's momentum differs from 0 to know whether it has a variable for it: a
+    symbolic tensor cannot answer, and this one has.
+    """
+
+    __hash__ = None  # type: ignore[assignment]  # compares like a number
+
+    def __init__(self, value: Tensor) -> None:
+        self._value = value
+
+    def __ne__(self, other: object) -> bool:
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Tensor:
+        del name
+        return self._value if dtype is None else tf.cast(self._value, dtype)

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import (
-    TrainingScope,
     batch_of,
     example_losses,
     mean_metrics,
@@ -27,6 +26,7 @@ from agents.trainer.model.keras_private import (
 )
 from agents.trainer.model.state import ModelState
 from agents.trainer.model.stateful_ops import enclosed_state_refused, refuse_untracked_variables
+from agents.trainer.model.training_scope import TrainingScope
 from agents.trainer.step.gradient_layout import FieldKind, MessageWriter
 
 Tensor = Any

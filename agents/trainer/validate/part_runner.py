@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from agents.trainer.model.keras_private import (
-    TrainingScope,
     batch_of,
     has_masked_mean,
     losses_noted,
@@ -29,6 +28,7 @@ from agents.trainer.model.stateful_ops import (
     refuse_process_operations,
     refuse_untracked_variables,
 )
+from agents.trainer.model.training_scope import TrainingScope
 from agents.trainer.validate.random_draws import draws_sized_by_values
 
 Tensor = Any
