@@ -266,7 +266,7 @@ class TokenForm(forms.Form):
         widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
     )
 
-    def __init__(self, *data: Any, has_password: bool = True) -> None:
+    def __init__(self, *data: Any, has_password: bool) -> None:
         super().__init__(*data)
         if not has_password:
             del self.fields["password"]

@@ -44,8 +44,8 @@ def job_page(
     *,
     order: str,
     cursor: str,
-    metric: str = "",
-    parts: Sequence[Q] = (Q(),),
+    metric: str,
+    parts: Sequence[Q],
 ) -> JobPage:
     """Read one page of `jobs`, the first one if the cursor is none of them.
 

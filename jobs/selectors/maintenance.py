@@ -15,7 +15,7 @@ MAX_WINDOWS = 1000
 _ID_LIMIT = 2**63 - 1
 
 
-def in_maintenance(now: datetime.datetime, of: str = "") -> Q:
+def in_maintenance(now: datetime.datetime, of: str) -> Q:
     """Select nodes that jobs have to leave for maintenance, or rows `of` such nodes."""
     return _between(now, now, of)
 

@@ -35,9 +35,7 @@ def nodes_present(person: Person) -> list[Node]:
     return [node_for(person, node) for node in rows]
 
 
-def node_events(
-    node: Node, person: Person, before_id: int | None = None
-) -> tuple[list[Event], bool]:
+def node_events(node: Node, person: Person, before_id: int | None) -> tuple[list[Event], bool]:
     """Read the newest events of a node, without those of jobs hidden from a person.
 
     Returns:

@@ -37,9 +37,9 @@ def left_behind(
     return trainer
 
 
-def assert_all_there(plane: ControlPlane, job_id: int = 1, slot: int = 0) -> None:
+def assert_all_there(plane: ControlPlane, slot: int = 0) -> None:
     """Every sequence number of the trainer came, up to the newest."""
-    own = [item.sequence for item in plane.reports(job_id, slot) if item.sequence < 1_000_000]
+    own = [item.sequence for item in plane.reports(1, slot) if item.sequence < 1_000_000]
     assert own == list(range(len(own)))
 
 

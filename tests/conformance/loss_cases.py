@@ -32,14 +32,14 @@ class OwnLoss(losses.Loss):
 
 def loss_case(
     subject: str, option: str, make: Make, targets: np.ndarray, activation: str = "linear",
-    size: int = 3, weight: np.ndarray | None = None, **more: Any,
+    weight: np.ndarray | None = None, **more: Any,
 ) -> Case:  # fmt: skip
     """Make a case in which a loss trains two dense layers."""
 
     def build() -> keras.Model:
         inputs = keras.Input(VECTOR)
         hidden = layers.Dense(5, activation="tanh")(inputs)
-        model = keras.Model(inputs, layers.Dense(size, activation=activation)(hidden))
+        model = keras.Model(inputs, layers.Dense(3, activation=activation)(hidden))
         model.compile(optimizer=optimizer_plain(), loss=make())
         return model
 

@@ -110,16 +110,14 @@ def image_case(subject: str, option: str, make: Make, shape: Shape = IMAGE, **mo
     return Case(subject, option, build, data_for(images(*shape)), **more)
 
 
-def token_case(
-    subject: str, option: str, make: Make, below: int = 9, length: int = 5, **more: Any
-) -> Case:
+def token_case(subject: str, option: str, make: Make, length: int = 5, **more: Any) -> Case:
     """Make a case in which a layer comes first and is given whole numbers."""
 
     def build() -> keras.Model:
         inputs = keras.Input((length,), dtype="int32")
         return finished(inputs, make()(inputs))
 
-    arrays = data_for(integers(below, length).astype("int32"))
+    arrays = data_for(integers(9, length).astype("int32"))
     return Case(subject, option, build, arrays, **more)
 
 

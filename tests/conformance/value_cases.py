@@ -86,9 +86,9 @@ class SpectrumLayer(layers.Layer):
         return inputs @ self.kernel[:, 0, :]
 
 
-def policy_model(policy: Any, floatx: str = "float32") -> keras.Model:
+def policy_model(policy: Any) -> keras.Model:
     """Make two layers of a policy; the head stays in single precision, as Keras advises."""
-    keras.config.set_floatx(floatx)
+    keras.config.set_floatx("float32")
     inputs = keras.Input(VECTOR)
     hidden = layers.Dense(5, activation="tanh", dtype=policy)(inputs)
     hidden = layers.Dense(4, dtype=policy)(hidden)

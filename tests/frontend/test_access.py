@@ -81,9 +81,9 @@ def _project() -> Project:
     return Project.objects.get(name="vision")
 
 
-def route_address(name: str, world: World, job: str = "running") -> str:
+def route_address(name: str, world: World) -> str:
     arguments = {
-        "job_file": [world.jobs[job].pk, "model.keras"],
+        "job_file": [world.jobs["running"].pk, "model.keras"],
         "validation": [validation_make(world.jobs["running"]).pk],
         "node": [world.nodes[0].pk],
         "node_figures": [world.nodes[0].pk],
@@ -109,7 +109,7 @@ def route_address(name: str, world: World, job: str = "running") -> str:
     if name in arguments:
         return reverse(name, args=arguments[name])
     if name == "job" or name.startswith("job_"):
-        return reverse(name, args=[world.jobs[job].pk])
+        return reverse(name, args=[world.jobs["running"].pk])
     return reverse(name)
 
 

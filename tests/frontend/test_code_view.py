@@ -22,9 +22,9 @@ from tests.frontend.world import World, make_job
 from tests.support.present import present
 
 
-def give_code(job: Job, name: str, data: bytes, entry: str = "job.py") -> None:
+def give_code(job: Job, name: str, data: bytes) -> None:
     job.code.save(name, ContentFile(data), save=False)
-    job.code_name, job.entry_file = name, entry
+    job.code_name, job.entry_file = name, "job.py"
     job.save()
 
 

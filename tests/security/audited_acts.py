@@ -91,7 +91,7 @@ def limit_user(site: Site) -> Any:
     return site.rest.patch("/api/v1/users/ada/", {"share_factor": 2})
 
 
-def project(_site: Site, *members: User) -> Project:
+def project(*members: User) -> Project:
     made = Project.objects.create(name="vision", created_at=timezone.now())
     for member in members:
         ProjectMembership.objects.create(project=made, user=member, since=timezone.now())
@@ -140,24 +140,24 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
         "project:vision",
     ),
     "shares of a project": (
-        lambda s: s.rest.patch(f"/api/v1/projects/{project(s).pk}/", {"guaranteed": 2}),
+        lambda s: s.rest.patch(f"/api/v1/projects/{project().pk}/", {"guaranteed": 2}),
         "project_changed",
         "project:vision",
     ),
     "a deleted project": (
-        lambda s: s.rest.delete(f"/api/v1/projects/{project(s).pk}/"),
+        lambda s: s.rest.delete(f"/api/v1/projects/{project().pk}/"),
         "project_deleted",
         "project:vision",
     ),
     "a member": (
         lambda s: s.rest.put(
-            f"/api/v1/projects/{project(s).pk}/members/ada/", {"role": "viewer"}
+            f"/api/v1/projects/{project().pk}/members/ada/", {"role": "viewer"}
         ),
         "member_set",
         "project:vision/user:ada",
     ),
     "a removed member": (
-        lambda s: s.rest.delete(f"/api/v1/projects/{project(s, s.ada).pk}/members/ada/"),
+        lambda s: s.rest.delete(f"/api/v1/projects/{project(s.ada).pk}/members/ada/"),
         "member_removed",
         "project:vision/user:ada",
     ),

@@ -56,8 +56,8 @@ def signed(claims: dict[str, Any], *, key: str = "honest", **header: Any) -> str
     return f"{text}.{encoded(signature)}"
 
 
-def public_jwk(key: str = "honest") -> dict[str, Any]:
-    numbers = signing_key(key).public_key().public_numbers()
+def public_jwk() -> dict[str, Any]:
+    numbers = signing_key("honest").public_key().public_numbers()
     return {
         "kty": "RSA", "kid": "first", "use": "sig", "alg": "RS256",
         "n": encoded(numbers.n.to_bytes(256, "big")), "e": encoded(b"\x01\x00\x01"),

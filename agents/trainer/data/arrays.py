@@ -99,11 +99,11 @@ class ClassWeightedSource(AdaptedSource):
 
     has_sample_weight = True
 
-    def __init__(self, source: Any, class_weight: Mapping[int, float], field: str) -> None:
+    def __init__(self, source: Any, class_weight: Mapping[int, float]) -> None:
         if source.has_sample_weight:
             raise JobCodeError(
                 "class_weight",
-                field,
+                "data.train",
                 "the data has sample weights already; multiply class weights into them and leave "
                 "class_weight out",
             )
@@ -111,7 +111,7 @@ class ClassWeightedSource(AdaptedSource):
         if len(example) < 2 or keras.tree.is_nested(example[1]):
             raise JobCodeError(
                 "class_weight",
-                field,
+                "data.train",
                 "class_weight works with one array of labels; give sample weights instead",
             )
         super().__init__(source)
@@ -119,7 +119,7 @@ class ClassWeightedSource(AdaptedSource):
         if self._weights_of(example[1]).shape != (1,):
             raise JobCodeError(
                 "class_weight",
-                field,
+                "data.train",
                 f"class_weight works with one label for each example, and these have labels of the "
                 f"shape {example[1].shape[1:]}; give sample weights of that shape instead",
             )

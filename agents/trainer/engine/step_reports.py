@@ -20,7 +20,7 @@ from agents.trainer.step.stepper import StepOutcome
 from controlplane.core.estimates.noise_scale import GradientNoise
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.nonfinite import Nonfinite
-from controlplane.core.protocol.wire import REPORT_EVERY_S, ReportKind, StopCondition, StopKind
+from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind
 
 
 class StepReports:
@@ -30,7 +30,7 @@ class StepReports:
         self,
         reports: ReportWriter,
         learning_rate: Callable[[], float | None],
-        report_every_s: Callable[[], float] = lambda: REPORT_EVERY_S,
+        report_every_s: Callable[[], float],
     ) -> None:
         """Begin a membership.
 

@@ -92,7 +92,7 @@ def job_load(
     model, train_data, validation_data, arguments = _result_split(result)
     train = source_open(train_data, "data.train", code_dir)
     if "class_weight" in arguments:
-        train = ClassWeightedSource(train, arguments["class_weight"], "data.train")
+        train = ClassWeightedSource(train, arguments["class_weight"])
     validation = None
     if validation_data is not None:
         validation = source_open(validation_data, "data.validation", code_dir)

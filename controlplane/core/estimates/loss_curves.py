@@ -146,7 +146,7 @@ class _Points:
         return row, height, v_mean - height * float(mean[row])
 
 
-def curves_fit(x: Floats, y: Floats, warm: Curves | None = None) -> Curves:
+def curves_fit(x: Floats, y: Floats, warm: Curves | None) -> Curves:
     """Fit both classes to points in rising order of x, the newest last; at least two of them."""
     spread = float(y.max() - y.min())
     points = _Points(

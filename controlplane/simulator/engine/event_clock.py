@@ -51,8 +51,8 @@ class EventRun(Run):
         *,
         seed: int,
         round_s: float,
-        progress: Progress | None = None,
-        watch: Watch | None = None,
+        progress: Progress | None,
+        watch: Watch | None,
     ) -> None:
         super().__init__(workload, cluster, policy, terms, seed=seed, progress=progress)
         self.round_s = round_s

@@ -114,7 +114,7 @@ def report_make(
     jobs: list[SimulatedJob],
     cluster: Cluster,
     records: Records,
-    trials: Sequence[SimulatedJob] = (),
+    trials: Sequence[SimulatedJob],
 ) -> Report:
     """Compute the figures of a simulation of at least one job, in which every job has ended."""
     known = {job.id for job in jobs}

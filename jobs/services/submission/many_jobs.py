@@ -91,7 +91,7 @@ def jobs_act(
     *,
     tag: str = "",
     reason: str = "",
-    is_all_or_none: bool = False,
+    is_all_or_none: bool,
 ) -> list[ActionOutcome]:
     """Act on jobs together, in few queries; a repeated call changes nothing more.
 

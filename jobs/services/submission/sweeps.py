@@ -163,7 +163,7 @@ def sweep_limit(
     data = {"before": sweep.max_running, "after": max_running}
     sweep.max_running = max_running
     sweep.save(update_fields=["max_running"])
-    _audit(sweep, AuditAction.SWEEP_CHANGED, user, reason, **data)
+    _audit(sweep, user, reason, **data)
     return sweep
 
 
@@ -202,7 +202,7 @@ def _paused_set(
     if sweep.is_paused != is_paused:
         sweep.is_paused = is_paused
         sweep.save(update_fields=["is_paused"])
-        _audit(sweep, AuditAction.SWEEP_CHANGED, user, reason, is_paused=is_paused)
+        _audit(sweep, user, reason, is_paused=is_paused)
     done = []
     rows = sweep.jobs.filter(status__in=[*statuses]).order_by("-id")
     for job_id in rows.values_list("pk", flat=True)[:JOBS_LIMIT]:
@@ -212,6 +212,7 @@ def _paused_set(
     return done
 
 
-def _audit(sweep: Sweep, action: AuditAction, user: User, reason: str, **data: Any) -> None:
+def _audit(sweep: Sweep, user: User, reason: str, **data: Any) -> None:
     if sweep.owner_id != user.pk:
-        audit_add(action, f"sweep:{sweep.pk}", actor=user_actor(user), reason=reason, **data)
+        what, actor = AuditAction.SWEEP_CHANGED, user_actor(user)
+        audit_add(what, f"sweep:{sweep.pk}", actor=actor, reason=reason, **data)

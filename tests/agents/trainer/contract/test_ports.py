@@ -22,9 +22,9 @@ from tests.agents.trainer.patient_trainer import (
 TCP, UDP = socket.SOCK_STREAM, socket.SOCK_DGRAM
 
 
-def steals(port: int, kind: int, *, shares: bool = False, family: int = socket.AF_INET) -> bool:
+def steals(port: int, kind: int, *, shares: bool) -> bool:
     """Try to get a port as another server would; say whether that worked."""
-    with socket.socket(family, kind) as thief:
+    with socket.socket(socket.AF_INET, kind) as thief:
         if shares:
             thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -229,7 +229,7 @@ def test_weights_that_do_not_fit_the_outputs_are_refused(weights: Any, named: st
     ],
 )
 def test_class_weights_become_sample_weights(labels: np.ndarray) -> None:
-    source = ClassWeightedSource(opened((np.ones(3), labels)), {0: 3.0, 2: 0.5}, "data.train")
+    source = ClassWeightedSource(opened((np.ones(3), labels)), {0: 3.0, 2: 0.5})
     assert source.has_sample_weight
     weights = whole(source)[2]
     assert weights.tolist() == [3.0, 0.5, 1.0]
@@ -247,7 +247,7 @@ def test_class_weights_become_sample_weights(labels: np.ndarray) -> None:
 )
 def test_class_weights_need_plain_labels(data: Any) -> None:
     with pytest.raises(JobCodeError) as caught:
-        ClassWeightedSource(opened(data), {0: 2.0}, "data.train")
+        ClassWeightedSource(opened(data), {0: 2.0})
     assert caught.value.code == "class_weight"
 
 

@@ -19,9 +19,9 @@ from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, training_spec
 LONG = StopCondition(kind=StopKind.STEPS, limit=1_000_000)
 
 
-def failure_of(job: LocalJob, slot: int) -> TrainerReport:
-    """Wait for a trainer's failure and its end."""
-    trainer = job.trainers[slot]
+def failure_of(job: LocalJob) -> TrainerReport:
+    """Wait for the failure of the first trainer and its end."""
+    trainer = job.trainers[0]
     assert trainer.process.wait(timeout=120.0) == EXIT_FAILED
     trainer.read()
     report = trainer.last(ReportKind.FAILED)
@@ -33,7 +33,7 @@ def test_code_that_fails_is_reported_with_its_own_traceback(tmp_path: Path) -> N
     code = UNEVEN_JOB.replace("return model, (x, y", "undefined_helper(x)\n    return model, (x, y")
     with local_job(tmp_path, training_spec(), code) as job:
         job.prepare(job.plan(1, None))
-        report = failure_of(job, 0)
+        report = failure_of(job)
     assert report.data["code"] == "user_code"
     assert "NameError" in report.data["message"]
     assert "undefined_helper(x)" in report.data["traceback"]
@@ -44,7 +44,7 @@ def test_a_label_that_the_loss_cannot_take_is_the_users_fault(tmp_path: Path) ->
     code = UNEVEN_JOB.replace("(x, y, weight)", '(x, np.full((101, 1), "a"), weight)')
     with local_job(tmp_path, training_spec(), code) as job:
         job.prepare(job.plan(1, None))
-        assert failure_of(job, 0).data["code"] == "user_code"
+        assert failure_of(job).data["code"] == "user_code"
 
 
 #: Asks for a row that a table does not have, in the last of the data: once steps were done.
@@ -76,7 +76,7 @@ def test_a_model_that_fails_in_a_step_is_reported_with_its_own_frames(tmp_path: 
         job.prepare(membership)
         job.wait_ready(membership)
         job.go(membership)
-        report = failure_of(job, 0)
+        report = failure_of(job)
     assert report.data["code"] == "user_code"
     assert report.data["message"] == (
         "A number in the data is out of range: lookup takes 0 to 6, the data have 4711"
@@ -97,7 +97,7 @@ def test_a_taken_port_is_said_so(tmp_path: Path) -> None:
             squatter.bind(("", port))
             squatter.listen()
             job.prepare(membership)
-            report = failure_of(job, 0)
+            report = failure_of(job)
     assert report.data["code"] == "port_in_use"
     assert str(port) in report.data["message"]
 
