@@ -26,12 +26,7 @@ from controlplane.core.protocol.tuning import (
     TRIAL_STEPS_RANGE,
     TRIALS_RANGE,
 )
-from controlplane.core.protocol.wire import (
-    OnNonfinite,
-    ReductionMode,
-    StopKind,
-    Task,
-)
+from controlplane.core.protocol.wire import OnNonfinite, ReductionMode, StopKind, Task
 from controlplane.core.values.tiers import Tier
 from jobs.api.jobs.submission_code import NO_CODE, code_read
 from jobs.api.jobs.submission_fields import (
@@ -62,7 +57,6 @@ from jobs.submission import (
     field_conflicts,
 )
 
-_REQUIRED = "This field is required."
 STOP_FIELDS = ("stop_kind", "stop_limit", "stop_metric", "stop_target", "stop_higher_is_better")
 
 
@@ -178,9 +172,8 @@ class SubmissionSerializer(serializers.Serializer):
         *PRIORITY_RANGE,
         default=DEFAULT_PRIORITY,
         label="Priority",
-        help_text="{} to {}; inside a tier, a weight or an order, by policy.".format(
-            *PRIORITY_RANGE
-        ),
+        help_text=f"{PRIORITY_RANGE[0]} to {PRIORITY_RANGE[1]}; inside a tier, a weight or an "
+        "order, by policy.",
     )
     project = TextField(
         40,
@@ -306,7 +299,6 @@ class SubmissionSerializer(serializers.Serializer):
         label="Compare with random selection every (epochs)",
         help_text="Stops selecting if the validation loss then falls faster. Empty: never.",
     )
-
     tuning = serializers.DictField(
         required=False,
         help_text="The `tuning_` fields as one object: space, max_trials, max_share, ...",
@@ -438,12 +430,8 @@ class SubmissionSerializer(serializers.Serializer):
 
 
 def _template_values(template: JobTemplate, given: Mapping[str, Any]) -> dict[str, Any]:
-    values = {
-        "name": template.title,
-        "settings": template.settings,
-        "global_batch_size": template.global_batch_size,
-        "num_virtual_nodes": template.num_virtual_nodes,
-    }
+    same = ("settings", "global_batch_size", "num_virtual_nodes")
+    values = {"name": template.title} | {name: getattr(template, name) for name in same}
     if given.get("task") == Task.PREDICT:
         return values
     kind = template.stop.kind.value
@@ -459,4 +447,4 @@ def _stop_check(values: dict[str, Any], errors: dict[str, list[str]]) -> None:
     is_metric = values.get("stop_kind") is StopKind.METRIC
     for name in STOP_FIELDS[: 4 if is_metric else 2]:
         if name not in values and name not in errors:
-            errors[name] = [_REQUIRED]
+            errors[name] = ["This field is required."]

@@ -14,15 +14,7 @@ from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.tuning.rounds import PATIENCE, PATIENCE_S, proposal
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.exceptions import ConflictError
-from jobs.models import (
-    Accelerator,
-    Artifact,
-    Job,
-    NotificationDelivery,
-    Sweep,
-    Trial,
-    TuningRound,
-)
+from jobs.models import Accelerator, Artifact, Job, NotificationDelivery, Sweep, Trial, TuningRound
 from jobs.selectors.desired_state.agent_files import adopted_state
 from jobs.selectors.desired_state.state import training_spec, wanted_state
 from jobs.selectors.tuning import tuned_of
