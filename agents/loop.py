@@ -24,13 +24,14 @@ from agents.session.registration import Registration
 from agents.session.uploads import Uploads
 from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
+from agents.supervision.agent_context import AgentContext
 from agents.supervision.cache import FileCache
 from agents.supervision.deletion import deletions_resume
 from agents.supervision.fork_servers import ForkServers
 from agents.supervision.isolation import Isolation
 from agents.supervision.readings import AcceleratorReader, Readings
 from agents.supervision.run_directory import RunDirectory, TrainerKey
-from agents.supervision.trainer_handle import AgentContext, Stage, TrainerHandle
+from agents.supervision.trainer_handle import Stage, TrainerHandle
 from agents.supervision.validations import ValidationAttempt, ValidationKey, validations_sweep
 from agents.supervision.watchdog import Watchdog
 from agents.trainer.contract.full_disk import is_disk_full

@@ -20,11 +20,7 @@ from typing import IO
 
 import psutil
 
-from agents.trainer.contract.environment import (
-    FILTER_VARIABLE,
-    HASH_ENVIRONMENT,
-    QUIET_ENVIRONMENT,
-)
+from agents.trainer.contract.environment import FILTER_VARIABLE, HASH_ENVIRONMENT, QUIET_ENVIRONMENT
 from agents.trainer.contract.fork_server import RUN_DIR_VARIABLE
 from agents.trainer.contract.plain_files import plain_file_append
 
@@ -344,6 +340,15 @@ def processes_of(
                     yield process
         except (psutil.Error, OSError):
             continue  # gone meanwhile, or of another user
+
+
+def leader_found(run_dir: Path, uid: int | None) -> tuple[int, float] | None:
+    """Find the leader of a trainer whose agent was killed before it recorded the process."""
+    found: list[tuple[float, int]] = []
+    for process in processes_of(run_dir, uid=uid):
+        with contextlib.suppress(OSError):  # it has just ended
+            found.append((started_at_of(process.pid), process.pid))
+    return (min(found)[1], min(found)[0]) if found else None
 
 
 def _has_variable(pid: int, variable: bytes) -> bool:

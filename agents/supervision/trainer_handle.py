@@ -9,27 +9,21 @@ import signal
 from collections.abc import Callable, Mapping, MutableMapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from agents.session.background import Background
 from agents.session.backoff import Backoff
-from agents.session.client import ControlPlaneClient, is_passing, wished_wait_s
+from agents.session.client import is_passing, wished_wait_s
 from agents.session.report_queue import ReportQueue, last_report
-from agents.settings import AgentSettings
-from agents.supervision.cache import FileCache
+from agents.supervision.agent_context import AgentContext
 from agents.supervision.devices import accelerator_environment
-from agents.supervision.fetch import SiteFiles, adopted_state_fetch, trainer_prepare
-from agents.supervision.fork_servers import ForkServers
+from agents.supervision.fetch import adopted_state_fetch, trainer_prepare
 from agents.supervision.heartbeat import Pulse
-from agents.supervision.isolation import Isolation
 from agents.supervision.log_tail import LogTail
 from agents.supervision.masking import Mask
 from agents.supervision.oom_kills import OomKillCounter
-from agents.supervision.processes import OwnedProcess, processes_of, started_at_of
+from agents.supervision.processes import OwnedProcess, leader_found, processes_of
 from agents.supervision.run_directory import RunDirectory, TrainerKey
-from agents.supervision.watchdog import Watchdog
 from agents.trainer.contract.full_disk import is_disk_full
 from controlplane.core.protocol.wire import (
     REPORT_EVERY_S,
@@ -61,29 +55,6 @@ class Stage(Enum):
     FETCHING = "fetching"
     RUNNING = "running"
     GONE = "gone"  # no process of it is left, and its last report is written
-
-
-@dataclass(frozen=True, slots=True)
-class AgentContext:
-    """Dependencies shared by all trainers and validations of an agent.
-
-    Attributes:
-        make_room: deletes what the agent keeps to save work, after an error of a full disk.
-    """
-
-    settings: AgentSettings
-    accelerators: Mapping[int, AcceleratorInfo]
-    client: ControlPlaneClient
-    cache: FileCache
-    transfers: Background
-    fork_servers: ForkServers
-    isolation: Isolation
-    make_room: Callable[[], None]
-    watchdog: Watchdog
-
-    def files_of(self, resource: str) -> SiteFiles:
-        """Return the files of a job or a validation on the site."""
-        return SiteFiles(self.client, self.cache, resource)
 
 
 class _TrainerLog(logging.LoggerAdapter[logging.Logger]):
@@ -230,7 +201,7 @@ class TrainerHandle:
             self._around.isolation.leave(self.directory.path)
             return True
         uid = self._around.isolation.adopt(self.directory.owner, self.directory.path)
-        noted = self.directory.read_process() or _process_found(self.directory, uid)
+        noted = self.directory.read_process() or leader_found(self.directory.path, uid)
         process = OwnedProcess.adopt(self.directory.path, *noted, uid) if noted else None
         # An agent killed while starting a trainer may leave all files but no process.
         never_ran = process is None and not self.directory.has_traces
@@ -362,21 +333,20 @@ class TrainerHandle:
         if self._kill_reason is not None:
             return
         if self._pulse.is_lost(now, process.pid):
-            self._kill_reason = f"no sign of life for {self._pulse.silent_s:.1f} s"
+            self._kill(f"no sign of life for {self._pulse.silent_s:.1f} s")
         elif fault := self._around.isolation.port_fault(self.directory.path):
-            self._kill_reason = fault
-        else:
-            return
-        self._log.error("killing the trainer of job %d, slot %d: %s", *self.key, self._kill_reason)
-        process.kill()
+            self._kill(fault)
 
     def _kill_stuck(self) -> None:
         """Kill the trainer, whose files the loop waits for; called on the watchdog's thread."""
-        self._kill_reason = "its files could not be read or written"
-        self._log.error("killing the trainer of job %d, slot %d: %s", *self.key, self._kill_reason)
+        self._kill("its files could not be read or written")
+        self._around.isolation.kill(self.directory.path)
+
+    def _kill(self, why: str) -> None:
+        self._kill_reason = why
+        self._log.error("killing the trainer of job %d, slot %d: %s", *self.key, why)
         if self._process is not None:
             self._process.kill()
-        self._around.isolation.kill(self.directory.path)
 
     def _start_fetch(self, wanted: WantedTrainer) -> None:
         if wanted.accelerator_index not in self._around.accelerators:
@@ -460,12 +430,8 @@ class TrainerHandle:
     def _close(self, exit_code: int | None) -> None:
         """Write the last report. After this the trainer's accelerator may be reassigned."""
         self._around.isolation.leave(self.directory.path)
-        data: dict[str, object] = {
-            "exit_code": exit_code,
-            "accelerator_index": self.accelerator_index,
-        }
-        if self._kill_reason is not None:
-            data["reason"] = self._kill_reason
+        why = {} if self._kill_reason is None else {"reason": self._kill_reason}
+        data = {"exit_code": exit_code, "accelerator_index": self.accelerator_index, **why}
         self.directory.add_own_report(self._generation(), ReportKind.EXITED, data)
         self.stage = Stage.GONE
         self._log.info("the trainer of job %d, slot %d is gone, exit code %s", *self.key, exit_code)
@@ -476,23 +442,12 @@ class TrainerHandle:
         last = last_report(self.directory, _EXIT_CODE_AFTER, is_agents_own=False)
         if last is None:
             return None
-        if last.kind is ReportKind.CHECKPOINTED and last.generation != self._generation():
-            return None  # the trainer continued after that checkpoint
-        if last.kind is ReportKind.CHECKPOINTED and last.data.get("is_last") is False:
-            return None  # a periodic checkpoint
-        return _EXIT_CODE_AFTER[last.kind]
+        # The trainer went on after a checkpoint of an earlier generation, or a periodic one.
+        is_last = last.generation == self._generation() and last.data.get("is_last") is not False
+        is_unknown = last.kind is ReportKind.CHECKPOINTED and not is_last
+        return None if is_unknown else _EXIT_CODE_AFTER[last.kind]
 
     def _generation(self) -> int:
         if self._orders is not None:
             return self._orders.membership.generation
         return self._wanted.membership.generation if self._wanted else 0
-
-
-def _process_found(directory: RunDirectory, uid: int | None) -> tuple[int, float] | None:
-    """Find the leader of a trainer whose agent was killed before it recorded the process."""
-    processes = processes_of(directory.path, uid=uid)
-    found: list[tuple[float, int]] = []
-    for process in processes:
-        with contextlib.suppress(OSError):  # it has just ended
-            found.append((started_at_of(process.pid), process.pid))
-    return (min(found)[1], min(found)[0]) if found else None

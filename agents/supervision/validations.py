@@ -14,6 +14,7 @@ from pathlib import Path
 from agents.session.backoff import Backoff
 from agents.session.client import is_passing, wished_wait_s
 from agents.session.report_queue import storable
+from agents.supervision.agent_context import AgentContext
 from agents.supervision.deletion import folder_delete
 from agents.supervision.devices import VALIDATION_ENVIRONMENT
 from agents.supervision.fetch import code_fetch, forked_state_fetch, source_fetch
@@ -21,7 +22,6 @@ from agents.supervision.isolation import Isolation
 from agents.supervision.masking import Mask
 from agents.supervision.processes import OwnedProcess, processes_of
 from agents.supervision.starvation import Starvation
-from agents.supervision.trainer_handle import AgentContext
 from agents.trainer.contract.full_disk import is_disk_full
 from agents.trainer.contract.plain_files import (
     json_parse,
@@ -31,12 +31,7 @@ from agents.trainer.contract.plain_files import (
     plain_file_truncate,
     plain_file_write,
 )
-from controlplane.core.protocol.wire import (
-    ValidationReport,
-    WantedValidation,
-    decode,
-    encode,
-)
+from controlplane.core.protocol.wire import ValidationReport, WantedValidation, decode, encode
 
 log = logging.getLogger("agents")
 

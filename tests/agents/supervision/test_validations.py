@@ -19,10 +19,10 @@ import pytest
 
 from agents.settings import AgentSettings
 from agents.supervision import starvation, validations
+from agents.supervision.agent_context import AgentContext
 from agents.supervision.isolation import Isolation
 from agents.supervision.processes import OwnedProcess
 from agents.supervision.starvation import Starvation
-from agents.supervision.trainer_handle import AgentContext
 from agents.trainer.contract.job_user import JobUser
 from controlplane.core.protocol.wire import BUSY_FACTOR, ValidationReport, WantedValidation
 from tests.agents.builders import training_spec, wanted_validation
