@@ -152,10 +152,13 @@ def window_at(job: Job, slot: int, offset: int) -> LogWindow:
     of_trainer = LogChunk.objects.filter(job=job, slot=slot)
     start = of_trainer.filter(offset=offset_before(of_trainer, offset))
     number = start.values_list("pk", flat=True).first()
-    if number is None:
+    chunks: list[LogChunk] = []
+    has_later = False
+    if number is not None:
+        # The chunk before, the one with the byte, and what still has room.
+        chunks, has_later = chunks_after(job, slot, number - 1, 3 * WINDOW_BYTES)
+    if not chunks:
         return LogWindow([], 0, 0, has_earlier=False, has_later=False)
-    # The chunk before, the one with the byte, and what still has room.
-    chunks, has_later = chunks_after(job, slot, number - 1, 3 * WINDOW_BYTES)
     return _window(job, chunks, has_earlier=chunks[0].offset > 0, has_later=has_later)
 
 

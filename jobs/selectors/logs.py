@@ -125,7 +125,8 @@ def offset_before(of_trainer: QuerySet[LogChunk], offset: int) -> int:
 
 
 def _chunks(job: Job, slot: int | None) -> QuerySet[LogChunk]:
-    chunks = LogChunk.objects.filter(job=job)
+    """Return the chunks with text: job code can write any number of escape sequences alone."""
+    chunks = LogChunk.objects.filter(job=job).exclude(text="")
     return chunks if slot is None else chunks.filter(slot=slot)
 
 

@@ -12,6 +12,13 @@ from controlplane.core.protocol.wire import ReportKind, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, LogChunk
 from jobs.selectors import logs
+from jobs.selectors.log_lines import (
+    WINDOW_BYTES,
+    LogWindow,
+    window_after,
+    window_at,
+    window_before,
+)
 from jobs.selectors.log_search import Wanted, log_search
 from jobs.selectors.logs import log_since, log_tail, log_text
 from jobs.services.reports.batches import batch_take
@@ -67,6 +74,10 @@ def test_validations_are_told_in_plain_text() -> None:
     assert (job.status, job.status_reason) == ("invalid", "It does not build")
     assert job.error_traceback == "Traceback"
     assert job.facts == {"summary": "dense │", "warnings": ["slow"]}
+
+
+def shown(window: LogWindow) -> list[str]:
+    return [line.text for line in window.lines]
 
 
 class TestLogs:
@@ -134,6 +145,24 @@ class TestLogs:
         monkeypatch.setattr(logs, "chunks_from", lambda *_: parts)
         text = "".join(log_text(Job(), 0))
         assert text == parts_shown(piece * len(parts))
+
+    def test_escape_sequences_alone_hide_no_line(self) -> None:
+        """A window of them has no line, from which a page would not go on."""
+        world, job = settled()
+        nothing = "\x1b[0m" * (WINDOW_BYTES // 4 + 1)
+        text = f"before\n{nothing}after\n{nothing}"
+        end = len("before\n") + len(nothing)
+        self.store(world, job, text, [7, end, end + 6])
+        first, *_, last = LogChunk.objects.filter(job=job).order_by("offset")
+        assert (first.text, last.text) == ("before\n", "")
+        assert shown(window_before(job, None, None)) == ["before", "after"]
+        assert shown(window_after(job, 0, first.pk)) == ["after"]
+        assert shown(window_at(job, 0, end)) == ["after"]
+        assert log_tail(job, 0).text == "before\nafter\n"
+        assert log_since(job, 0, first.pk).text == "after\n"
+        other = job_make()
+        LogChunk.objects.filter(pk=last.pk).update(job=other, offset=0)
+        assert shown(window_at(other, 0, 0)) == []
 
     def test_rows_stored_before_have_no_unfinished_sequence(self) -> None:
         job = job_make()
