@@ -53,7 +53,8 @@ def test_reads_have_the_headers_that_are_answered() -> None:
         in operations.get("get", {"responses": {}})["responses"].get("200", {}).get("headers", {})
     }
     files = {"jobs/{job_id}/code/", "jobs/{job_id}/files/{name}/"}
-    rows = {"jobs/{job_id}/", "projects/{project_id}/", "users/{name}/", "prices/", "policy/"}
+    rows = {"jobs/{job_id}/", "sweeps/{sweep_id}/", "projects/{project_id}/", "users/{name}/"}
+    rows |= {"prices/", "policy/"}
     assert has_etag == files | rows
     schemas = openapi_document()["components"]["schemas"]
     fields = schemas["SubmissionRequest"]["properties"]
