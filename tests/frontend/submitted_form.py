@@ -1,4 +1,4 @@
-"""What a browser sends of the submission page."""
+"""Body of the submission page's form, as a browser sends it."""
 
 from __future__ import annotations
 
