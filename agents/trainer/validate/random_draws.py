@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 #: Beginning of the names of operations that draw from a seed. Their first input is the shape of the
-#: numbers, or, of `StatelessMultinomial`, an array with a row for each.
+#: numbers, or an array with a row for each. Branches and loops begin so, too: with one number.
 DRAWS = "Stateless"
 SHAPE = "shape"
 #: Operations that look at the shape of an array alone.
@@ -22,11 +22,19 @@ SIZED_BY_VALUES = (
     "Ragged",
 )
 #: Names of the inputs of other operations that decide the shape of their results.
-SIZES = frozenset(
-    {
-        *(SHAPE, "dims", "size", "sizes", "multiples", "paddings"),
-        *("begin", "end", "strides", "start", "limit", "delta"),
-    }
+SIZES = (
+    SHAPE,
+    "dims",
+    "size",
+    "sizes",
+    "multiples",
+    "paddings",
+    "begin",
+    "end",
+    "strides",
+    "start",
+    "limit",
+    "delta",
 )
 
 

@@ -24,10 +24,16 @@ def doubled(values: Any) -> Any:
     return tf.tile(values, [1, 2, 1])
 
 
+def positive(values: Any) -> Any:
+    """Return the examples [m, t, 3] whose first value is positive."""
+    return values[values[:, 0, 0] > 0]
+
+
 #: Functions of values [n, t, 3] and lengths [n] that draw as many numbers as these decide.
 BY_VALUES: dict[str, Function] = {
     "masked": lambda x, _: noise(tf.shape(tf.boolean_mask(x, x > 0))),
-    "masked, then dropout": lambda x, _: keras.random.dropout(x[x[:, 0, 0] > 0], 0.5, seed=SEED),
+    "masked, then dropout": lambda x, _: keras.random.dropout(positive(x), 0.5, seed=SEED),
+    "masked, then exchanged": lambda x, _: keras.random.shuffle(positive(x), seed=SEED),
     "different values": lambda _, n: noise(tf.shape(tf.unique(n)[0])),
     "to the longest": lambda x, n: noise([tf.shape(x)[0], tf.reduce_max(n)]),
     "a mask to the longest": lambda _, n: noise(tf.shape(tf.sequence_mask(n))),
@@ -35,7 +41,7 @@ BY_VALUES: dict[str, Function] = {
     "a slice": lambda x, n: noise(tf.shape(x[:, : tf.reduce_max(n)] * 2)),
     "padded": lambda x, n: noise(tf.shape(tf.pad(x, [[0, 0], [0, n[0]], [0, 0]]))),
     "repeated": lambda x, n: noise(tf.shape(tf.repeat(x, n, axis=0))),
-    "classes": lambda x, _: tf.random.stateless_categorical(x[x[:, 0, 0] > 0][:, 0], 1, [1, 2]),
+    "classes": lambda x, _: tf.random.stateless_categorical(positive(x)[:, 0], 1, [1, 2]),
 }
 #: The same of functions where shapes decide it, whatever the values.
 BY_SHAPES: dict[str, Function] = {
