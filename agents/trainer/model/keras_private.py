@@ -96,7 +96,7 @@ def model_loss(
 
 
 class NoExampleLossError(ValueError):
-    """The model has no loss for each single example."""
+    """The compiled losses give no value for each example of a batch; `one_loss` still may."""
 
 
 def example_losses(model: keras.Model, batch: tuple[Any, Any, Any], predictions: Any) -> Tensor:
@@ -109,25 +109,35 @@ def example_losses(model: keras.Model, batch: tuple[Any, Any, Any], predictions:
     high among negative losses.
 
     Raises:
-        NoExampleLossError: a loss does not give values per example; the message has the fix.
+        NoExampleLossError: a loss does not give values per example, or `compute_loss` is the
+            job's own.
     """
     _, targets, sample_weight = batch
-    if has_own(model, "compute_loss"):
-        raise NoExampleLossError(
-            f"{type(model).__name__} has its own compute_loss(), which gives one number for a "
-            "batch; give the loss to compile(loss=...) instead"
-        )
     compiled = model._compile_loss  # noqa: SLF001
-    if compiled is None or not compiled.built:
-        raise NoExampleLossError("the model is compiled without a loss; give compile(loss=...)")
+    if has_own(model, "compute_loss") or compiled is None or not compiled.built:
+        raise NoExampleLossError
     collected: list[tuple[Tensor, Tensor]] = []
     with _losses_replaced(model, lambda entry: _loss_collected(entry, collected)):
         compiled(targets, predictions, sample_weight)
     losses, weighted = zip(*collected, strict=True)
     total = tf.add_n(losses)
-    is_unweighted = ~tf.reduce_any(tf.stack(weighted), axis=0)
-    found = tf.where(is_unweighted, -math.inf, total)
-    return tf.where(tf.math.is_finite(total), found, math.inf)
+    return _ranked(total, tf.reduce_any(tf.stack(weighted), axis=0))
+
+
+def one_loss(model: keras.Model, batch: tuple[Any, Any, Any], predictions: Any) -> Tensor:
+    """Return the loss of a batch of one example, as `example_losses` would: float32 [1].
+
+    The model's whole loss, with regularisers and `add_loss`, which works for every model.
+    """
+    loss = tf.reshape(model_loss(model, batch, predictions, training=False), [1])
+    given = [leaf for leaf in keras.tree.flatten(batch[2]) if leaf is not None]
+    weighted = [tf.reduce_any(tf.cast(leaf, tf.bool)) for leaf in given]
+    return _ranked(tf.cast(loss, tf.float32), tf.reduce_any(weighted) if weighted else True)
+
+
+def _ranked(losses: Tensor, is_weighted: Tensor) -> Tensor:
+    found = tf.where(is_weighted, losses, -math.inf)
+    return tf.where(tf.math.is_finite(losses), found, math.inf)
 
 
 def _loss_collected(entry: Any, collected: list[tuple[Tensor, Tensor]]) -> Any:
@@ -137,16 +147,12 @@ def _loss_collected(entry: Any, collected: list[tuple[Tensor, Tensor]]) -> Any:
     """
 
     def collect(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
-        num_examples = keras.tree.flatten(y_pred)[0].shape[0]
+        shape = _values_shape(entry.loss, y_true, y_pred)
+        if not shape.rank or shape[0] != keras.tree.flatten(y_pred)[0].shape[0]:
+            raise NoExampleLossError
         # A copy of the loss would need a registered class.
         with attributes_set([(entry.loss, "reduction", "none")]):
             value = tf.convert_to_tensor(entry.loss(y_true, y_pred, sample_weight))
-        if not value.shape.rank or value.shape[0] != num_examples:
-            raise NoExampleLossError(
-                f"the loss {entry.name!r} ({type(entry.loss).__name__}) gives the shape "
-                f"{tuple(value.shape)} with reduction='none', and not a value for each example; "
-                "let it return one, without a mean over the batch"
-            )
         reduce = tf.reduce_sum if entry.loss.reduction == SUM_REDUCTION else tf.reduce_mean
         reduced = reduce(value, axis=list(range(1, value.shape.rank)))
         weight = 1.0 if entry.loss_weights is None else entry.loss_weights
@@ -159,6 +165,19 @@ def _loss_collected(entry: Any, collected: list[tuple[Tensor, Tensor]]) -> Any:
         return tf.zeros([])
 
     return entry._replace(loss=collect)
+
+
+def _values_shape(loss: keras.Loss, y_true: Any, y_pred: Any) -> tf.TensorShape:
+    """Return the shape of a loss before weights and masks, which would broadcast one number.
+
+    Raises:
+        NoExampleLossError: the loss has a `__call__` of its own, which may reduce as it likes.
+    """
+    if type(loss).__call__ is not keras.Loss.__call__:
+        raise NoExampleLossError
+    convert = partial(keras.ops.convert_to_tensor, dtype=loss.dtype)
+    given = (keras.tree.map_structure(convert, values) for values in (y_true, y_pred))
+    return tf.TensorShape(keras.ops.convert_to_tensor(loss.call(*given)).shape)
 
 
 def metrics_update(

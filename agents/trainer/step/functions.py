@@ -8,7 +8,7 @@ changes only tensors that are fed, so no function is traced again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -31,7 +31,8 @@ from agents.trainer.step.gradient_layout import (
     squared_length,
 )
 from agents.trainer.step.merging import NotMergeableError, PassTracer
-from agents.trainer.step.virtual_node import VirtualNode, gradients_of, rows_joined, sweep_signature
+from agents.trainer.step.selection_pass import losses_traced
+from agents.trainer.step.virtual_node import VirtualNode, gradients_of, slice_of, sweep_signature
 
 Tensor = Any
 Body = Callable[..., list[Tensor]]
@@ -85,7 +86,7 @@ class StepFunctions:
         self.losses: Any = None
         selection = state.selection
         if selection is not None and selection.spec.needs_losses:
-            self.losses = self._trace_losses()
+            self.losses = losses_traced(self.virtual_node, self.example_specs)
         self.apply = self._traced(self._apply, [tf.TensorSpec([self.train_width], self.dtype)])
         self.count = self._traced(self._count, [tf.TensorSpec([self.validate_width], self.dtype)])
 
@@ -144,7 +145,7 @@ class StepFunctions:
             fixed = [tf.convert_to_tensor(v.value) for v in self.fixed]
 
             def leaf(index: Tensor) -> list[Tensor]:
-                local = self._slice(examples, program[index, 0], program[index, 1])
+                local = slice_of(examples, self.example_specs, program[index, 0], program[index, 1])
                 vectors: list[Tensor] = one_virtual_node(
                     fixed, local, weights[index], program[index, 3] > 0, seeds[index]
                 )
@@ -159,43 +160,8 @@ class StepFunctions:
 
         return self._traced(sweep, sweep_signature(self.state, self.example_specs))
 
-    def _slice(self, examples: Sequence[Tensor], start: Tensor, length: Tensor) -> list[Tensor]:
-        """Return one virtual node's part of a trainer's examples."""
-        local = [array[start : start + length] for array in examples]
-        for array, spec in zip(local, self.example_specs, strict=True):
-            array.set_shape(spec.shape)
-        return local
-
     def _note_constants(self, graph: Any) -> None:
         self.state.constants.append(constants_fingerprint(graph, self.state.variables))
-
-    def _trace_losses(self) -> Any:
-        """Trace the loop over virtual nodes that returns their examples' losses, in order."""
-        one_virtual_node = tf.function(
-            self.virtual_node.losses, autograph=False
-        ).get_concrete_function(
-            [tf.TensorSpec(v.shape, v.value.dtype) for v in self.fixed],
-            self.example_specs,
-            tf.TensorSpec([len(self.seeds), 2], tf.int64),
-        )
-        refuse_process_operations(one_virtual_node.graph)
-        self._note_constants(one_virtual_node.graph)
-
-        def sweep(
-            program: Tensor, _weights: Tensor, _num_rows: Tensor, seeds: Tensor, *examples: Tensor
-        ) -> Tensor:
-            fixed = [tf.convert_to_tensor(v.value) for v in self.fixed]
-
-            def losses(index: Tensor) -> list[Tensor]:
-                local = self._slice(examples, program[index, 0], program[index, 1])
-                return [one_virtual_node(fixed, local, seeds[index])]
-
-            (found,) = rows_joined(
-                losses, tf.shape(program)[0], [tf.TensorSpec([None], tf.float32)]
-            )
-            return found
-
-        return self._traced(sweep, sweep_signature(self.state, self.example_specs))
 
     def _train_one(
         self,

@@ -21,6 +21,7 @@ from agents.trainer.model.keras_private import (
     metrics_update,
     model_call,
     model_loss,
+    one_loss,
     sums_scaled,
     unweighted_trackers,
 )
@@ -123,19 +124,29 @@ class VirtualNode:
         ]
         return SliceResults(weighted, objective, changes, integers, metrics, weights, assigned)
 
-    def losses(self, fixed: Sequence[Tensor], examples: Sequence[Tensor], seeds: Tensor) -> Tensor:
+    def losses(
+        self,
+        is_single: bool,
+        fixed: Sequence[Tensor],
+        examples: Sequence[Tensor],
+        seeds: Tensor,
+    ) -> Tensor:
         """Return the loss of each example of a slice, without training: float32 [n].
 
         Layers behave as in validation, so an example's loss depends neither on its neighbours in
         the slice nor on dropout, and batch statistics stay as they are.
 
+        Args:
+            is_single: the slice is one example, whose loss is that of the model as a whole.
+
         Raises:
-            NoExampleLossError: the model has no loss per example.
+            NoExampleLossError: the model has no loss per example in a larger slice.
         """
         batch = batch_of(self.sample, examples)
+        losses = one_loss if is_single else example_losses
         with self._scope(fixed, seeds):
             predictions = model_call(self.model, batch[0], training=False)
-            return example_losses(self.model, batch, predictions)
+            return losses(self.model, batch, predictions)
 
     def results_add(
         self, writer: MessageWriter, results: SliceResults, is_first: Tensor, training: bool
@@ -250,13 +261,23 @@ def sweep_signature(state: ModelState, example_specs: Sequence[tf.TensorSpec]) -
     ]
 
 
+def slice_of(
+    examples: Sequence[Tensor], specs: Sequence[tf.TensorSpec], start: Tensor, length: Tensor
+) -> list[Tensor]:
+    """Return `length` examples from `start` on, with the shapes of `specs`."""
+    local = [array[start : start + length] for array in examples]
+    for array, spec in zip(local, specs, strict=True):
+        array.set_shape(spec.shape)
+    return local
+
+
 def rows_joined(
     run: Callable[[Tensor], Sequence[Tensor]], count: Tensor, specs: Sequence[tf.TensorSpec]
 ) -> list[Tensor]:
-    """Run virtual nodes 0 to `count` - 1 one after another; return each output's rows, joined.
+    """Run slices 0 to `count` - 1 one after another; return each output's rows, joined.
 
     Args:
-        run: returns the outputs of a virtual node; called once, while tracing.
+        run: returns the outputs of a slice, such as a virtual node's; called once, while tracing.
         specs: of the outputs, for any number of examples.
     """
     empty = [

@@ -31,10 +31,7 @@ from agents.trainer.step.merging import why_not_merged
 from agents.trainer.validate.gradient_trial import gradients_check
 from agents.trainer.validate.job_file import LoadedJob
 from agents.trainer.validate.merging_trial import merging_try
-from agents.trainer.validate.selection_trial import (
-    candidates_choose,
-    example_losses_needed,
-)
+from agents.trainer.validate.selection_trial import candidates_choose
 from controlplane.core.estimates.memory import line_fit
 from controlplane.core.protocol.selection import PASS_BATCHES
 from controlplane.core.protocol.wire import ReductionMode, TrainingSpec
@@ -122,10 +119,8 @@ def steps_try(
         process_bytes += state.num_bytes  # the copy in `before` is not part of a step
     budget = round(FREE_SHARE * free_bytes()) if budget_bytes is None else budget_bytes
     started_at = time.perf_counter()
-    with example_losses_needed():
-        sample = job.train.fetch(order[:1])
-        has_validation = job.validation is not None
-        functions = StepFunctions(job.model, state, sample, has_validation)
+    sample = job.train.fetch(order[:1])
+    functions = StepFunctions(job.model, state, sample, job.validation is not None)
     losses: list[float] = []
     trials: list[SliceMeasurements] = []
     trace_s = 0.0
@@ -243,8 +238,7 @@ def _selection_facts(
         arguments = _arguments(job, order, pass_examples, num_seeds, pass_slices)
         num_examples = int(arguments[-1].shape[0])
         read_at = time.perf_counter()
-        with example_losses_needed():
-            num_chosen = candidates_choose(functions, order[:num_examples], arguments)
+        num_chosen = candidates_choose(functions, order[:num_examples], arguments)
         passed_at = time.perf_counter()
         pass_s.append(max(passed_at - read_at, read_at - started_at) / num_examples)
         arguments = _arguments(job, order, trial.examples, num_seeds, num_slices)

@@ -12,16 +12,15 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from agents.trainer.model.keras_private import NoExampleLossError, example_losses, model_build
+from agents.trainer.model.keras_private import model_build
 from agents.trainer.model.state import ModelState
 from agents.trainer.step.functions import StepFunctions
+from agents.trainer.step.selection_pass import losses_traced
 from agents.trainer.step.virtual_node import VirtualNode
-from agents.trainer.validate.model_checks import model_check
 from controlplane.core.protocol.reported_values import facts_read
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from tests.agents.trainer.trial_jobs import returning, validated
 from tests.conformance.loss_cases import all_cases
-from tests.support.cases import some
 
 CASES = [case for case in all_cases() if not case.refused]
 NUM_COMPARED = 3
@@ -31,24 +30,16 @@ Y = RANDOM.normal(size=(12, 1)).astype("float32")
 
 
 def losses_of(model: keras.Model, arrays: tuple[Any, ...]) -> np.ndarray:
-    """Compute the losses as a selection pass does."""
+    """Compute the losses as a selection pass over two virtual nodes does."""
     model_build(model, arrays)
     state = ModelState(model)
-    node = VirtualNode(model, state, arrays)
-    specs = [
-        tf.TensorSpec([None, *array.shape[1:]], array.dtype) for array in keras.tree.flatten(arrays)
-    ]
-    losses = tf.function(node.losses, autograph=False)
-    found = losses.get_concrete_function(
-        [tf.TensorSpec(v.shape, v.value.dtype) for v in state.fixed],
-        specs,
-        tf.TensorSpec([len(state.seeds), 2], tf.int64),
-    )(
-        [tf.convert_to_tensor(v.value) for v in state.fixed],
-        [tf.convert_to_tensor(array) for array in keras.tree.flatten(arrays)],
-        tf.zeros([len(state.seeds), 2], tf.int64),
-    )
-    value: np.ndarray = found.numpy()
+    flat = [tf.convert_to_tensor(array) for array in keras.tree.flatten(arrays)]
+    specs = [tf.TensorSpec([None, *array.shape[1:]], array.dtype) for array in flat]
+    num = int(flat[0].shape[0])
+    program = tf.constant([[0, 5, 0, 0], [5, num - 5, 0, 0]])
+    seeds = tf.zeros([2, len(state.seeds), 2], tf.int64)
+    losses = losses_traced(VirtualNode(model, state, arrays), specs)
+    value: np.ndarray = losses(program, tf.ones([2]), 1, seeds, *flat).numpy()
     return value
 
 
@@ -61,8 +52,8 @@ def check(model: keras.Model, arrays: tuple[Any, ...]) -> None:
         one = keras.tree.map_structure(lambda a, i=index: a[i : i + 1], arrays)
         x, y, weight = (*one, None, None)[:3]
         predicted = model(x, training=False)
-        loss = model.compute_loss(x, y, predicted, weight)
-        assert found[index] == pytest.approx(float(loss), rel=1e-5, abs=1e-6)
+        loss = model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight)
+        assert found[index] == pytest.approx(np.asarray(loss).item(), rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -76,13 +67,15 @@ def test_every_loss_of_keras_has_values_per_example(case: Any) -> None:
     check(case.build(), case.arrays)
 
 
-def _two_outputs(weights: Mapping[str, float] = {"p": 0.3, "q": 2.0}) -> keras.Model:
+def _two_outputs(
+    weights: Mapping[str, float] = {"p": 0.3, "q": 2.0},
+    losses: Mapping[str, Any] = {"p": "mse", "q": keras.losses.MeanAbsoluteError(reduction="sum")},
+) -> keras.Model:
     a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
     joined = layers.Dropout(0.5, seed=1)(layers.Concatenate()([a, b]))
     outputs = {"p": layers.Dense(1)(joined), "q": layers.Dense(2)(joined)}
     model = keras.Model({"a": a, "b": b}, outputs)
-    losses = {"p": "mse", "q": keras.losses.MeanAbsoluteError(reduction="sum")}
-    model.compile("sgd", losses, loss_weights=dict(weights))
+    model.compile("sgd", dict(losses), loss_weights=dict(weights))
     return model
 
 
@@ -173,105 +166,135 @@ def test_a_pass_changes_no_state_and_no_loss_of_the_compiled_model() -> None:
         np.testing.assert_array_equal(old, new)
 
 
-def test_a_compute_loss_set_on_the_model_itself_is_refused() -> None:
-    model = _normalised()
-    model.compute_loss = model.compute_metrics = lambda *_, **__: 0.0
-    with pytest.raises(NoExampleLossError, match="Sequential has its own compute_loss"):
-        example_losses(model, (X, Y, None), Y)
-    assert model_check(model) == ["of compute_metrics only what metric objects hold is reported"]
-
-
 def test_only_a_job_that_selects_by_losses_traces_them() -> None:
     model = _normalised()
     model_build(model, (X, Y))
     assert StepFunctions(model, ModelState(model), (X[:2], Y[:2])).losses is None
 
 
-REFUSED = {
-    "a mean in the loss": (
-        returning(
-            "compiled(net(), loss=Whole())",
-            before="""
-            @keras.saving.register_keras_serializable("test")
-            class Whole(keras.losses.Loss):
-                def call(self, y_true, y_pred):
-                    return ops.mean(ops.square(y_true - y_pred))
-            """,
-        ),
-        "(Whole) gives the shape () with reduction='none', and not a value for each example",
-    ),
-    "a mean over the examples for each output": (
-        returning(
-            "compiled(net(layers.Dense(4)), loss=Columns())",
-            "(X, X)",
-            before="""
-            @keras.saving.register_keras_serializable("test")
-            class Columns(keras.losses.Loss):
-                def call(self, y_true, y_pred):
-                    return ops.mean(ops.square(y_true - y_pred), axis=0)
-            """,
-        ),
-        "(Columns) gives the shape (4,) with reduction='none', and not a value for each example",
-    ),
-    "one row of all examples": (
-        returning(
-            "compiled(net(layers.Dense(4)), loss=Flat())",
-            "(X, X)",
-            before="""
-            @keras.saving.register_keras_serializable("test")
-            class Flat(keras.losses.Loss):
-                def call(self, y_true, y_pred):
-                    return ops.reshape(ops.square(y_true - y_pred), (-1,))
-            """,
-        ),
-        "without a reshape to (-1,)",
-    ),
-    "a compute_loss of one's own": (
-        returning(
-            "compiled(Own(*ends()), loss=None)",
-            before="""
-            class Own(keras.Model):
-                def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None,
-                                 training=True):
-                    return ops.mean(ops.square(y - y_pred))
+class _Whole(keras.losses.Loss):
+    """The mean over all of a batch, whatever its reduction."""
 
-            def ends():
-                inputs = keras.Input((4,))
-                return inputs, layers.Dense(1)(inputs)
-            """,
-        ),
-        "Own has its own compute_loss()",
-    ),
-    "add_loss alone": (
-        returning(
-            "compiled(net(layers.Dense(3), Penalised()), loss=None)",
-            before="""
-            @keras.saving.register_keras_serializable("test")
-            class Penalised(layers.Layer):
-                def call(self, inputs):
-                    self.add_loss(ops.mean(ops.square(inputs)))
-                    return inputs
-            """,
-        ),
-        "without a loss",
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return keras.ops.mean(keras.ops.square(y_true - y_pred))
+
+
+class _Columns(keras.losses.Loss):
+    """A value for each output, over all examples."""
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return keras.ops.mean(keras.ops.square(y_true - y_pred), axis=0)
+
+
+class _Called(keras.losses.Loss):
+    """The mean over all of a batch, computed by `__call__` itself."""
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return keras.ops.mean(keras.ops.abs(y_true - y_pred))
+
+
+class _Penalty(layers.Layer):
+    def call(self, inputs: Any) -> Any:
+        self.add_loss(keras.ops.mean(keras.ops.square(inputs)))
+        return inputs
+
+
+class OwnLoss(keras.Model):
+    """A loss of the model's own, which reads what its call has left and calls a layer again."""
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        self.hidden = self.layers[1](inputs)
+        return super().call(inputs, training=training)
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:  # fmt: skip
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        shifted = self.layers[1](x + 1.0)
+        return loss + keras.ops.mean(keras.ops.square(self.hidden - shifted * y))
+
+
+def _own(loss: Any = "mse") -> keras.Model:
+    inputs = keras.Input((4,))
+    hidden = layers.Dense(3, "tanh", kernel_regularizer="l2")(inputs)
+    outputs = layers.Dense(1)(layers.Dropout(0.5)(layers.BatchNormalization()(hidden)))
+    model = OwnLoss(inputs, outputs)
+    model.compile("sgd", loss)
+    return model
+
+
+def _set_on_the_model() -> keras.Model:
+    model = _normalised()
+    model.compute_loss = lambda x, y, y_pred, *_, **__: keras.ops.mean(
+        keras.ops.abs(y - y_pred), keepdims=True
+    )
+    return model
+
+
+def _plain(*more: layers.Layer, loss: Any = None) -> keras.Model:
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(4), *more])
+    model.compile("sgd", loss)
+    return model
+
+
+def _masked() -> keras.Model:
+    inputs = keras.Input((4,))
+    steps = layers.Masking()(layers.Reshape((4, 1))(layers.ReLU(threshold=0.7)(inputs)))
+    model = keras.Model(inputs, layers.Dense(1)(steps))
+    model.compile("sgd", _Whole())
+    return model
+
+
+WHOLE: dict[str, tuple[Callable[[], keras.Model], tuple[Any, ...]]] = {
+    "a mean in the loss": (lambda: _plain(loss=_Whole()), (X, X)),
+    "a mean in the loss, weighted": (lambda: _plain(loss=_Whole()), (X, X, WEIGHT)),
+    "a mean in the loss, masked": (_masked, (np.abs(X), X[:, :, None])),
+    "a loss that reduces by itself": (lambda: _plain(loss=_Called()), (X, X)),
+    "a mean over the examples for each output": (lambda: _plain(loss=_Columns()), (X, X)),
+    "a compute_loss of one's own": (_own, (X, Y)),
+    "a compute_loss without a compiled loss": (lambda: _own(loss=None), (X, Y)),
+    "a compute_loss, weighted": (_own, (X, Y, WEIGHT)),
+    "a compute_loss set on the model itself": (_set_on_the_model, (X, Y)),
+    "add_loss alone": (lambda: _plain(_Penalty()), (X, X)),
+    "several outputs, one with a mean in its loss": (
+        lambda: _two_outputs(losses={"p": _Whole(), "q": "mae"}),
+        ({"a": X, "b": X}, {"p": Y, "q": X[:, :2]}, {"p": WEIGHT, "q": np.arange(12)}),
     ),
 }
 
 
-@pytest.mark.parametrize(
-    "name", some(REFUSED, ("one row of all examples", "a compute_loss of one's own"))
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_loss_of_a_whole_batch_is_computed_for_one_example_at_a_time(name: str) -> None:
+    build, arrays = WHOLE[name]
+    check(build(), arrays)
+
+
+def test_an_example_of_weight_0_ranks_last_in_a_loss_of_a_whole_batch() -> None:
+    found = losses_of(_own(), (X, Y, ZEROS))
+    np.testing.assert_array_equal(np.isneginf(found), ZEROS == 0.0)
+
+
+REFUSED = returning(
+    "compiled(net(layers.Dense(4)), loss=Flat())",
+    "(X, X)",
+    before="""
+    @keras.saving.register_keras_serializable("test")
+    class Flat(keras.losses.Loss):
+        def call(self, y_true, y_pred):
+            return ops.reshape(ops.square(y_true - y_pred), (-1,))
+    """,
 )
-def test_a_model_without_losses_per_example_is_refused_at_validation(
-    name: str, tmp_path: Path
-) -> None:
-    code, said = REFUSED[name]
+
+
+def test_a_loss_with_other_rows_than_examples_is_refused_at_validation(tmp_path: Path) -> None:
     selection = SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP)
-    report = validated(tmp_path, code, selection=selection)
+    report = validated(tmp_path, REFUSED, selection=selection)
     assert (report.code, report.field) == ("no_example_loss", "selection.method"), report
-    assert said in report.message
+    assert "without a reshape to (-1,)" in report.message
     assert report.message.endswith("Or train without selection")
     at_random = SelectionSpec(method=SelectionMethod.RANDOM)
-    report = validated(tmp_path, code, selection=at_random)
+    report = validated(tmp_path, REFUSED, selection=at_random)
     assert report.ok
     assert "selection" not in report.facts
 

@@ -27,16 +27,35 @@ from tests.agents.trainer.step.test_batch_sizes import SGD_JOB, scheduled
 
 NUM_EXAMPLES = 101
 RESIZES = [1, 3, 2, 4]
+#: Its losses are computed for one example after another, from what the call has left.
+OWN_LOSS_JOB = (
+    UNEVEN_JOB.replace("keras.Sequential(", "OwnLoss(")
+    + """
+
+class OwnLoss(keras.Sequential):
+    def call(self, inputs, training=False):
+        self.outputs_now = super().call(inputs, training=training)
+        return self.outputs_now
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        return loss + keras.ops.mean(keras.ops.abs(self.outputs_now - y))
+"""
+)
 #: The stale method has passes with and without losses; all methods, resized more widely, in
 #: `make nightly`.
 METHODS = [
-    pytest.param(SelectionMethod.STALE_SELECTIVE_BACKPROP, [1, 2, 1], id="stale-1-2-1"),
+    pytest.param(SelectionMethod.STALE_SELECTIVE_BACKPROP, [1, 2, 1], UNEVEN_JOB, id="stale-1-2-1"),
+    pytest.param(
+        SelectionMethod.SELECTIVE_BACKPROP, [1, 3, 2], OWN_LOSS_JOB, id="a loss of the model's own",
+        marks=pytest.mark.nightly,
+    ),
     *(
-        pytest.param(method, RESIZES, id=f"{method}-1-3-2-4", marks=pytest.mark.nightly)
+        pytest.param(method, RESIZES, UNEVEN_JOB, id=f"{method}-1-3-2-4", marks=pytest.mark.nightly)
         for method in SelectionMethod
         if method is not SelectionMethod.NONE
     ),
-]
+]  # fmt: skip
 
 
 def selecting_spec(
@@ -137,14 +156,14 @@ def test_the_method_none_is_no_selection(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("method", "sizes"), METHODS)
+@pytest.mark.parametrize(("method", "sizes", "code"), METHODS)
 def test_a_selecting_job_that_is_resized_ends_with_the_undisturbed_bits(
-    method: SelectionMethod, sizes: list[int], tmp_path: Path
+    method: SelectionMethod, sizes: list[int], code: str, tmp_path: Path
 ) -> None:
     # With 16 epochs the comparison, which depends on times, ends with the selection.
     spec = selecting_spec(method, control_every=4)
-    expected = undisturbed(tmp_path / "one", spec, UNEVEN_JOB)
-    with local_job(tmp_path, spec, UNEVEN_JOB, num_slots=6) as job:
+    expected = undisturbed(tmp_path / "one", spec, code)
+    with local_job(tmp_path, spec, code, num_slots=6) as job:
         job.program = scheduled_program(dict(zip(range(1, len(sizes)), [13, 18, 27], strict=False)))
         result = resized(job, sizes, every=0)
     assert result["digest"] == expected["digest"]
