@@ -23,6 +23,8 @@ from jobs.submission import Submission
 
 #: Validations without a job that run at a time, per online node.
 RUNNING_LIMIT_PER_NODE = 2
+#: Of these, how many a user may have.
+RUNNING_LIMIT_PER_USER = 2
 #: Validations without a job kept per user, and how long they are kept.
 KEPT_LIMIT = 20
 KEPT_FOR = datetime.timedelta(days=1)
@@ -31,11 +33,12 @@ KEPT_FOR = datetime.timedelta(days=1)
 def validation_request(user: User, submission: Submission, now: datetime.datetime) -> Validation:
     """Validate a checked submission without submitting it.
 
-    One such validation runs per user at a time; a new one replaces the one before. The same
-    submission returns the same validation.
+    A new one replaces that of the same user and name. The same submission returns the same
+    validation.
 
     Raises:
-        ConflictError: the user has too many live jobs, or no node is online or free for it.
+        ConflictError: the user has too many live jobs or running validations, or no node is online
+            or free for it.
         InvalidInputError: the source job does not exist or has no model.
     """
     job = job_from(user, submission, now)
@@ -51,8 +54,8 @@ def validation_request(user: User, submission: Submission, now: datetime.datetim
         if known := _known(user, fields):  # of a request at the same time
             validation.code.delete(save=False)
             return known
-        unsubmitted_cancel(user, now)
-        _room_check()
+        unsubmitted_cancel(user, [job.name], now)
+        _room_check(user)
         validation.save(force_insert=True)
         if not validation_start(validation, now):
             raise _no_node()
@@ -67,7 +70,7 @@ def validations_reuse(jobs: Sequence[Job], now: datetime.datetime) -> list[Job]:
 
     All have the same owner and code.
     """
-    unsubmitted_cancel(jobs[0].owner, now)
+    unsubmitted_cancel(jobs[0].owner, {job.name for job in jobs}, now)
     passed = validations_passed(jobs[0])
     return [job for job in jobs if not _reuse(job, passed, now)]
 
@@ -102,11 +105,17 @@ def _known(user: User, fields: dict[str, object]) -> Validation | None:
     return next((found for found in same if found.job_fields == fields), None)
 
 
-def _room_check() -> None:
+def _room_check(user: User) -> None:
     num_nodes = Node.objects.filter(status=NodeStatus.ONLINE, removed_at=None).count()
     if not num_nodes:
         raise _no_node()
     running = Validation.objects.filter(job=None, status=ValidationStatus.RUNNING)
+    if running.filter(owner=user).count() >= RUNNING_LIMIT_PER_USER:
+        raise ConflictError(
+            f"{RUNNING_LIMIT_PER_USER} validations of yours are running. Wait for one of them, or "
+            "submit it as it is.",
+            code="too_many_validations",
+        )
     if running.count() >= RUNNING_LIMIT_PER_NODE * num_nodes:
         raise ConflictError(
             "The nodes are busy measuring for others. Try again in a minute, or submit it as it "

@@ -357,10 +357,10 @@ def validations_cancel(
     )
 
 
-def unsubmitted_cancel(user: User, now: datetime.datetime) -> None:
-    """Cancel the user's running validation without a job: a newer submission replaces it."""
-    reason = "A newer submission of yours replaced it."
-    mine = Validation.objects.filter(owner=user, job=None)
+def unsubmitted_cancel(user: User, names: Collection[str], now: datetime.datetime) -> None:
+    """Cancel the user's running validations without a job that newer ones of `names` replace."""
+    reason = "A newer submission of yours with the same name replaced it."
+    mine = Validation.objects.filter(owner=user, job=None, job_fields__name__in=list(names))
     validations_cancel(mine, now, code="replaced", reason=reason)
 
 
