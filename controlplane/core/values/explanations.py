@@ -313,7 +313,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "goodput_late": ", {fairness:.1f} times as long as alone on its share",
         "goodput_rest": "no other job gains more from them",
         "goodput_waits": "{stopped}Waits for {wish} of kind {kind}; {held} of {capacity} held by "
-        "{jobs}{why}{largest}{higher}.",
+        "{jobs}{why}{higher}{largest}.",
         "goodput_gains": " with more to gain from them",
         "goodput_turns": " with more to gain from them, or whose turn it is",
         "goodput_begun": ", some of which have just begun or end soon",
@@ -326,6 +326,6 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "goodput_higher_one": ", and is of higher priority",
         "goodput_kept": "{stopped}Waits for {wish} of kind {kind}: {free} of {capacity} idle, "
         "but kept for {job}, which waits for more until others may be stopped.",
-        "goodput_largest": ", {count} of them by {job}",
+        "goodput_largest": "; {job} holds {count}",
     }
 )

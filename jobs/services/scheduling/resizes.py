@@ -364,6 +364,7 @@ def _empty(job: Job, standing: _OpenRows, reason: str, now: datetime.datetime, a
         JobStatus.PREEMPTING,
         status_code="preempting",
         status_reason=f"Saves its state and gives up its accelerators: {reason}",
+        policy_reason="",
     )
     event_add(
         "preemption_requested",

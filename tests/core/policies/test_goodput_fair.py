@@ -339,8 +339,8 @@ def test_sentences_have_the_numbers_of_the_decision() -> None:
     assert str(decision.reasons[3]).startswith("Cannot start: needs 9")
     assert str(decision.reasons[4]).startswith(
         "Waits for 8 of kind gpu; 8 of 8 held by 2 jobs with more to gain from them, "
-        f"{max(given_1, given_2)} of them by job {1 if given_1 >= given_2 else 2}, {given_1} by "
-        "jobs of higher priority."
+        f"{given_1} by jobs of higher priority; job {1 if given_1 >= given_2 else 2} holds "
+        f"{max(given_1, given_2)}."
     )
 
 

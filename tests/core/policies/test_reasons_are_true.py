@@ -154,7 +154,7 @@ def begun(job_id: int, count: int, ago_s: float) -> Job:
     )
 
 
-WAITS = "Waits for 6 more of kind gpu; 6 of 8 held by 2 jobs{}, 4 of them by job 1."
+WAITS = "Waits for 6 more of kind gpu; 6 of 8 held by 2 jobs{}; job 1 holds 4."
 
 
 @pytest.mark.parametrize(

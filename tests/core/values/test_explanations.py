@@ -252,7 +252,7 @@ SENTENCES = {
     "goodput_rest": "no other job gains more from them",
     "goodput_waits": (
         "Was stopped. Waits for 2 more of kind gpu; 6 of 8 held by 1 job with more to gain from "
-        "them, 4 of them by job 7."
+        "them; job 7 holds 4."
     ),
     "goodput_gains": " with more to gain from them",
     "goodput_turns": " with more to gain from them, or whose turn it is",
@@ -268,7 +268,7 @@ SENTENCES = {
         "Was stopped. Waits for 2 more of kind gpu: 1 of 8 idle, but kept for job 7, which "
         "waits for more until others may be stopped."
     ),
-    "goodput_largest": ", 2 of them by job 7",
+    "goodput_largest": "; job 7 holds 2",
     "tier_shares": (
         "arrived earlier Higher tiers come first: Waits got 0 of 8 a free, 1 of 8 b "
         "free, and normal jobs share what is left."

@@ -130,8 +130,9 @@ def test_pause_saves_the_state_and_resume_restores_it() -> None:
     job = job_make()
     settled(world, job, 4)
     world.train(job)
+    assert fresh(job).policy_reason
     job_pause(job.pk, world.now, actor="user:owner")
-    assert fresh(job).status == JobStatus.PREEMPTING
+    assert (fresh(job).status, fresh(job).policy_reason) == (JobStatus.PREEMPTING, "")
     world.until(lambda: fresh(job).status == JobStatus.PAUSED)
     assert num_held(job) == 0
     assert job.artifacts.get().step == 10

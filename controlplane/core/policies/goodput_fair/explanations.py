@@ -115,13 +115,13 @@ class CountsDecision:
 
     @cached_property
     def largest_holders(self) -> list[Reason | None]:
-        """For each kind, the job with the most accelerators; None where none are given."""
+        """For each kind, the job with the most accelerators; None where none has two."""
         found: list[Reason | None] = []
         for kind in range(len(self.options.kinds)):
             given = np.where(self.kinds == kind, self.given, 0)
             row = int(np.argmax(given))
             most, job_id = int(given[row]), self.options.jobs[row].id
-            found.append(reason("goodput_largest", count=most, job=job_id) if most else None)
+            found.append(reason("goodput_largest", count=most, job=job_id) if most > 1 else None)
         return found
 
     @cached_property
