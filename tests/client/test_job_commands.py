@@ -94,13 +94,15 @@ def test_a_secret_of_another_encoding_is_refused(site: Site, logged_in: Shell) -
 
 
 def test_show(site: Site, logged_in: Shell) -> None:
-    job = job_make(site.ada, name="mine", step=40, settings={"units": 8}, metrics={"loss": 0.5})
+    job = job_make(site.ada, name="mine", step=40, settings={"units": 8}, metrics={"loss": 0.5},
+                   facts={"warnings": ["few steps"]})  # fmt: skip
     file_make(job, "model.keras", b"weights")
     metric_values_write(job, {0: {"val_accuracy": 0.75}})
     metric_values_write(job, {1: {"val_accuracy": 0.5}})
     facts = dict(line.split("\t", 1) for line in logged_in("show", f"#{job.pk}").out.splitlines())
     assert facts["best metric"] == "val_accuracy 0.75 in epoch 1, now 0.5"
     assert facts["progress"] == "step 40 of 100"
+    assert facts["validation warns"] == "few steps"
     assert (facts["settings.units"], facts["metrics.loss"]) == ("8", "0.5")
     assert facts["file model.keras"] == "7 bytes"
     assert json.loads(logged_in("show", job.pk, "--json").out)["name"] == "mine"

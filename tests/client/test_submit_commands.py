@@ -56,7 +56,7 @@ def test_watch_on_a_terminal_fits(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(width))
     job = job_make(site.ada, status=JobStatus.RUNNING, step=40, examples_per_s=10.0, loss=0.5,
-                   throughput_by_count={"2": 10.0})  # fmt: skip
+                   throughput_by_count={"2": 10.0}, facts={"warnings": ["few"]})  # fmt: skip
     steps_add(job)
 
     def watch(client: Client, job_id: int, **_options: object) -> Iterator[Any]:
@@ -73,15 +73,18 @@ def test_watch_on_a_terminal_fits(
     assert max(map(len, bars)) <= width
     assert any(f"#{job.pk} running" in line and "40%" in line for line in bars), bars
     assert (" to " in bars[0]) == (width >= 75)
+    assert shown.count("Warning: few") == 1
 
 
 @pytest.mark.parametrize("status", [JobStatus.FAILED, JobStatus.INVALID, JobStatus.CANCELLED])
 def test_a_job_that_went_wrong_is_exit_code_1(
     site: Site, logged_in: Shell, status: JobStatus
 ) -> None:
-    job = job_make(site.ada, status=status, error_traceback="ValueError: no data")
+    facts = {"warnings": ["few"]}
+    job = job_make(site.ada, status=status, error_traceback="ValueError: no data", facts=facts)
     ended = logged_in("watch", job.pk)
     assert (ended.code, "ValueError: no data" in ended.err) == (ExitCode.JOB_FAILED, True)
+    assert ended.err.startswith("Warning: few\n")
 
 
 def test_a_watch_may_end_earlier_than_the_job(site: Site, logged_in: Shell) -> None:
@@ -118,7 +121,10 @@ def test_a_validation_is_waited_for(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, status: str, code: ExitCode
 ) -> None:
     running = dict.fromkeys(Validation.__annotations__) | {"id": 7, "status": "running"}
-    over = running | {"status": status, "text": "It is over.", "error_traceback": "E"}
+    facts = {"warnings": ["no setting 'widht' is read"]}
+    over = running | {
+        "status": status, "text": "It is over.", "error_traceback": "E", "facts": facts
+    }  # fmt: skip
     with scripted_site(Answer(202, running), Answer(200, running), Answer(200, over)) as site:
         monkeypatch.setenv(SERVER_VARIABLE, site.address)
         monkeypatch.setenv(TOKEN_VARIABLE, "vfp_x")
@@ -126,7 +132,7 @@ def test_a_validation_is_waited_for(
     assert json.loads(site.asked[0].body) == {"template": "tabular", "seed": 3}
     assert [one.path.partition("?")[2] for one in site.asked] == ["", *["wait=25.000"] * 2]
     assert (ended.code, ended.out) == (code, f"Validation 7 {status}. It is over.\n")
-    assert ended.err == "E\n"
+    assert ended.err == "Warning: no setting 'widht' is read\nE\n"
 
 
 def test_clones_have_the_code_of_a_file(site: Site, logged_in: Shell, code: Path) -> None:

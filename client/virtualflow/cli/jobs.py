@@ -137,6 +137,7 @@ def show(job: int, as_json: bool) -> None:
             ("status", found["status"]),
             ("reason", found["status_reason"]),
             ("warning", found["warning"]),
+            *[("validation warns", text) for text in screen.warnings(found)],
             ("error in", found["error_field"]),
             ("progress", progress.text),
             ("ends", found["expected_end"] and screen.until(found["expected_end"])),

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from virtualflow.answers import ExpectedEnd
+from virtualflow.answers import ExpectedEnd, Job, Validation
 
 EMPTY = "\N{EN DASH}"
 #: Characters that have to be looked up: all but printable ASCII, tabs, ends of lines, and joiners,
@@ -202,6 +202,11 @@ def note(text: str) -> None:
     """Print a line for people on standard error; what reads it may be gone."""
     with suppress(OSError):
         click.echo(plain(text), err=True)
+
+
+def warnings(found: Job | Validation) -> list[str]:
+    """Return what a validation warns of, such as settings that nothing reads."""
+    return [plain(text) for text in (found["facts"] or {}).get("warnings", ())]
 
 
 def when(text: str | None) -> str:

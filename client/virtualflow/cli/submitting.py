@@ -105,6 +105,8 @@ def validate(
         screen.print_json(found)
     else:
         click.echo(f"Validation {found['id']} {found['status']}. {screen.plain(found['text'])}")
+        for text in screen.warnings(found):
+            screen.note(f"Warning: {text}")
         if found["error_traceback"]:
             screen.note(found["error_traceback"])
     if found["status"] != "passed":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import click
@@ -51,7 +52,7 @@ def job_watch(client: Client, job_id: int, timeout_s: float | None, *, as_json: 
 
 def _lines(client: Client, job_id: int, timeout_s: float | None) -> Job:
     shown: object = None
-    for job in client.watch(job_id, timeout_s=timeout_s):
+    for job in _warned(client.watch(job_id, timeout_s=timeout_s), screen.note):
         part = int((job_progress(job).fraction or 0.0) * _PARTS)
         if shown != (news := (_headline(job), job["num_accelerators"], part)):
             click.echo(_line(job))
@@ -70,13 +71,24 @@ def _bar(client: Client, job_id: int, timeout_s: float | None) -> Job:
     shown = ""
     with Progress(*shown_columns, console=out, transient=True) as bar:
         task = bar.add_task("", total=None, headline="", text="", held="", speed="", end="")
-        for job in client.watch(job_id, timeout_s=timeout_s):
+        for job in _warned(client.watch(job_id, timeout_s=timeout_s), bar.console.print):
             if shown != (shown := f"{job['status']} {_reason(job)}"):
                 bar.console.print(_line(job))
             fraction = job_progress(job).fraction
             total = 1.0 if fraction is not None and job["status"] == "running" else None
             bar.update(task, total=total, completed=fraction or 0.0, refresh=True, **_fields(job))
     return job
+
+
+def _warned(jobs: Iterator[Job], say: Callable[[str], object]) -> Iterator[Job]:
+    """Pass jobs on; say once what their validation warns of."""
+    is_said = False
+    for job in jobs:
+        if not is_said and (texts := screen.warnings(job)):
+            is_said = True
+            for text in texts:
+                say(f"Warning: {text}")
+        yield job
 
 
 def _headline(job: Job) -> str:
