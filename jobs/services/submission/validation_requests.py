@@ -33,8 +33,8 @@ KEPT_FOR = datetime.timedelta(days=1)
 def validation_request(user: User, submission: Submission, now: datetime.datetime) -> Validation:
     """Validate a checked submission without submitting it.
 
-    A new one replaces that of the same user and name. The same submission returns the same
-    validation.
+    A new one replaces that of the same user, name and file of code. The same submission returns
+    the same validation.
 
     Raises:
         ConflictError: the user has too many live jobs or running validations, or no node is online
@@ -54,7 +54,7 @@ def validation_request(user: User, submission: Submission, now: datetime.datetim
         if known := _known(user, fields):  # of a request at the same time
             validation.code.delete(save=False)
             return known
-        unsubmitted_cancel(user, [job.name], now)
+        unsubmitted_cancel([job], now)
         _room_check(user)
         validation.save(force_insert=True)
         if not validation_start(validation, now):
@@ -70,7 +70,7 @@ def validations_reuse(jobs: Sequence[Job], now: datetime.datetime) -> list[Job]:
 
     All have the same owner and code.
     """
-    unsubmitted_cancel(jobs[0].owner, {job.name for job in jobs}, now)
+    unsubmitted_cancel(jobs, now)
     passed = validations_passed(jobs[0])
     return [job for job in jobs if not _reuse(job, passed, now)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -357,11 +357,20 @@ def validations_cancel(
     )
 
 
-def unsubmitted_cancel(user: User, names: Collection[str], now: datetime.datetime) -> None:
-    """Cancel the user's running validations without a job that newer ones of `names` replace."""
+def unsubmitted_cancel(jobs: Sequence[Job], now: datetime.datetime) -> None:
+    """Cancel the running validations without a job that newer ones, of `jobs`, replace.
+
+    These are those of the same owner, name and file of code. All jobs have one owner and file.
+    """
     reason = "A newer submission of yours with the same name replaced it."
-    mine = Validation.objects.filter(owner=user, job=None, job_fields__name__in=list(names))
-    validations_cancel(mine, now, code="replaced", reason=reason)
+    first = jobs[0]
+    replaced = Validation.objects.filter(
+        owner=first.owner,
+        job=None,
+        job_fields__name__in=[job.name for job in jobs],
+        job_fields__code_name=first.code_name,
+    )
+    validations_cancel(replaced, now, code="replaced", reason=reason)
 
 
 def validations_expire(now: datetime.datetime) -> set[int]:

@@ -187,16 +187,16 @@ def test_a_newer_one_takes_the_place_of_ones_own(client: APIClient) -> None:
     assert told(client, second)["status"] == "cancelled"
 
 
-def test_work_of_another_name_leaves_a_validation_running(client: APIClient) -> None:
+def test_work_of_another_name_or_file_leaves_a_validation_running(client: APIClient) -> None:
     node_make()
-    first = ask(client, name="first")
+    first = ask(client)
     client.post(JOBS, submission_values(name="another"), format="json")
-    second = ask(client, name="second")
+    second = ask(client, code_name="other.py")
     assert [told(client, asked)["status"] for asked in (first, second)] == ["running"] * 2
     refused = ask(client, expect=409, name="third")
     assert refused["code"] == "too_many_validations"
     assert refused["detail"].startswith("2 validations of yours are running")
-    assert ask(client, name="second", seed=9)["status"] == "running"  # in place of the second
+    assert ask(client, code_name="other.py", seed=9)["status"] == "running"  # instead of the second
 
 
 def test_code_that_fails_says_why(client: APIClient) -> None:
