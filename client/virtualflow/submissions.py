@@ -15,6 +15,8 @@ from virtualflow.transport import bad_input, finite_check
 #: Sites take less; a larger file is a mistake, and is not read.
 FILE_LIMIT_BYTES = 64 * 1024**2
 _SETTING = "settings."
+#: Objects whose parts are fields of their own, such as `stop_limit`.
+_OBJECTS = ("stop", "selection", "tuning")
 _KEY = re.compile(r"[\x20-\x7e]{1,120}")
 
 StrPath = str | os.PathLike[str]
@@ -29,20 +31,22 @@ def submission_content(
     Args:
         spec: fields, or a YAML or JSON file of fields.
         code: a `.py` or `.zip` file.
-        fields: override those of `spec`; `settings.NAME` and `stop.NAME` override a part.
+        fields: override those of `spec`; `settings.NAME`, `stop.NAME`, `selection.NAME` and
+            `tuning.NAME` override a part.
 
     Raises:
         VirtualFlowError: a file cannot be read, or a value is no JSON.
     """
     values: dict[str, Any] = {}
     for name, value in {**(spec if isinstance(spec, Mapping) else {}), **fields}.items():
-        if name == "stop" and isinstance(value, Mapping):
-            values |= {f"stop_{part}": inner for part, inner in value.items()}
+        whole, _, part = name.partition(".")
+        if name in _OBJECTS and isinstance(value, Mapping):
+            values |= {f"{name}_{inner}": value[inner] for inner in value}
         elif name.startswith(_SETTING) and isinstance(value, str):
             # The site reads text as JSON where it can: "5" in quotes stays text.
             values[name] = json.dumps(value)
         else:
-            values[name.replace("stop.", "stop_", 1) if name.startswith("stop.") else name] = value
+            values[f"{whole}_{part}" if part and whole in _OBJECTS else name] = value
     if spec is not None and not isinstance(spec, Mapping):
         values["spec"] = _text(Path(spec))
     if code is None:

@@ -50,16 +50,21 @@ def test_fields_override_those_of_a_file(
     changes: dict[str, Any] = {"priority": 9, "settings.units": 16, "settings.name": "5"}
     changes |= {"stop.limit": 9, "accepted_kinds": ["cpu", "a100"], "shuffle": False}
     changes |= {"settings.words": ["a", "b"], "settings.none": [], "settings.old": None}
-    changes |= {"note": None, "selection": None}
+    changes |= {"note": None, "tuning": None, "selection.beta": 3}
     file = {"code": code} if with_code_file else {}
-    spec.write_text(SPEC + "note: of the file\n")
+    text = SPEC + "note: of the file\nselection: {method: selective_backprop, history: 64}\n"
     if not with_code_file:
-        spec.write_text(SPEC + f"code: {CODE.decode()!r}\n".replace("'", '"'))
+        text += f"code: {CODE.decode()!r}\n".replace("'", '"')
+    spec.write_text(text)
     job = client.submit(spec, **file, **changes)
     assert (job["name"], job["priority"], job["stop"]["limit"]) == ("from a file", 9, 9)
     lists = {"words": ["a", "b"], "none": [], "old": None}
     assert job["settings"] == {"units": 16, "name": "5", **lists}
     assert job["note"] == ""
+    selection = job["selection"]
+    assert [selection[name] for name in ("method", "beta", "history")] == [
+        "selective_backprop", 3.0, 64
+    ]  # fmt: skip
     assert (job["accepted_kinds"], job["shuffle"]) == (["cpu", "a100"], False)
     assert job["code_sha256"] == hashlib.sha256(CODE).hexdigest()
 
