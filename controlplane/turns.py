@@ -3,7 +3,8 @@
 Threads of Python compute one after the other, and hand the interpreter's lock on at every query. Of
 16 requests at once each then takes twice its processor time, and the last one waits for all. So a
 few requests have a turn, the others wait for theirs in the order of their arrival; who has waited
-for PATIENCE_S goes on beside them, so that slow requests hold up nobody for longer.
+for PATIENCE_S goes on beside them, so that slow requests hold up nobody for longer. A long-poll
+gives its turn back before it waits.
 
 As one thread computes at a time, the process keeps to one core: a thread that is woken on another
 one finds nothing of what it needs in the caches there.
@@ -24,8 +25,8 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 #: Requests that have a turn at once: one may wait for its query while another one computes.
 NUM_TURNS = 2
 PATIENCE_S = 0.02
-#: Long-polls wait for a change, in places of their own (`jobs.api.waiting`).
-_WAITS = "wait="
+#: `turns` of a thread: the `Turns` of which its request has one.
+_own = threading.local()
 
 
 def core_keep() -> None:
@@ -53,11 +54,12 @@ class Turns:
     def taken(self, patience_s: float) -> Iterator[bool]:
         """Have a turn, or none after `patience_s`; which of the two is yielded."""
         has_turn = self._take(patience_s)
+        before, _own.turns = getattr(_own, "turns", None), self if has_turn else None
         try:
             yield has_turn
         finally:
-            if has_turn:
-                self._pass_on()
+            turn_end()
+            _own.turns = before
 
     def _take(self, patience_s: float) -> bool:
         with self._changing:
@@ -75,7 +77,8 @@ class Turns:
                 return False
         return True  # it was passed on in the last moment
 
-    def _pass_on(self) -> None:
+    def pass_on(self) -> None:
+        """Give a turn to the one that waits longest."""
         with self._changing:
             if self._waiting:
                 self._waiting.popleft().release()
@@ -83,13 +86,18 @@ class Turns:
                 self._num_free += 1
 
 
+def turn_end() -> None:
+    """End the turn of this thread's request, if it has one, before it waits for anything long."""
+    turns, _own.turns = getattr(_own, "turns", None), None
+    if turns is not None:
+        turns.pass_on()
+
+
 def in_turns(application: WSGIApplication) -> WSGIApplication:
     """Answer requests in turns; what an answer in pieces still does has none."""
     turns = Turns(NUM_TURNS)
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if _WAITS in environ.get("QUERY_STRING", ""):
-            return application(environ, start_response)
         with turns.taken(PATIENCE_S):
             return application(environ, start_response)
 

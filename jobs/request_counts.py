@@ -25,6 +25,7 @@ _KINDS = (
     (re.compile(r"/static/"), "static"),
     (re.compile(r"/"), "page"),
 )
+_WAIT = re.compile(r"(?:^|&)wait=")
 
 Answer = Callable[[HttpRequest], Any]
 
@@ -59,7 +60,7 @@ def request_kind(request: HttpRequest) -> str:
     """Return the kind of a request: one of few, whatever its path."""
     kinds = (kind for path, kind in _KINDS if path.match(request.path_info))
     kind = next(kinds, "page")
-    waits = kind in ("agent", "rest") and "wait=" in request.META.get("QUERY_STRING", "")
+    waits = kind in ("agent", "rest") and _WAIT.search(request.META.get("QUERY_STRING", ""))
     return f"{kind}_wait" if waits else kind
 
 

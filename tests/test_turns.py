@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from controlplane import turns
-from controlplane.turns import Turns, in_turns
+from controlplane.turns import Turns, in_turns, turn_end
 
 LONG_S = 60.0
 #: Prints the cores of a process that is no worker of a server, and ids and cores of two workers.
@@ -147,26 +147,33 @@ def test_slow_requests_and_failures_hold_up_nobody(monkeypatch: pytest.MonkeyPat
             thread.join(LONG_S)
 
 
-def test_long_polls_take_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_request_that_says_that_it_waits_gives_its_turn_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(turns, "PATIENCE_S", LONG_S)
     may_end, waits = threading.Event(), threading.Semaphore(0)
 
     def application(environ: dict[str, Any], _start: Any) -> list[bytes]:
-        if environ["QUERY_STRING"]:
-            waits.release()
-            assert may_end.wait(LONG_S)
+        if environ["PATH_INFO"] == "/poll/":
+            turn_end()
+        waits.release()
+        assert may_end.wait(LONG_S)
         return [b"answer"]
 
     bounded = in_turns(application)
-    poll = {"PATH_INFO": "/", "QUERY_STRING": "wait=30"}
-    threads = [
-        threading.Thread(target=bounded, args=[poll, None]) for _ in range(2 * turns.NUM_TURNS)
-    ]
+
+    def begin(path: str) -> None:
+        request = {"PATH_INFO": path, "QUERY_STRING": "wait=30"}
+        threads.append(threading.Thread(target=bounded, args=[request, None]))
+        threads[-1].start()
+
+    threads: list[threading.Thread] = []
     try:
-        for thread in threads:
-            thread.start()
+        for path in ["/poll/"] * 2 * turns.NUM_TURNS + ["/page/"] * turns.NUM_TURNS:
+            begin(path)
             assert waits.acquire(timeout=LONG_S)
-        assert bounded({"QUERY_STRING": ""}, lambda *_: None) == [b"answer"]  # type: ignore[arg-type]
+        begin("/page/")
+        assert not waits.acquire(timeout=0.05)
     finally:
         may_end.set()
         for thread in threads:

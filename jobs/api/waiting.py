@@ -9,6 +9,7 @@ from collections.abc import Callable
 from django.conf import settings
 from rest_framework.request import Request
 
+from controlplane.turns import turn_end
 from jobs import nudges
 from jobs.api.authentication import rights_renew
 
@@ -40,6 +41,7 @@ def _has_waited(is_over: Callable[[], bool], job_id: int | None, wait_s: float) 
         has_waited = False
         with nudges.listening(nudges.CHANGES) as listener:
             while not is_over() and (left_s := deadline - time.monotonic()) > 0:
+                turn_end()
                 listener.wait(left_s, job_id)
                 has_waited = True
         return has_waited

@@ -12,9 +12,18 @@ from django.contrib.sessions.models import Session
 from django.test import Client
 from django.utils import timezone
 
+from controlplane.turns import Turns
 from jobs import nudges
 from jobs.models import ApiToken, Job, Project, ProjectMembership, Validation
-from tests.support.builders import api_token_make, job_make, logged_in, user_make, validation_make
+from jobs.selectors.desired_state.state import wanted_state
+from tests.support.builders import (
+    api_token_make,
+    job_make,
+    logged_in,
+    node_make,
+    user_make,
+    validation_make,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -56,6 +65,11 @@ ENDS: dict[str, tuple[Callable[[User], Any], bool, int]] = {
     "no admin any more": (demote, False, 404),
     "no admin any more, with a session": (demote, True, 404),
 }
+
+
+def has_free(turns: Turns) -> bool:
+    with turns.taken(0.0) as has_turn:
+        return has_turn
 
 
 def waiting_client(user: User, *, has_session: bool) -> Client:
@@ -109,9 +123,14 @@ def test_who_waited_has_the_rights_of_afterwards(
         changed = {"version": job.version + 1}
     meanwhile.append(lambda: change.update(**changed))
     meanwhile.append(lambda: end(admin))
-    answer = client.get(address)
+    turns, others = Turns(1), list[bool]()
+    meanwhile.append(lambda: others.append(has_free(turns)))
+    with turns.taken(0.0):
+        answer = client.get(address)
     assert answer.status_code == status, answer.content
     assert not meanwhile, "it has waited"
+    assert others == [True], "its turn was another request's meanwhile"
+    assert has_free(turns)
 
 
 def test_a_member_who_is_removed_meanwhile_learns_nothing(
@@ -126,3 +145,17 @@ def test_a_member_who_is_removed_meanwhile_learns_nothing(
     meanwhile.append(ProjectMembership.objects.all().delete)
     answer = client.get(f"/api/v1/jobs/{job.pk}/?wait=30&since_version={job.version}")
     assert answer.status_code == 404
+
+
+def test_an_agent_that_waits_leaves_its_turn_to_others(
+    meanwhile: list[Callable[[], Any]],
+) -> None:
+    node, token = node_make("node-a", 1)
+    turns, others = Turns(1), list[bool]()
+    version = wanted_state(node).version
+    meanwhile.append(lambda: others.append(has_free(turns)))
+    with turns.taken(0.0):
+        agent = Client(headers={"Authorization": f"Agent {token}"})
+        answer = agent.get("/api/v1/agent/wanted/", {"version": version, "wait": 0.1})
+    assert answer.status_code == 304, answer.content
+    assert others == [True]

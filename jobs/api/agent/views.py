@@ -32,6 +32,7 @@ from controlplane.core.protocol.wire import (
     decode,
     encode,
 )
+from controlplane.turns import turn_end
 from jobs import nudges
 from jobs.api.downloads import file_response
 from jobs.api.throttles import seconds_to_next_minute, times_this_minute
@@ -179,6 +180,7 @@ def wanted(request: HttpRequest, node: Node) -> HttpResponse:
                 return JsonResponse(encode(state))
             if listener is None or left_s <= 0:
                 return HttpResponse(status=304)
+            turn_end()
             listener.wait(left_s)
 
 

@@ -140,6 +140,7 @@ def test_implausible_reports_are_counted_by_reason(ada: User, settings: Any) -> 
         ("/", "page"), ("/jobs/7/", "page"), ("/nonsense", "page"), ("/static/x.js", "static"),
         ("/api/v1/jobs/", "rest"), ("/api/v1/jobs/7/?wait=30", "rest_wait"),
         ("/api/v1/agent/wanted/?version=a&wait=25", "agent_wait"), ("/stream/", "stream"),
+        ("/api/v1/jobs/?tag=wait=", "rest"), ("/jobs/?x=1&wait=3", "page"),
         ("/api/v1/agent/reports/", "agent"), ("/metrics", "probe"), ("/readyz", "probe"),
     ],
 )  # fmt: skip
