@@ -28,6 +28,8 @@ from jobs.selectors.comparison import (
     compared_jobs,
     jobs_compared,
     points_limit,
+    series_compared,
+    series_names,
 )
 from jobs.services.lifecycle.audit import reads_audit
 
@@ -105,9 +107,10 @@ def compare(request: HttpRequest) -> HttpResponse:
                 (row, list(zip(row.best, row.best_epoch, row.last, row.winners, strict=True)))
                 for row in found.metrics
             ],
-            "charts": [(metric_key(name), name) for name in found.series],
+            "num_metrics": found.num_metrics,
+            "charts": [(metric_key(name), name) for name in series_names(jobs)],
             "figures_query": query.urlencode(),
-            "figures": _figures(jobs, found, form) if "tables" in query else None,
+            "figures": _figures(jobs, form) if "tables" in query else None,
             "tables_query": f"{query.urlencode()}&tables=1",
             "smooth": form.cleaned_data["smooth"],
             "compared_limit": COMPARED_LIMIT,
@@ -148,10 +151,10 @@ def compare_figures(request: HttpRequest) -> HttpResponse:
         form, jobs = _form(request), _jobs(request)
     except InvalidInputError as error:
         return JsonResponse({"detail": words(error)}, status=400)
-    return figures_response(request, _figures(jobs, jobs_compared(jobs), form))
+    return figures_response(request, _figures(jobs, form))
 
 
-def _figures(jobs: Sequence[Job], found: Comparison, form: CompareForm) -> dict[str, Figure]:
+def _figures(jobs: Sequence[Job], form: CompareForm) -> dict[str, Figure]:
     colours = colours_apart([job.colour for job in jobs])
     styles = {
         job.pk: JobStyle(job.pk, job.name, job_colour_token(colour), place)
@@ -167,5 +170,5 @@ def _figures(jobs: Sequence[Job], found: Comparison, form: CompareForm) -> dict[
             is_log=chosen["y"] == "log",
             smoothing=float(chosen["smooth"] or 0),
         )
-        for name, series in found.series.items()
+        for name, series in series_compared(jobs).items()
     }

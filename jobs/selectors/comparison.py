@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,8 @@ COMPARED_LIMIT = 50
 #: Most points of a job's history, of up to so many jobs, and fewer of more; longer ones are means
 #: of steps, or every n-th epoch.
 POINTS_LIMIT, WHOLE_HISTORIES = 300, 12
-#: Most metrics with histories.
-SERIES_LIMIT = 24
+#: Most metrics with histories, and with best and last values: jobs may all have other ones.
+SERIES_LIMIT, METRIC_ROWS_LIMIT = 24, 200
 #: Most settings that differ, and that are equal: jobs may have thousands each, all of other names.
 SETTINGS_LIMIT = 500
 LOSS = "loss"
@@ -38,7 +38,7 @@ _FIELDS = (
 )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Series:
     """The history of one metric of a job; all lists have one entry per point.
 
@@ -48,11 +48,11 @@ class Series:
     """
 
     job_id: int
-    steps: list[int] = field(default_factory=list)
-    examples: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    accelerator_hours: list[float] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
+    steps: list[int]
+    examples: list[float]
+    seconds: list[float]
+    accelerator_hours: list[float]
+    values: list[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,7 @@ class Comparison:
         accelerator_hours: time for which each job has held accelerators, starts and pauses too.
         settings: at most `SETTINGS_LIMIT` that differ, and as many that are equal, of all
             `num_settings`.
+        metrics: at most `METRIC_ROWS_LIMIT`, of all `num_metrics`.
     """
 
     jobs: Sequence[Job]
@@ -102,7 +103,7 @@ class Comparison:
     settings: Sequence[SettingRow]
     num_settings: int
     metrics: Sequence[MetricRow]
-    series: Mapping[str, Sequence[Series]]
+    num_metrics: int
 
 
 def compared_jobs(person: Person, job_ids: Sequence[int]) -> list[Job]:
@@ -122,15 +123,29 @@ def compared_jobs(person: Person, job_ids: Sequence[int]) -> list[Job]:
 
 
 def jobs_compared(jobs: Sequence[Job]) -> Comparison:
-    series: dict[str, list[Series]] = {}
-    num_points = points_limit(len(jobs))
-    for job in jobs:
-        for name, one in _histories(job, _StepBins(job, num_points), num_points).items():
-            if name in series or len(series) < SERIES_LIMIT:
-                series.setdefault(name, []).append(one)
     held_s = accelerator_seconds(jobs, timezone.now()).values()
     hours = [seconds / HOUR_S for seconds in held_s]
-    return Comparison(jobs, hours, *_setting_rows(jobs), _metric_rows(jobs), series)
+    return Comparison(jobs, hours, *_setting_rows(jobs), *_metric_rows(jobs))
+
+
+def series_names(jobs: Sequence[Job]) -> list[str]:
+    """Return the metrics that have histories: the loss first, then as the jobs logged them."""
+    places = {job.pk: place for place, job in enumerate(jobs)}
+    rows = JobMetric.objects.filter(job__in=jobs).order_by("pk").values_list("job_id", "name")
+    logged = [name for _, name in sorted(rows, key=lambda row: places[row[0]])]
+    has_steps = any(job.step for job in jobs)
+    return list(dict.fromkeys([LOSS] * has_steps + logged))[:SERIES_LIMIT]
+
+
+def series_compared(jobs: Sequence[Job]) -> dict[str, list[Series]]:
+    """Return the histories of metrics, each of the jobs that have values of it."""
+    names = series_names(jobs)
+    num_points = points_limit(len(jobs))
+    found: dict[str, list[Series]] = {name: [] for name in names}
+    for job in jobs:
+        for name, one in _histories(job, names, num_points).items():
+            found[name].append(one)
+    return found
 
 
 def points_limit(num_jobs: int) -> int:
@@ -163,13 +178,9 @@ class _StepBins:
         self.accelerator_hours = np.cumsum([0.0, *(row[3] for row in found)]) / 3600
 
 
-def _histories(job: Job, bins: _StepBins, num_points: int) -> dict[str, Series]:
+def _histories(job: Job, names: Sequence[str], num_points: int) -> dict[str, Series]:
     """Return the loss over steps, and the values of epochs by name."""
-    found: dict[str, Series] = {}
-    for place, loss in enumerate(bins.losses, start=1):
-        if loss is not None:
-            at_bin = _place(bins, bins.steps[place], float(bins.seconds[place]))
-            _add(found.setdefault(LOSS, Series(job.pk)), at_bin, loss)
+    bins = _StepBins(job, num_points)
     stride = max(1, -(-job.epoch // num_points))
     reports = (
         EpochReport.objects.filter(job=job)
@@ -178,12 +189,29 @@ def _histories(job: Job, bins: _StepBins, num_points: int) -> dict[str, Series]:
         .order_by("epoch")
         .values_list("step", "at", "logs")
     )
-    for step, at, logs in reports[: 2 * num_points]:
-        at_end = _place(bins, step, _seconds_since_start(job, at))
-        for name, value in logs.items():
-            if name != LOSS and isinstance(value, int | float):
-                _add(found.setdefault(name, Series(job.pk)), at_end, value)
-    return found
+    epochs = [
+        (_place(bins, step, _seconds_since_start(job, at)), logs)
+        for step, at, logs in reports[: 2 * num_points]
+    ]
+    found = {
+        name: [
+            (*place, float(value))
+            for place, logs in epochs
+            if isinstance(value := logs.get(name), int | float)
+        ]
+        for name in names
+    }
+    if LOSS in found:
+        found[LOSS] = [
+            (*_place(bins, bins.steps[place], float(bins.seconds[place])), loss)
+            for place, loss in enumerate(bins.losses, start=1)
+            if loss is not None
+        ]
+    return {
+        name: Series(job.pk, *map(list, zip(*points, strict=True)))
+        for name, points in found.items()
+        if points
+    }
 
 
 def _place(bins: _StepBins, step: float, seconds: float) -> tuple[int, int, float, float]:
@@ -191,15 +219,6 @@ def _place(bins: _StepBins, step: float, seconds: float) -> tuple[int, int, floa
     examples = round(float(np.interp(step, bins.steps, bins.examples)))
     held = float(np.interp(step, bins.steps, bins.accelerator_hours))
     return int(step), examples, round(seconds, 3), held
-
-
-def _add(series: Series, place: tuple[int, int, float, float], value: float) -> None:
-    steps, examples, seconds, held = place
-    series.steps.append(steps)
-    series.examples.append(examples)
-    series.seconds.append(seconds)
-    series.accelerator_hours.append(held)
-    series.values.append(float(value))
 
 
 def _seconds_since_start(job: Job, at: Any) -> float:
@@ -229,13 +248,13 @@ def _setting_rows(jobs: Sequence[Job]) -> tuple[list[SettingRow], int]:
     return rows, len(names)
 
 
-def _metric_rows(jobs: Sequence[Job]) -> list[MetricRow]:
-    found = {
-        (row.name, row.job_id): row
-        for row in JobMetric.objects.filter(job__in=jobs).order_by("name", "job_id")
-    }
+def _metric_rows(jobs: Sequence[Job]) -> tuple[list[MetricRow], int]:
+    """Return metrics up to the limit, by name, and how many there are."""
+    values = JobMetric.objects.filter(job__in=jobs).exclude(name__in=NO_RESULTS)
+    found = {(row.name, row.job_id): row for row in values.order_by("name", "job_id")}
+    names = list(dict.fromkeys(name for name, _ in found))
     rows = []
-    for name in dict.fromkeys(name for name, _ in found if name not in NO_RESULTS):
+    for name in names[:METRIC_ROWS_LIMIT]:
         of_jobs = [found.get((name, job.pk)) for job in jobs]
         rows.append(
             MetricRow(
@@ -246,4 +265,4 @@ def _metric_rows(jobs: Sequence[Job]) -> list[MetricRow]:
                 [None if row is None else row.last for row in of_jobs],
             )
         )
-    return rows
+    return rows, len(names)

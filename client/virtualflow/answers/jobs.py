@@ -161,6 +161,7 @@ class Comparison(TypedDict):
     settings: dict[str, list[Any]]
     num_settings: int
     metrics: dict[str, dict[str, Any]]
+    num_metrics: int
 
 
 class Event(TypedDict):

@@ -15,7 +15,14 @@ from jobs.api.requests import flag_param
 from jobs.exceptions import InvalidInputError
 from jobs.models import Job
 from jobs.query_values import WHOLE_LIMIT, whole_read
-from jobs.selectors.comparison import COMPARED_LIMIT, Comparison, compared_jobs, jobs_compared
+from jobs.selectors.comparison import (
+    COMPARED_LIMIT,
+    Comparison,
+    Series,
+    compared_jobs,
+    jobs_compared,
+    series_compared,
+)
 from jobs.services.lifecycle.audit import reads_audit
 
 _NUMBERS = {
@@ -58,11 +65,12 @@ class JobComparison(APIView):
                 }
                 for row in found.metrics
             },
+            "num_metrics": found.num_metrics,
         }
         if has_series:
             data["series"] = {
-                name: [dataclasses.asdict(one) for one in of_jobs]
-                for name, of_jobs in found.series.items()
+                name: [_plain(one) for one in of_jobs]
+                for name, of_jobs in series_compared(jobs).items()
             }
         return Response(data)
 
@@ -75,6 +83,11 @@ def _numbers(request: Request) -> list[int]:
     if len(numbers) < len(texts):
         raise InvalidInputError.of(job="Give numbers of jobs.")
     return numbers
+
+
+def _plain(series: Series) -> dict[str, Any]:
+    """Return the fields; `asdict` would copy every list by its elements."""
+    return {field.name: getattr(series, field.name) for field in dataclasses.fields(series)}
 
 
 def _job_data(found: Comparison, place: int) -> dict[str, Any]:

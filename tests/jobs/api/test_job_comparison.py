@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from rest_framework.test import APIClient
 
 from jobs.models import EpochReport, Job, StepReport
 from jobs.selectors.comparison import (
     COMPARED_LIMIT,
+    METRIC_ROWS_LIMIT,
     POINTS_LIMIT,
+    SERIES_LIMIT,
     SETTINGS_LIMIT,
     points_limit,
 )
@@ -42,6 +47,7 @@ def train(job: Job, num_steps: int, per_epoch: int = 10) -> None:
         )
         for epoch in range(num_steps // per_epoch)
     )  # fmt: skip
+    metric_values_write(job, {0: {"loss": 9.0, "val_accuracy": 0.0, "odd": None}})
 
 
 def get(client: APIClient, jobs: list[Job], **query: Any) -> dict[str, Any]:
@@ -139,6 +145,36 @@ def test_of_many_settings_the_first_ones_are_compared(
     assert f"{len(answer['settings'])} of {answer['num_settings']} shown" in page
 
 
+def test_of_many_metrics_the_first_ones_are_compared(ada: User, client_of: Clients) -> None:
+    """50 jobs of 50 metrics each, all of other names, would be a table of 125,000 cells."""
+    jobs = [job_make(ada, step=10) for _ in range(5)]
+    for number, job in enumerate(jobs):
+        metric_values_write(job, {0: {f"m{number}_{place:02}": 1.0 for place in range(50)}})
+    answer = get(client_of(ada), [*reversed(jobs)], series=1)
+    assert [*answer["metrics"]][::199] == ["m0_00", "m3_49"]
+    assert (len(answer["metrics"]), answer["num_metrics"]) == (METRIC_ROWS_LIMIT, 250)
+    names = ["loss", *(f"m4_{place:02}" for place in range(SERIES_LIMIT - 1))]
+    assert [*answer["series"]] == names
+    page = logged_in(ada).get("/jobs/compare/", {"job": [job.pk for job in reversed(jobs)]})
+    assert f"{METRIC_ROWS_LIMIT} of 250 shown" in page.content.decode()
+    assert [name for _, name in page.context["charts"]] == names
+
+
+def test_only_who_wants_histories_has_reports_read(ada: User, client_of: Clients) -> None:
+    """12 jobs of 300 epochs of 200 metrics are 720,000 values."""
+    job = job_make(ada, started_at=at(0))
+    train(job, 20)
+    addresses = ["/jobs/compare/?", f"{URL}?", "/jobs/compare/figures/?", f"{URL}?series=1&"]
+    read = []
+    for address in addresses:
+        client = client_of(ada) if address.startswith("/api/") else logged_in(ada)
+        with CaptureQueriesContext(connection) as queries:
+            assert client.get(f"{address}job={job.pk}").status_code == 200
+        texts = [query["sql"] for query in queries]
+        read.append(sum(bool(re.search("_(step|epoch)report", text)) for text in texts))
+    assert read == [0, 0, 2, 2]
+
+
 def test_a_job_named_twice_is_one(ada: User, client_of: Clients) -> None:
     job = job_make(ada)
     assert len(get(client_of(ada), [job, job])["jobs"]) == 1
@@ -175,5 +211,5 @@ def test_the_number_of_queries_does_not_grow_with_reports(
         train(job, 50)
     client = client_of(ada)
     get(client, jobs)  # marks the token as used
-    with django_assert_max_num_queries(5 + 2 * len(jobs)):
+    with django_assert_max_num_queries(6 + 2 * len(jobs)):
         get(client, jobs, series=1)
