@@ -6,7 +6,16 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from frontend.figures.parts import Figure, line, line_legend, plotly_text, table, vertical_line
+from frontend.figures.parts import (
+    MAX_POINTS,
+    MAX_TABLE_ROWS,
+    Figure,
+    line,
+    line_legend,
+    plotly_text,
+    table,
+    vertical_line,
+)
 from frontend.figures.rows import EpochPoint, ResizeMark
 
 #: Most markers on a line; more would merge into one.
@@ -20,11 +29,13 @@ def metric_key(name: str) -> str:
 
 
 def metric_figure(name: str, epochs: Sequence[EpochPoint], resizes: Sequence[ResizeMark]) -> Figure:
-    """Draw a metric at the end of each epoch over steps, with the job's resizes."""
+    """Draw a metric at the end of epochs over steps, with the job's resizes."""
+    validation = f"{VALIDATION}{name}"
+    epochs = [epoch for epoch in epochs if name in epoch.logs or validation in epoch.logs]
     data = []
     for log, label, colour in (
         (name, "training", "--accent"),
-        (f"{VALIDATION}{name}", "validation", "--second"),
+        (validation, "validation", "--second"),
     ):
         points = [epoch for epoch in epochs if log in epoch.logs]
         if points:
@@ -44,17 +55,20 @@ def metric_figure(name: str, epochs: Sequence[EpochPoint], resizes: Sequence[Res
                     epoch.epoch + 1,
                     epoch.step,
                     _text(epoch.logs.get(name)),
-                    _text(epoch.logs.get(f"{VALIDATION}{name}")),
+                    _text(epoch.logs.get(validation)),
                 ]
-                for epoch in epochs
-                if name in epoch.logs or f"{VALIDATION}{name}" in epoch.logs
+                for epoch in epochs[-MAX_TABLE_ROWS:]
             ],
+            num_rows=len(epochs),
         ),
+        "note": "Not every epoch is drawn." if len(epochs) > MAX_POINTS else "",
     }
 
 
 def epoch_trace(points: Sequence[EpochPoint], log: str, label: str, colour: str) -> dict[str, Any]:
-    """Draw one value of the epoch logs, for the epochs that have it."""
+    """Draw one value of the epoch logs, for epochs that have it: the last and every n-th one."""
+    every = -(-len(points) // MAX_POINTS)
+    points = [*points[:-1:every], points[-1]]
     trace = line(
         [epoch.step for epoch in points],
         [epoch.logs[log] for epoch in points],

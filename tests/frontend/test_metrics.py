@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from frontend.charts import job_charts
 from frontend.figures.metrics import metric_figure, metric_key
+from frontend.figures.parts import MAX_POINTS, MAX_TABLE_ROWS
 from frontend.figures.rows import EpochPoint, ResizeMark
 from jobs.models import Job
 from jobs.selectors.series import MAX_METRICS, metric_names_of
@@ -34,6 +35,22 @@ def test_training_and_validation_stand_in_one_chart() -> None:
         [2, 24, "0.7500", ""],
         [3, 36, "0.8750", "0.8000"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("num", "shown", "note"),
+    [(MAX_POINTS, MAX_POINTS, ""), (5000, 557, "Not every epoch is drawn.")],
+)
+def test_a_line_has_no_more_points_than_a_screen_shows(num: int, shown: int, note: str) -> None:
+    epochs = [EpochPoint(n, 12 * n, {"auc": n / num, "val_auc": 0.5}) for n in range(num)]
+    figure = metric_figure("auc", epochs, [])
+    for trace in figure["data"]:
+        assert len(trace["x"]) == len(trace["y"]) == shown
+        assert (trace["x"][0], trace["x"][-1]) == (0, 12 * (num - 1))
+    assert figure["note"] == note
+    rows = figure["table"]["rows"]
+    assert [row[0] for row in rows] == [*range(num + 1 - MAX_TABLE_ROWS, num + 1)]
+    assert figure["table"]["num_left_out"] == num - MAX_TABLE_ROWS
 
 
 def test_a_metric_without_numbers_is_an_empty_chart() -> None:
