@@ -188,6 +188,14 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_timeout": 10, "socket_connect_timeout": 5, "max_retries": 0,
 }  # fmt: skip
 
+#: Counters of requests by node, token and address, of each process: the least used are forgotten.
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
+        "OPTIONS": {"MAX_ENTRIES": 20_000},
+    }
+}
+
 # --- files -----------------------------------------------------------------------------------
 
 MEDIA_ROOT = environment.folder("VIRTUALFLOW_FILES_DIR", str(STATE_DIR / "files"))

@@ -263,7 +263,14 @@ def _messages(errors: Any) -> list[str]:
 def problem_response(error: ControlPlaneError) -> HttpResponse:
     """Render an error for a view outside the REST framework."""
     body = problem_body(error.status, error.code, error.detail, error.fields)
-    return JsonResponse(body, status=error.status, content_type=PROBLEM_TYPE)
+    headers = _retry_headers(error)
+    return JsonResponse(body, status=error.status, content_type=PROBLEM_TYPE, headers=headers)
+
+
+def _retry_headers(error: ControlPlaneError) -> dict[str, str]:
+    if isinstance(error, ThrottledError):
+        return {"Retry-After": str(int(error.wait_s) + 1)}
+    return {"Retry-After": str(RETRY_S)} if isinstance(error, BusyError) else {}
 
 
 def problem_handler(error: Exception, context: Mapping[str, Any]) -> Response | None:
@@ -271,10 +278,7 @@ def problem_handler(error: Exception, context: Mapping[str, Any]) -> Response | 
     headers: dict[str, str] = {}
     if isinstance(error, ControlPlaneError):
         body = problem_body(error.status, error.code, error.detail, error.fields)
-        if isinstance(error, ThrottledError):
-            headers["Retry-After"] = str(int(error.wait_s) + 1)
-        if isinstance(error, BusyError):
-            headers["Retry-After"] = str(RETRY_S)
+        headers = _retry_headers(error)
     elif isinstance(error, Http404):
         body = problem_body(404, "not_found", "There is no such thing, or it is not yours.")
     elif isinstance(error, RequestDataTooBig):

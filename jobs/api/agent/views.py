@@ -42,6 +42,7 @@ from jobs.exceptions import (
     GoneError,
     InvalidInputError,
     NotAuthenticatedError,
+    ThrottledError,
     TooLargeError,
     TooManyFailuresError,
     problem_response,
@@ -67,6 +68,9 @@ from jobs.services.reports.batches import batch_take
 _ENROL_LIMIT_BYTES = 64 * 1024
 #: Wrong enrolment tokens that one address may send to one process in a minute.
 _WRONG_TOKENS_LIMIT = 30
+#: Requests of one node that one process answers in a minute. An agent sends 20 batches a second at
+#: most, and waits for orders besides; one that sends more was taken over.
+_NODE_REQUESTS_LIMIT = 6000
 #: Of a job that runs results and state are stored up to so many times its owner's limit.
 _TIMES_THE_STORAGE = 2
 
@@ -88,8 +92,7 @@ def agent_view(method: str, *, is_open: bool = False) -> Callable[[View], View]:
                 response.headers["Allow"] = method
                 return response
             try:
-                node = () if is_open else (node_of(request),)
-                return view(request, *node, **parts)
+                return view(request, *(() if is_open else [_counted(request)]), **parts)
             except ControlPlaneError as error:
                 return problem_response(error)
 
@@ -113,6 +116,20 @@ def node_of(request: HttpRequest) -> Node:
         raise NotAuthenticatedError("Send the agent's token: Authorization: Agent <token>.")
     if node.removed_at is not None:
         raise GoneError("This node was removed; stop everything.", code="node_removed")
+    return node
+
+
+def _counted(request: HttpRequest) -> Node:
+    """Return the node of the requesting agent, and count its request.
+
+    Raises:
+        NotAuthenticatedError, GoneError: as of `node_of`.
+        ThrottledError: the node has had this minute's.
+    """
+    node = node_of(request)
+    if times_this_minute(f"node:{node.pk}", 1) > _NODE_REQUESTS_LIMIT:
+        text = f"At most {_NODE_REQUESTS_LIMIT} requests of a node a minute."
+        raise ThrottledError(text, seconds_to_next_minute())
     return node
 
 

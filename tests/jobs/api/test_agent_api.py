@@ -13,6 +13,8 @@ from django.utils import timezone
 
 from controlplane.core.protocol.wire import HelloRequest, decode, encode
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus
+from jobs.api import throttles
+from jobs.api.agent import views
 from jobs.exceptions import GoneError
 from jobs.models import Accelerator, Allocation, EnrolmentToken, Event, Job, LogChunk, Node
 from jobs.selectors.desired_state.state import orders_by_node, wanted_orders, wanted_state
@@ -355,3 +357,25 @@ class TestReports:
             assert post(client, "reports/", batch(node, **said)).status_code == 200
         assert not LogChunk.objects.exists()
         assert Job.objects.get().status == JobStatus.STARTING
+
+
+def test_a_node_that_floods_the_site_is_answered_later_and_others_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(views, "_NODE_REQUESTS_LIMIT", 3)
+    now_s = [1_000_000.0]
+    monkeypatch.setattr(throttles.time, "time", lambda: now_s[0])
+    flooding, other = (agent_client(node_make()[1]) for _ in range(2))
+    assert [flooding.get(f"{BASE}wanted/").status_code for _ in range(4)] == [200, 200, 200, 429]
+    refused = flooding.get(f"{BASE}wanted/")
+    assert (refused.json()["code"], refused.headers["Retry-After"]) == ("throttled", "21")
+    assert other.get(f"{BASE}wanted/").status_code == 200
+    now_s[0] += int(refused.headers["Retry-After"])
+    assert flooding.get(f"{BASE}wanted/").status_code == 200
+
+
+def test_requests_of_a_thousand_nodes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throttles.time, "time", lambda: 1_000_000.0)
+    names = [f"counted:{number}" for number in range(1000)]
+    for times in (1, 2):
+        assert {throttles.times_this_minute(name, 1) for name in names} == {times}
