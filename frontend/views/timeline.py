@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from urllib.parse import urlencode
 
 from django.core.exceptions import ValidationError
@@ -31,6 +33,7 @@ _SHORTEST = datetime.timedelta(seconds=30)
 _LONGEST = datetime.timedelta(days=366)
 #: Part of its length by which a time that moves on does so: half a pixel of a wide chart.
 _STEP_PART = 1 / 4000
+_granted_at = attrgetter("granted_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +125,9 @@ def _figures(person: Person, period: Period) -> dict[str, Figure]:
     by_node: dict[int, list[str]] = {}
     for one in found.accelerators:
         by_node.setdefault(one.node_id, []).append(rows[one.pk])
-    by_job: dict[int, list[Stay]] = {}
+    by_job: dict[int, dict[int, list[Stay]]] = {}
     for stay in found.stays:
-        by_job.setdefault(stay.job_id, []).append(stay)
+        by_job.setdefault(stay.job_id, {}).setdefault(stay.accelerator_id, []).append(stay)
     marks = [
         TimelineMark(mark.kind.value, mark.at.timestamp(), mark.text, place)
         for mark in found.marks
@@ -188,20 +191,27 @@ def _rows_of(
     mark: TimelineEvent,
     rows: Mapping[int, str],
     by_node: Mapping[int, list[str]],
-    by_job: Mapping[int, list[Stay]],
+    by_job: Mapping[int, Mapping[int, Sequence[Stay]]],
 ) -> tuple[str, ...] | None:
     """Return the rows of a mark; None if what it is about is not shown.
 
     A job's mark is on the accelerators that it held then, or else on the last ones before.
+
+    Args:
+        by_job: stays of each job by accelerator, in the order of their grants.
     """
     if mark.job_id is None:
         return () if mark.node_id is None else tuple(by_node.get(mark.node_id, ())) or None
     at = mark.at.timestamp()
-    stays = [stay for stay in by_job.get(mark.job_id, ()) if stay.granted_at <= at]
-    held = [stay for stay in stays if stay.released_at is None or stay.released_at >= at]
-    if not held and stays:
-        last = max(stay.released_at for stay in stays if stay.released_at is not None)
-        held = [stay for stay in stays if stay.released_at == last]
+    before = [
+        stays[place - 1]
+        for stays in by_job.get(mark.job_id, {}).values()
+        if (place := bisect_right(stays, at, key=_granted_at))
+    ]
+    held = [stay for stay in before if stay.released_at is None or stay.released_at >= at]
+    if not held and before:
+        last = max(stay.released_at for stay in before if stay.released_at is not None)
+        held = [stay for stay in before if stay.released_at == last]
     return tuple(rows[stay.accelerator_id] for stay in held) or None
 
 

@@ -24,7 +24,9 @@ from frontend.figures.timeline import (
     TimelineMark,
     timeline_figure,
 )
+from frontend.views.timeline import _rows_of
 from jobs.models import Accelerator, Allocation, Event, Job, Node, ReadingBin
+from jobs.selectors.cluster_timeline import MarkKind, Stay, TimelineEvent
 from jobs.services.reports.readings import readings_take
 from tests.frontend.world import SCRIPT_NAME, World
 
@@ -319,3 +321,30 @@ def _check(figure: Any) -> None:
     """Let Plotly check a figure, with a colour in the place of the names that the page resolves."""
     drawn = json.loads(re.sub(r'"--[a-z0-9-]+"', '"#000000"', json.dumps(figure, allow_nan=False)))
     plotly.graph_objects.Figure(data=drawn["data"], layout=drawn["layout"])
+
+
+def test_a_mark_is_where_its_job_was_then_or_last() -> None:
+    """Each mark is looked up, not compared with the stays of its job: there may be 3,000."""
+    now = timezone.now()
+    rows, start = {1: "a 0", 2: "a 1"}, now.timestamp()
+    stays = {
+        1: [Stay(1, 7, "", 0, start + 10 * n, start + 10 * n + 5) for n in range(1000)],
+        2: [Stay(2, 7, "", 0, start + 22, start + 25), Stay(2, 7, "", 0, start + 40, None)],
+    }
+    read = [0]
+
+    class Counted(list[Stay]):
+        def __getitem__(self, place: Any) -> Any:
+            read[0] += 1
+            return super().__getitem__(place)
+
+    def places(after_s: float) -> tuple[str, ...] | None:
+        at = now + datetime.timedelta(seconds=after_s)
+        mark = TimelineEvent(MarkKind.RESIZE, at, "", 7, None)
+        return _rows_of(mark, rows, {}, {7: {key: Counted(one) for key, one in stays.items()}})
+
+    assert [places(at) for at in (-1, 3, 24, 25, 28, 43, 48, 9999)] == [
+        None, ("a 0",), ("a 0", "a 1"), ("a 0", "a 1"), ("a 0", "a 1"), ("a 0", "a 1"), ("a 1",),
+        ("a 1",),
+    ]  # fmt: skip
+    assert read[0] < 8 * 15
