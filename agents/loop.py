@@ -116,7 +116,7 @@ class Agent:
     def tick_s(self) -> float:
         """Time, in seconds, that the driver may sleep before the next round."""
         is_busy = any(trainer.stage is not Stage.GONE for trainer in self.trainers.values())
-        is_busy = is_busy or self._uploads.is_spacing
+        is_busy = is_busy or self._uploads.is_spacing or self._around.isolation.is_deleting
         return BUSY_TICK_S if is_busy or self._validations or self._foreign else IDLE_TICK_S
 
     @property
@@ -177,9 +177,9 @@ class Agent:
         stages = [trainer.stage for trainer in self.trainers.values()]
         with self._contained(self._state.fork_servers):
             self._fork_servers.step(now)
+        self._step(now)
         with self._contained(self._state.path):
             self._around.isolation.step()
-        self._step(now)
         self._uploads.step(now, self.trainers.values())
         self._readings.step(now, self._pids_by_accelerator())
         version = wanted.version if wanted and not self._foreign else ""

@@ -2,7 +2,8 @@
 
 Trainers of one job share a user, because NCCL exchanges shared memory between the processes of one
 user only; a validation has one of its own. A user is given to another job once none of its
-processes is left: the last of its holders to end has them all killed.
+processes is left, as the last of its holders to end has them all killed, and none of its files in
+folders that all share.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import grp
 import logging
 import os
 import pwd
-import stat
 import subprocess
 import sys
 import sysconfig
@@ -27,8 +27,8 @@ from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
 from agents.supervision.bound_ports import BoundPorts
 from agents.supervision.cgroups import Cgroups
-from agents.supervision.deletion import ROUND_S, deletion, deletion_advance
 from agents.supervision.firewall import Caller, Firewall, FirewallError, Peer
+from agents.supervision.leftovers import Leftovers
 from agents.supervision.processes import PROJECT_ROOT, uids_of
 from agents.trainer.contract import job_user
 from agents.trainer.contract.job_user import JobUser
@@ -45,10 +45,6 @@ NUM_FILES = 16384
 NUM_PROCESSES = max(4096, 64 * (os.cpu_count() or 1))
 #: Home and temporary folder of a job's processes, in the run directory.
 SCRATCH_FOLDER = "scratch"
-#: Folders in which every user may leave files, besides file systems in memory (`_shared_folders`).
-SHARED_FOLDERS = ("/tmp", "/var/tmp", "/var/crash", "/run/lock", "/dev/shm")  # noqa: S108
-#: POSIX message queues are the files of `mqueue`.
-_IN_MEMORY = {"tmpfs", "ramfs", "hugetlbfs", "mqueue"}
 #: Its bytes are locked by agents, one for each user.
 RANGE_LOCK = "/run/virtualflow-job-uids.lock"
 _HELPER_LIMIT_S = 10.0
@@ -105,6 +101,8 @@ class Isolation:
     """Users of an agent's jobs: `enter` before a start, `is_cleared` after the leader's end.
 
     With isolation `none` no user is given; users of an earlier agent process are still cleared.
+    Files are deleted by `step`, some time of each round, when nothing waits for their user: a job
+    that leaves millions of them delays no other.
 
     Attributes:
         leaving: run directories that `leave` was called for and that are not cleared yet; they must
@@ -125,7 +123,7 @@ class Isolation:
         self._users: dict[Path, int] = {}  # of run directories
         self._owners: dict[int, str] = {}  # of users that are held
         self._killers: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
-        self._leftovers: dict[int, Iterator[None]] = {}  # being deleted
+        self._leftovers = Leftovers(self._uids or ())
         self.leaving: list[Path] = []
         self._next = 0
         if self._uids is None:
@@ -148,7 +146,7 @@ class Isolation:
         assert run_dir not in self.leaving, f"{run_dir} is not cleared yet"
         # Not one whose processes are about to be killed, or whose files are being deleted.
         held = (uid for uid, known in self._owners.items() if known == owner)
-        left = {*self._killers, *self._leftovers}
+        left = {*self._killers, *self._leftovers.uids}
         uid = next((uid for uid in held if uid not in left), None) or self._free_uid()
         self._owners[uid], self._users[run_dir] = owner, uid
         self._former[uid] = self._former.get(uid, frozenset()) - self._own.get(run_dir, frozenset())
@@ -167,8 +165,18 @@ class Isolation:
 
     @property
     def is_paused(self) -> bool:
-        """True while no user can be given, because the firewall's rules cannot be changed now."""
-        return self._firewall is not None and self._firewall.is_paused
+        """True while no user can be given.
+
+        Either the firewall's rules cannot be changed now, or files of all users are being deleted.
+        """
+        is_walled_off = self._firewall is not None and self._firewall.is_paused
+        is_full = self._uids is not None and len(self._owners) >= len(self._uids) - 1
+        return is_walled_off or self._leftovers.has_unknown or (is_full and self.is_deleting)
+
+    @property
+    def is_deleting(self) -> bool:
+        """True while files of users are left to be deleted."""
+        return bool(self._leftovers.uids)
 
     def reach(self, run_dir: Path, orders: TrainerOrders) -> None:
         """Let a trainer and the others of its membership reach each other.
@@ -220,6 +228,7 @@ class Isolation:
         if uid == os.geteuid() or _is_account(uid):
             return None
         self._owners[uid], self._users[run_dir] = owner, uid
+        self._leftovers.keep(uid)
         return uid
 
     def is_cleared(self, run_dir: Path) -> bool:
@@ -236,13 +245,9 @@ class Isolation:
             if not self._cgroups.remove(run_dir):
                 return False
         if list(self._users.values()).count(uid) == 1:
-            if uid not in self._leftovers:
-                if not self._is_killed(uid) or not _ipc_deleted(uid):
-                    return False
-                self._leftovers[uid] = _leftovers_deletion(uid)
-            if not deletion_advance(self._leftovers[uid], ROUND_S):
+            if not self._is_killed(uid) or not _ipc_deleted(uid):
                 return False
-            del self._leftovers[uid], self._owners[uid]
+            self._leftovers.add(uid)
             self._former.pop(uid, None)
             if self._firewall is not None:
                 self._firewall.forget(uid)
@@ -287,8 +292,10 @@ class Isolation:
         return {killer.pid for killer, _ in self._killers.values()}
 
     def step(self) -> None:
-        """Go on clearing; call in every round."""
+        """Go on clearing, and for a while with deleting files; call in every round."""
         self.leaving = [run_dir for run_dir in self.leaving if not self._is_left(run_dir)]
+        for uid in self._leftovers.step():
+            self._owners.pop(uid, None)
 
     def _is_left(self, run_dir: Path) -> bool:
         """Return `is_cleared`; a firewall that fails for one folder keeps none of the others."""
@@ -402,44 +409,6 @@ def _give(folder: Path, uid: int) -> None:
         for name in (*folders, *files):
             os.chown(Path(parent, name), uid, uid, follow_symlinks=False)
     os.chown(folder, uid, uid)
-
-
-def _leftovers_deletion(uid: int) -> Iterator[None]:
-    """Delete what a user has left in folders that all share: the next job has the same user."""
-    folders = list(_shared_folders())
-    for folder in folders:
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                yield
-                with contextlib.suppress(OSError):
-                    status = entry.stat(follow_symlinks=False)
-                    if status.st_uid == uid:
-                        yield from deletion(Path(entry.path))
-                    elif stat.S_ISDIR(status.st_mode) and _is_shared(status):
-                        folders.append(entry.path)  # such as /tmp/.X11-unix
-
-
-def _is_shared(status: os.stat_result) -> bool:
-    """Return whether all may write to a folder that only root can replace."""
-    return status.st_uid == 0 and status.st_mode & 0o003 == 0o003
-
-
-def _shared_folders() -> set[str]:
-    """Return SHARED_FOLDERS and the mounts in memory that every user can reach and write to.
-
-    Not file systems that outlive the machine's start or that other machines share: there, files of
-    this user id may be another node's, or results that were meant to stay.
-    """
-    folders = set(SHARED_FOLDERS)
-    for line in Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines():
-        _, escaped, kind, *_ = line.split(" ")
-        if kind in _IN_MEMORY and "\\" not in escaped:
-            mount = Path(escaped)
-            with contextlib.suppress(OSError):
-                is_open = mount.stat().st_mode & 0o003 == 0o003
-                if is_open and all(parent.stat().st_mode & 0o001 for parent in mount.parents):
-                    folders.add(escaped)
-    return folders
 
 
 def _ipc_deleted(uid: int) -> bool:

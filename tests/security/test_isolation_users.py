@@ -7,24 +7,25 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agents.state_directory import StateDirectory
 from agents.supervision import isolation as isolation_module
-from agents.supervision.isolation import (
-    JOB_USER_COMMAND,
-    Isolation,
-    _leftovers_deletion,
-    _shared_folders,
-    isolation_check,
-)
+from agents.supervision.isolation import JOB_USER_COMMAND, Isolation, isolation_check
+from agents.supervision.leftovers import leftovers_deletion, shared_folders
 from agents.trainer.contract.job_user import ipc_objects
 from tests.agents.builders import agent_settings, isolation_make, job_uids
 from tests.agents.conftest import wait_until
 from tests.support.present import present
 from tests.support.reachable import reachable_command, root_needed
+
+
+def has_deleted(isolation: Isolation) -> bool:
+    isolation.step()
+    return not isolation.is_deleting
 
 
 def test_users_that_have_an_account_are_not_given_to_jobs(tmp_path: Path) -> None:
@@ -67,6 +68,7 @@ def test_a_user_is_shared_by_a_job_alone_and_not_while_it_is_cleared(tmp_path: P
     def clear(name: str) -> None:
         wait_until(lambda: isolation.is_cleared(tmp_path / name))
         assert (tmp_path / name).stat().st_uid == os.geteuid()
+        wait_until(lambda: has_deleted(isolation))
 
     first, *_ = job_uids(4)
     assert entered("job 1", "1-0") == entered("job 1", "1-1") == first + 1
@@ -104,7 +106,7 @@ def test_what_a_user_shares_does_not_outlive_it(tmp_path: Path) -> None:
     run_dir = tmp_path / "1-0"
     run_dir.mkdir()
     user = present(isolation.enter("job 1", run_dir))
-    folders = [folder for folder in _shared_folders() if Path(folder).is_dir()]
+    folders = [folder for folder in shared_folders() if Path(folder).is_dir()]
     command = [*JOB_USER_COMMAND, user.text(), sys.executable, "-I", "-c", LEAVING, *folders]
     left = subprocess.run(
         reachable_command(command, tmp_path / "mounts"), capture_output=True, text=True, check=True
@@ -115,6 +117,7 @@ def test_what_a_user_shares_does_not_outlive_it(tmp_path: Path) -> None:
     files = [Path(folder, f"left-by-{user.uid}") for folder in folders]
     assert all(file.exists() for file in files)
     wait_until(lambda: isolation.is_cleared(run_dir))
+    wait_until(lambda: has_deleted(isolation))
     assert not list(ipc_objects(user.uid))
     assert not any(file.exists() for file in files)
 
@@ -145,11 +148,11 @@ def test_all_of_a_user_is_killed_at_once_and_nothing_else(tmp_path: Path) -> Non
         wait_until(lambda name=f"{job}-0": isolation.is_cleared(tmp_path / name))
 
 
-def test_what_a_user_leaves_deeper_in_shared_folders_does_not_outlive_it(
+def test_what_a_user_leaves_deeper_inshared_folders_does_not_outlive_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root_needed()
-    monkeypatch.setattr("agents.supervision.isolation._shared_folders", lambda: {str(tmp_path)})
+    monkeypatch.setattr("agents.supervision.leftovers.shared_folders", lambda: {str(tmp_path)})
     uid = 4_300_000
     shared, own = tmp_path / ".X11-unix", tmp_path / "own"
     for folder, mode in ((shared, 0o1777), (own, 0o755)):
@@ -158,9 +161,67 @@ def test_what_a_user_leaves_deeper_in_shared_folders_does_not_outlive_it(
         os.mknod(folder / "left")
         os.chown(folder / "left", uid, uid)
     (shared / "of another").touch()
-    list(_leftovers_deletion(uid))
+    list(leftovers_deletion({uid}))
     assert [path.name for path in shared.iterdir()] == ["of another"]
     assert (own / "left").exists()  # given to it by somebody: no user can leave a file there
+
+
+def test_files_of_a_user_delay_neither_its_end_nor_the_files_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job may leave more files than can be deleted within any time that another one waits."""
+    monkeypatch.setattr("agents.supervision.leftovers.shared_folders", set)
+    isolation = isolation_make(tmp_path, 3)
+    wait_until(lambda: has_deleted(isolation))
+    uids = []
+    for name in ("1-0", "2-0"):
+        (tmp_path / name).mkdir()
+        uids.append(present(isolation.enter(f"job {name}", tmp_path / name)).uid)
+    deleted = dict.fromkeys(uids, 0)
+
+    def endless(of: set[int], **_: bool) -> Iterator[None]:
+        (uid,) = of
+        while uid == uids[0] or deleted[uid] < 3:
+            deleted[uid] += 1
+            yield
+
+    monkeypatch.setattr("agents.supervision.leftovers.leftovers_deletion", endless)
+    for name in ("1-0", "2-0"):
+        wait_until(lambda name=name: isolation.is_cleared(tmp_path / name))
+    assert isolation.is_paused  # no user is left, but one will be
+    wait_until(lambda: (isolation.step(), not isolation.is_paused)[1])
+    assert deleted[uids[1]] == 3
+    assert isolation.is_deleting
+    (tmp_path / "1-1").mkdir()
+    assert present(isolation.enter("job 1-0", tmp_path / "1-1")).uid == uids[1]
+    assert isolation.is_cleared(tmp_path / "2-0")
+    wait_until(lambda: isolation.is_cleared(tmp_path / "1-1"))
+
+
+def test_what_an_earlier_agent_did_not_delete_is_deleted_before_a_user_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root_needed()
+    shared = tmp_path / "shared"
+    monkeypatch.setattr("agents.supervision.leftovers.shared_folders", lambda: {str(shared)})
+    own, other, *_ = job_uids(3)
+    (tmp_path / f"{own}-0").mkdir()
+    os.chown(tmp_path / f"{own}-0", own, own)
+    isolation = isolation_make(tmp_path, 3)
+    assert isolation.is_paused
+    shared.mkdir()
+    (shared / ".deleted-1").mkdir()  # of a user, and given to the earlier agent
+    (shared / ".deleted-1" / "left").touch()
+    for uid in (own, other, other + 1, other + 2):
+        (shared / str(uid)).touch()
+        os.chown(shared / str(uid), uid, uid)
+    assert isolation.adopt("job 1", tmp_path / f"{own}-0") == own
+    wait_until(lambda: has_deleted(isolation))
+    assert not isolation.is_paused
+    assert {path.name for path in shared.iterdir()} == {str(own), str(other + 2)}
+    wait_until(lambda: isolation.is_cleared(tmp_path / f"{own}-0"))
+    wait_until(lambda: has_deleted(isolation))
+    assert [path.name for path in shared.iterdir()] == [str(other + 2)]
 
 
 def test_every_file_system_in_memory_that_all_can_write_to_is_shared() -> None:
@@ -174,7 +235,7 @@ def test_every_file_system_in_memory_that_all_can_write_to_is_shared() -> None:
         options = f"-o mode={mode[0]}" if mode else ""
         script.append(f"mkdir {place}; mount -t {kind} {options} none {place}")
     script += ["chmod 700 /mnt/closed", 'exec "$@"']
-    show = "from agents.supervision.isolation import _shared_folders as f; print(*f())"
+    show = "from agents.supervision.leftovers import shared_folders as f; print(*f())"
     command = ["unshare", "-m", "sh", "-c", "\n".join(script), "sh", sys.executable, "-c", show]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert {place for place in shown if place.startswith("/mnt")} == {"/mnt/open", "/mnt/queues"}
