@@ -17,6 +17,9 @@ _COLUMNS = (
     *SHOWN_COLUMNS, "settings", "epoch", "duration_s", "stop_metric", "stop_higher_is_better",
 )  # fmt: skip
 
+#: Metrics to choose from, besides the chosen one: jobs may have 50 each, all of other names.
+METRICS_LIMIT = 200
+
 
 @dataclass(frozen=True, slots=True)
 class SweepRow:
@@ -63,6 +66,8 @@ def sweep_table(person: Person, sweep: Sweep, *, metric: str = "", order: str = 
     metrics = tuple(name for name in found.order_by("name").values_list("name", flat=True)
                     .distinct() if name not in NO_RESULTS)  # fmt: skip
     metric = metric if metric in metrics else usual_metric(jobs[:1], metrics)
+    if len(metrics) > METRICS_LIMIT:
+        metrics = tuple(sorted({*metrics[:METRICS_LIMIT], metric}))
     best = dict(found.filter(name=metric).values_list("job", "best"))
     names = tuple(sorted(sweep.space))
     rows = [

@@ -12,7 +12,7 @@ from django.test import Client
 from frontend.figures.sweep import sweep_figure
 from jobs.api.parsers import yaml_read
 from jobs.models import Event, Job, JobMetric, Project, Sweep
-from jobs.selectors.sweeps import sweep_table
+from jobs.selectors.sweeps import METRICS_LIMIT, sweep_table
 from tests.frontend.world import World, make_sweep
 
 FORM = {
@@ -102,6 +102,18 @@ def test_a_sweep_lists_its_jobs_best_first(world: World, ada: Client) -> None:
         assert order_of(page) == expected, order
     assert str(sweep.pk) in ada.get("/sweeps/").content.decode()
     assert f"sweep {sweep.pk}</a>" in ada.get(f"/jobs/{best.pk}/").content.decode()
+
+
+def test_of_many_metrics_some_are_offered_and_the_chosen_one(world: World, ada: Client) -> None:
+    """500 jobs of 50 metrics each, all of other names, would be 25,000 options."""
+    sweep = make_sweep(world.ada, [0.5])
+    job = Job.objects.get(sweep=sweep)
+    rows = [JobMetric(job=job, name=f"m{n:03}", best=n, best_epoch=0, last=n) for n in range(300)]
+    JobMetric.objects.bulk_create(rows)
+    for metric, num in (("m299", METRICS_LIMIT + 1), ("m000", METRICS_LIMIT)):
+        page = ada.get(f"/sweeps/{sweep.pk}/?metric={metric}").content.decode()
+        assert page.count("<option") - page.count("<option value") == num
+        assert f"<option selected>{metric}</option>" in page
 
 
 def test_a_lower_loss_is_better(world: World) -> None:
