@@ -20,6 +20,8 @@ from frontend.figures.rows import EpochPoint, ResizeMark
 
 #: Most markers on a line; more would merge into one.
 MAX_MARKERS = 40
+#: Most lines at resizes, about: a job may have a thousand, and each of its charts draws them.
+MAX_LINES = 200
 VALIDATION = "val_"
 
 
@@ -84,12 +86,12 @@ def epoch_trace(points: Sequence[EpochPoint], log: str, label: str, colour: str)
 
 
 def resize_lines(resizes: Sequence[ResizeMark]) -> list[dict[str, Any]]:
-    """Return lines at the steps at which a training job was resized."""
-    return [
-        vertical_line(mark.step)
-        for mark in resizes
-        if mark.step is not None and mark.old_count and mark.new_count
+    """Return lines at the steps at which a training job was resized, one for those that touch."""
+    steps = [
+        mark.step for mark in resizes if mark.step is not None and mark.old_count and mark.new_count
     ]
+    widest = max(1, max(steps, default=0) // MAX_LINES)
+    return [vertical_line(step) for step in {step // widest: step for step in steps}.values()]
 
 
 def _text(value: float | None) -> str:
