@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from agents.settings import AgentSettings
-from agents.supervision import deletion, isolation
+from agents.supervision import deletion, isolation, leftovers
 from agents.supervision.deletion import DELETED_PREFIX, deletions_resume, folder_delete
 from agents.supervision.isolation import Isolation
 from agents.supervision.run_directory import RunDirectory
@@ -149,17 +149,22 @@ def test_what_a_user_leaves_in_shared_folders_is_deleted_before_it_is_anothers(
     (outside / "kept").write_text("kept")
     fill(shared / "left", outside)
     (shared / "file").touch()
-    monkeypatch.setattr(isolation, "_shared_folders", lambda: {str(shared)})
+    monkeypatch.setattr(leftovers, "shared_folders", lambda: {str(shared)})
     users = Isolation(settings_of(tmp_path), 1)
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     monkeypatch.setattr(users, "_users", {run_dir: os.geteuid()})
-    monkeypatch.setattr(users, "_owners", {os.geteuid(): "4"})
+    owners = {os.geteuid(): "4"}
+    monkeypatch.setattr(users, "_owners", owners)
     monkeypatch.setattr(users, "_is_killed", lambda _uid: True)
     monkeypatch.setattr(isolation, "_ipc_deleted", lambda _uid: True)
+    assert users.is_cleared(run_dir)
     rounds = 0
-    while not users.is_cleared(run_dir):
+    while users.is_deleting:
+        assert owners, "the user is nobody else's yet"
+        users.step()
         rounds += 1
         assert rounds < 10_000
+    assert not owners
     assert not list(shared.iterdir())
     assert [path.read_text() for path in outside.iterdir()] == ["kept"]
