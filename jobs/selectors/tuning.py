@@ -14,6 +14,8 @@ from jobs.models import Job, Trial
 
 #: Newest trials that the page and REST list.
 LISTED_TRIALS = 400
+#: Most searches that are told apart in the steps of a job: it may report 10,000.
+MAX_SEARCHES = 500
 
 _ENDS = {
     TrialEnd.KEPT: "kept: the job goes on from it",
@@ -125,7 +127,7 @@ class SearchSpan:
 
 
 def search_spans(job: Job) -> list[SearchSpan]:
-    """Return the searches of a job whose trials are steps of its own."""
+    """Return the newest searches of a job whose trials are steps of its own, in order."""
     if not job.tuning or job.tuning.get("parallel"):
         return []
     rows = (
@@ -137,7 +139,7 @@ def search_spans(job: Job) -> list[SearchSpan]:
             num_ended=Count("id", filter=~Q(search_end="")),
             start_loss=Max("start_loss"),
         )
-        .order_by("search")
+        .order_by("-search")[:MAX_SEARCHES]
     )
     return [
         SearchSpan(
@@ -145,7 +147,7 @@ def search_spans(job: Job) -> list[SearchSpan]:
             row["last"] if row["num_ended"] else None,
             row["start_loss"],
         )
-        for row in rows
+        for row in [*rows][::-1]
     ]
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from controlplane.core.protocol.wire import ReportKind
-from jobs.models import Event, Job, Trial
-from jobs.selectors.tuning import search_spans, tuned_of
+from jobs.models import Event, Job, StepReport, Trial
+from jobs.selectors.tuning import MAX_SEARCHES, in_trials, search_spans, tuned_of
 from jobs.services.reports.batches import batch_take
 from tests.jobs.losses import event, fresh, training
 from tests.jobs.world import World
@@ -91,6 +91,22 @@ def test_a_search_that_goes_on_after_a_resize_ends_where_it_ends() -> None:
     assert [(span.first, span.last) for span in search_spans(fresh(job))] == [(1, None)]
     say(world, job, FIRST | {"step": 16, "steps": 15, "search_end": "trials"})
     assert [(span.first, span.last) for span in search_spans(fresh(job))] == [(2, 16)]
+
+
+def test_of_many_searches_the_newest_are_told_apart() -> None:
+    """A condition of 10,000 parts is more than a database takes."""
+    world, job = tuned()
+    Trial.objects.bulk_create(
+        Trial(
+            job=job, number=number, search=number, values={}, steps=1, speed=0.0, generation=1,
+            step=number, search_end="trials", at=world.now,
+        )
+        for number in range(1, 2001)
+    )  # fmt: skip
+    spans = search_spans(job)
+    newest = [*range(2001 - MAX_SEARCHES, 2001)]
+    assert [(span.first, span.last) for span in spans] == [(step, step) for step in newest]
+    assert not StepReport.objects.filter(in_trials(job)).exists()
 
 
 @pytest.mark.parametrize(
