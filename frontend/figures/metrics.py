@@ -86,12 +86,14 @@ def epoch_trace(points: Sequence[EpochPoint], log: str, label: str, colour: str)
 
 
 def resize_lines(resizes: Sequence[ResizeMark]) -> list[dict[str, Any]]:
-    """Return lines at the steps at which a training job was resized, one for those that touch."""
+    """Return lines at the steps at which a training job was resized; of many, those apart."""
     steps = [
         mark.step for mark in resizes if mark.step is not None and mark.old_count and mark.new_count
     ]
-    widest = max(1, max(steps, default=0) // MAX_LINES)
-    return [vertical_line(step) for step in {step // widest: step for step in steps}.values()]
+    if len(steps) > MAX_LINES:
+        width = max(1, max(steps) // MAX_LINES)
+        steps = list({step // width: step for step in steps}.values())
+    return [vertical_line(step) for step in steps]
 
 
 def _text(value: float | None) -> str:
