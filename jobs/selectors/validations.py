@@ -16,6 +16,7 @@ from controlplane.core.protocol.wire import OnNonfinite, TrainingSpec
 from controlplane.core.values.lifecycle import ValidationStatus
 from jobs.models import Job, Validation
 from jobs.selectors.desired_state.state import training_spec
+from jobs.submission import ONE_PASS
 
 #: Stands for every selection by losses, which all need the same of a model.
 _SELECTS_BY_LOSS = SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP)
@@ -83,7 +84,7 @@ def _validated_part(job: Job) -> TrainingSpec:
         job_id=0,
         name="",
         num_virtual_nodes=1,
-        stop=dataclasses.replace(spec.stop, limit=1),
+        stop=dataclasses.replace(spec.stop, limit=1) if spec.stop.metric else ONE_PASS,
         merges=True,
         on_nonfinite=OnNonfinite.STOP,
         selection=_tried_selection(spec.selection),

@@ -45,6 +45,7 @@ def submission_read(
     code: bytes | None = None,
     code_name: str | None = None,
     copied: Mapping[str, Any] | None = None,
+    serializer_class: type[SubmissionSerializer] = SubmissionSerializer,
 ) -> Submission:
     """Check a submission.
 
@@ -60,7 +61,7 @@ def submission_read(
     """
     file = None if code is None else (code, code_name)
     context = {"file": file, "copied": copied or {}}
-    serializer = SubmissionSerializer(data=objects_flattened(data), context=context)
+    serializer = serializer_class(data=objects_flattened(data), context=context)
     if not serializer.is_valid():
         raise InvalidInputError(_INVALID, fields=messages_by_field(serializer.errors))
     values = {**serializer.validated_data}
@@ -113,12 +114,18 @@ def _tuning_of(values: dict[str, Any]) -> dict[str, Any]:
     return encode(decode(TuningSpec, given))
 
 
-def submission_of(request: Request) -> Submission:
+def submission_of(
+    request: Request, serializer_class: type[SubmissionSerializer] = SubmissionSerializer
+) -> Submission:
     """Read and check the submission of a request; see `submission_apart`."""
-    return submission_apart(request, ())[0]
+    return submission_apart(request, (), serializer_class)[0]
 
 
-def submission_apart(request: Request, apart: Sequence[str]) -> tuple[Submission, dict[str, Any]]:
+def submission_apart(
+    request: Request,
+    apart: Sequence[str],
+    serializer_class: type[SubmissionSerializer] = SubmissionSerializer,
+) -> tuple[Submission, dict[str, Any]]:
     """Read and check the submission of a request in any supported format.
 
     Returns:
@@ -140,7 +147,8 @@ def submission_apart(request: Request, apart: Sequence[str]) -> tuple[Submission
             raise InvalidInputError.of(spec="Give an object of fields.")
         values = objects_flattened(read) | objects_flattened(values)
     others = {one: values.pop(one) for one in apart if one in values}
-    return submission_read(_settings_changed(objects_flattened(values)), code, name), others
+    values = _settings_changed(objects_flattened(values))
+    return submission_read(values, code, name, serializer_class=serializer_class), others
 
 
 def submission_fields(request: Request) -> tuple[dict[str, Any], bytes | None, str | None]:

@@ -13,9 +13,11 @@ from rest_framework.response import Response
 from rest_framework.reverse import reverse
 from rest_framework.views import APIView
 
+from controlplane.core.protocol.wire import StopKind
 from controlplane.core.values.lifecycle import ValidationStatus
 from jobs import nudges
 from jobs.api.jobs.dry_run import MemoryAdviceSerializer
+from jobs.api.jobs.submission_fields import EnumField, TextField, WholeField
 from jobs.api.jobs.submission_request import submission_of
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.api.openapi import number_parameter
@@ -26,6 +28,16 @@ from jobs.models import Validation
 from jobs.selectors.access import validation_visible_to
 from jobs.selectors.estimates.memory import advice_text, job_memory_advice, shortage_text
 from jobs.services.submission.validation_requests import validation_request
+from jobs.submission import STOP_LIMIT
+
+
+class ValidationRequestSerializer(SubmissionSerializer):
+    """A submission that is only validated; name and stop condition may be missing."""
+
+    name = TextField(100, default="Validation")
+    stop_kind = EnumField(StopKind, default=StopKind.EPOCHS)
+    #: Enough for every selection and tuning: too few epochs are warned of.
+    stop_limit = WholeField(1, STOP_LIMIT, default=1000)
 
 
 class ValidationSerializer(serializers.ModelSerializer):
@@ -71,12 +83,13 @@ class ValidationList(APIView):
     parser_classes = SUBMISSION_PARSERS
 
     @extend_schema(
-        request=SubmissionSerializer,
+        request=ValidationRequestSerializer,
         responses={200: ValidationSerializer, 202: ValidationSerializer},
     )
     def post(self, request: Request) -> Response:
         """Measure a submission (JSON, YAML, form or multipart)."""
-        validation = validation_request(person(request), submission_of(request), timezone.now())
+        wanted = submission_of(request, ValidationRequestSerializer)
+        validation = validation_request(person(request), wanted, timezone.now())
         is_running = validation.status == ValidationStatus.RUNNING
         if is_running:
             nudges.jobs_changed(orders=True, cycle=False)

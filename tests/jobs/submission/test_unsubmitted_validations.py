@@ -127,6 +127,15 @@ def test_what_was_measured_is_not_validated_again(client: APIClient) -> None:
     assert "warnings" not in Job.objects.get(id=job["id"]).facts
 
 
+def test_name_and_stop_condition_may_be_missing(client: APIClient) -> None:
+    node, _ = node_make()
+    ask(client, name=None, stop=None)
+    answer(node, at(1))
+    assert client.post(JOBS, submission_values(), format="json").data["status"] == "pending"
+    answered = client.post(JOBS, submission_values(name=None, stop=None), format="json")
+    assert set(answered.data["errors"]) == {"name", "stop_kind", "stop_limit"}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
