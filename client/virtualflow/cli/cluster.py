@@ -9,7 +9,7 @@ import click
 
 from virtualflow.answers import Accelerator, Node
 from virtualflow.cli import completing, screen
-from virtualflow.cli.common import as_json, reason
+from virtualflow.cli.common import as_json, reason, row_number
 from virtualflow.cli.screen import Column, when
 from virtualflow.client import Client
 
@@ -99,7 +99,7 @@ def cordon(node: str, reason: str, as_json: bool) -> None:
     Nothing is moved: its jobs keep what they have. Also ends a drain.
     """
     with Client.from_login() as client:
-        found = client.cordon(node_number(client, node), reason)
+        found = client.cordon(row_number(client.nodes(), node, "node"), reason)
     return _tell(found, "takes no new work; its jobs stay", as_json=as_json)
 
 
@@ -116,11 +116,11 @@ def drain(node: str, dry_run: bool, reason: str, as_json: bool) -> None:
     """
     with Client.from_login() as client:
         if dry_run:
-            preview = client.drain_preview(node_number(client, node))
+            preview = client.drain_preview(row_number(client.nodes(), node, "node"))
             if as_json:
                 return screen.print_json(preview)
             return screen.print_table(MOVE_COLUMNS, preview["moves"], "No job would change.")
-        found = client.drain(node_number(client, node), reason)
+        found = client.drain(row_number(client.nodes(), node, "node"), reason)
     return _tell(found, "takes no more work; its jobs move away", as_json=as_json)
 
 
@@ -131,29 +131,12 @@ def drain(node: str, dry_run: bool, reason: str, as_json: bool) -> None:
 def uncordon(node: str, reason: str, as_json: bool) -> None:
     """Give NODE, a name or a number, work again after a cordon or a drain (admins)."""
     with Client.from_login() as client:
-        found = client.uncordon(node_number(client, node), reason)
+        found = client.uncordon(row_number(client.nodes(), node, "node"), reason)
     return _tell(found, "takes work again", as_json=as_json)
 
 
 def _tell(node: Node, text: str, *, as_json: bool) -> None:
     screen.print_answer(node, f"{screen.plain(node['name'])} {text}.", as_json=as_json)
-
-
-def node_number(client: Client, node: str) -> int:
-    """Find a node by name or else by number: names may be numbers.
-
-    Raises:
-        click.BadParameter: there is none.
-    """
-    found = list(client.nodes())
-    by_number = {str(row["id"]): row["id"] for row in found}
-    by_name = {row["name"]: row["id"] for row in found}
-    if (number := by_name.get(node, by_number.get(node))) is not None:
-        return number
-    names = ", ".join(sorted(row["name"] for row in found)[:20]) or "none yet"
-    raise click.BadParameter(
-        f"There is no node {node!r:.60}. Nodes: {screen.plain(names)}.", param_hint="NODE"
-    )
 
 
 def _seconds(value: float | None) -> str:

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import IntEnum
 from typing import Any
@@ -76,13 +77,32 @@ def job_number(text: str) -> int:
 def local_time(text: str) -> str:
     """Give a time of ISO 8601 without an offset that of the local zone, as tables show times.
 
-    What is no time is left to the site, which names the field.
+    Raises:
+        click.BadParameter: it is none.
     """
     try:
         at = datetime.fromisoformat(text)
         return text if at.tzinfo else at.astimezone().isoformat()
     except (ValueError, OverflowError):
-        return text
+        hint = f"Give a time such as 2026-11-25 or 2026-11-25T18:30, not {text!r:.60}."
+        raise click.BadParameter(hint) from None
+
+
+def row_number(rows: Iterable[Mapping[str, Any]], text: str, noun: str) -> int:
+    """Find a row by name or else by number: names may be numbers.
+
+    Raises:
+        click.BadParameter: there is none.
+    """
+    found = [(row["name"], row["id"]) for row in rows]
+    named = {str(number): number for _, number in found} | dict(found)
+    if text in named:
+        return named[text]
+    names = ", ".join(sorted(name for name, _ in found)[:20]) or "none yet"
+    raise click.BadParameter(
+        f"There is no {noun} {text!r:.60}. {noun.capitalize()}s: {screen.plain(names)}.",
+        param_hint=noun.upper(),
+    )
 
 
 job_argument = click.argument("job", type=job_number, shell_complete=completing.jobs)

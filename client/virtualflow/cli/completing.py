@@ -81,7 +81,7 @@ filters = completer(
     lambda client, _: ((row["name"], row["query"]) for row in client.saved_filters())
 )
 secrets = completer(lambda client, _: ((row["name"], "") for row in client.secrets()))
-channels = completer(lambda client, _: ((row["id"], row["name"]) for row in client.channels()))
+channels = completer(lambda client, _: ((row["name"], row["address"]) for row in client.channels()))
 sweeps = completer(
     lambda client, _: ((row["id"], row["name"]) for row in islice(client.sweeps(), _MOST))
 )

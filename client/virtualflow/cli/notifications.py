@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from virtualflow.cli import completing, screen
-from virtualflow.cli.common import as_json
+from virtualflow.cli.common import as_json, row_number
 from virtualflow.cli.screen import Column, when
 from virtualflow.client import Client
 
@@ -24,11 +24,12 @@ _DELIVERIES = (
     Column("answer", lambda delivery: delivery["answer"]),
     Column("queued", lambda delivery: when(delivery["created_at"]), at_width=80),
 )
+_channel = click.argument("channel", shell_complete=completing.channels)
 
 
 @click.group()
 def notifications() -> None:
-    """Hear of your jobs by webhook, e-mail or chat."""
+    """Hear of your jobs by webhook, e-mail or chat; CHANNEL is a name or a number."""
 
 
 @notifications.command("ls")
@@ -67,65 +68,72 @@ def add(
 
 
 @notifications.command()
-@click.argument("channel", type=int, shell_complete=completing.channels)
+@_channel
 @as_json
-def test(channel: int, as_json: bool) -> None:
+def test(channel: str, as_json: bool) -> None:
     """Send a test message; `deliveries` shows what came of it."""
     with Client.from_login() as client:
-        client.test_channel(channel)
-    sentence = f"A message is on its way: `virtualflow notifications deliveries {channel}`."
-    screen.print_answer({"channel": channel, "asked": True}, sentence, as_json=as_json)
+        number = _number(client, channel)
+        client.test_channel(number)
+    sentence = f"A message is on its way: `virtualflow notifications deliveries {number}`."
+    screen.print_answer({"channel": number, "asked": True}, sentence, as_json=as_json)
 
 
 @notifications.command()
-@click.argument("channel", type=int, shell_complete=completing.channels)
+@_channel
 @click.argument("code")
 @as_json
-def confirm(channel: int, code: str, as_json: bool) -> None:
+def confirm(channel: str, code: str, as_json: bool) -> None:
     """Confirm a mail address with the CODE that was mailed to it; `test` mails it again."""
     with Client.from_login() as client:
-        changed = client.confirm_channel(channel, code)
-    screen.print_answer(changed, f"Channel {channel} is confirmed.", as_json=as_json)
+        changed = client.confirm_channel(_number(client, channel), code)
+    screen.print_answer(changed, f"Channel {changed['id']} is confirmed.", as_json=as_json)
 
 
 @notifications.command()
-@click.argument("channel", type=int, shell_complete=completing.channels)
+@_channel
 @as_json
-def deliveries(channel: int, as_json: bool) -> None:
+def deliveries(channel: str, as_json: bool) -> None:
     """List the messages of a channel, the newest first."""
     with Client.from_login() as client:
-        screen.print_table(_DELIVERIES, client.deliveries(channel), as_json=as_json)
+        found = client.deliveries(_number(client, channel))
+        screen.print_table(_DELIVERIES, found, as_json=as_json)
 
 
 @notifications.command()
-@click.argument("channel", type=int, shell_complete=completing.channels)
+@_channel
 @as_json
-def pause(channel: int, as_json: bool) -> None:
+def pause(channel: str, as_json: bool) -> None:
     """Pause a channel until `resume`; what happens meanwhile is not sent later."""
     _pause(channel, True, as_json)
 
 
 @notifications.command()
-@click.argument("channel", type=int, shell_complete=completing.channels)
+@_channel
 @as_json
-def resume(channel: int, as_json: bool) -> None:
+def resume(channel: str, as_json: bool) -> None:
     """Let a paused channel send again."""
     _pause(channel, False, as_json)
 
 
-def _pause(channel: int, is_paused: bool, as_json: bool) -> None:
+def _pause(channel: str, is_paused: bool, as_json: bool) -> None:
     with Client.from_login() as client:
-        changed = client.change_channel(channel, is_paused=is_paused)
-    sentence = f"Channel {channel} is {'paused' if is_paused else 'active'}."
+        changed = client.change_channel(_number(client, channel), is_paused=is_paused)
+    sentence = f"Channel {changed['id']} is {'paused' if is_paused else 'active'}."
     screen.print_answer(changed, sentence, as_json=as_json)
 
 
 @notifications.command()
-@click.argument("channel", type=int, shell_complete=completing.channels)
+@_channel
 @as_json
-def rm(channel: int, as_json: bool) -> None:
+def rm(channel: str, as_json: bool) -> None:
     """Delete a channel."""
     with Client.from_login() as client:
-        client.delete_channel(channel)
-    sentence = f"Channel {channel} is deleted."
-    screen.print_answer({"channel": channel, "deleted": True}, sentence, as_json=as_json)
+        number = _number(client, channel)
+        client.delete_channel(number)
+    sentence = f"Channel {number} is deleted."
+    screen.print_answer({"channel": number, "deleted": True}, sentence, as_json=as_json)
+
+
+def _number(client: Client, channel: str) -> int:
+    return row_number(client.channels(), channel, "channel")

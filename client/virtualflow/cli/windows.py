@@ -6,8 +6,8 @@ import click
 
 from virtualflow.answers import MaintenanceWindow
 from virtualflow.cli import completing, screen
-from virtualflow.cli.cluster import MOVE_COLUMNS, node_number
-from virtualflow.cli.common import as_json, local_time, reason
+from virtualflow.cli.cluster import MOVE_COLUMNS
+from virtualflow.cli.common import as_json, local_time, reason, row_number
 from virtualflow.cli.screen import Column, when
 from virtualflow.client import Client
 
@@ -63,7 +63,8 @@ def plan(
     if not dry_run and not (starts and ends and reason):
         raise click.UsageError("Give --starts, --ends and --reason, or --dry-run.")
     with Client.from_login() as client:
-        numbers = [node_number(client, node) for node in nodes]
+        known = list(client.nodes())
+        numbers = [row_number(known, node, "node") for node in nodes]
         if dry_run:
             preview = client.preview_windows(numbers)
             if as_json:
