@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,6 +13,8 @@ from virtualflow.credentials import TOKEN_VARIABLE
 
 from jobs.models import Node, Project, ProjectMembership, Replay, ReplayStatus
 from tests.client.conftest import Shell, Site, nodes_now
+from tests.support.builders import job_make, node_make
+from tests.support.rows import allocation_make
 
 
 def test_nodes_and_drain(site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,9 +93,12 @@ def test_projects_and_usage(site: Site, logged_in: Shell) -> None:
     listed = json.loads(logged_in("ls", "--project", "vision", "--json").out)
     assert [job["project"] for job in listed] == ["vision"]
     assert json.loads(logged_in("usage", "--by", "user", "--json").out)["rows"] == []
-    lines = logged_in("usage", "--csv").out.split("\n")
-    assert lines[0].startswith("name,accelerator-hours,")
-    assert lines[1:] == ["all jobs,0.00,0.00,0.00,", ""]  # nothing has a price
+    accelerator = node_make()[0].accelerators.all()[0]
+    allocation_make(job_make(site.ada), accelerator, granted_at=now - timedelta(hours=1))
+    lines = logged_in("usage", "--by", "user", "--csv").out.splitlines()
+    assert lines[0] == "user,accelerator hours,cpu hours,idle hours,paused hours,cost"
+    assert re.fullmatch(r"ada,(1\.0\d*),\1,.*", lines[1])
+    assert lines[2] == lines[1].replace("ada", "total")
 
 
 def test_templates(logged_in: Shell) -> None:

@@ -56,7 +56,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "preview_sweep": lambda client: client.preview_sweep({"sweep": {"space": {"a": [1]}}}),
     "sweeps": lambda client: list(client.sweeps()),
     "sweep": lambda client: client.sweep(1),
-    "limit_sweep": lambda client: client.limit_sweep(1, 2),
+    "limit_sweep": lambda client: client.limit_sweep(1, 2, if_match='"3"'),
     "cancel_sweep": lambda client: client.cancel_sweep(1),
     "pause_sweep": lambda client: client.pause_sweep(1),
     "resume_sweep": lambda client: client.resume_sweep(1),
@@ -84,6 +84,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "delete_project": lambda client: client.delete_project(1),
     "remove_member": lambda client: client.remove_member(1, "ada"),
     "usage": lambda client: client.usage("user"),
+    "usage_csv": lambda client: client.usage_csv("tag"),
     "saved_filters": lambda client: client.saved_filters(),
     "save_filter": lambda client: client.save_filter("a", "tag=b"),
     "delete_filter": lambda client: client.delete_filter(1),
@@ -107,13 +108,13 @@ EXPECTED = {"job": 1, "priority": 5, "expected_priority": 9}
 #: Methods whose answer may be any text.
 TEXTS = {
     *("whole_log", "delete_channel", "test_channel", "remove_member", "delete_project"),
-    *("delete_filter", "delete_secret", "delete_replay"),
+    *("delete_filter", "delete_secret", "delete_replay", "usage_csv"),
 }
 NOT_REPEATED = {
     *("simulate", "simulate_scenarios", "create_channel", "delete_channel", "test_channel"),
     *("make_project", "delete_project", "remove_member", "plan_windows", "delete_filter"),
     *("delete_secret", "delete_replay"),
-    *("reprioritise", "act as expected"),  # on a condition
+    *("reprioritise", "limit_sweep", "act as expected"),  # on a condition
 }
 NONSENSE = {
     "a page": Answer(200, b"<html>Log in</html>", {"Content-Type": "text/html"}),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 from typing import Any
 
 import click
@@ -78,12 +76,6 @@ def _hours(number: float | None) -> str:
     return "" if number is None else f"{number:.2f}"
 
 
-def _cell(cell: object) -> str:
-    """Return a cell of CSV that a spreadsheet does not take for a formula; of nothing none."""
-    text = "" if cell == "" else screen.plain(cell)
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
-
-
 @click.command()
 @click.argument("name", required=False, shell_complete=completing.projects)
 @as_json
@@ -117,16 +109,14 @@ def usage(as_csv: bool, as_json: bool, **query: Any) -> None:
     """Show accelerator-hours, waste and cost by project, user or tag."""
     empty_refuse(*query.values())
     with Client.from_login() as client:
+        if as_csv and not as_json:
+            lines = client.usage_csv(**query).splitlines()
+            return click.echo("\n".join(map(screen.log_text, lines)))
         found = client.usage(**query)
     if as_json:
         return screen.print_json(found)
     rows: list[UsageRow] = [*found["rows"], {**found["total"], "name": "all jobs"}]
     rows = [{**row, "name": row["name"] or "no project"} for row in rows]
-    if as_csv:
-        lines = csv.writer(sys.stdout, lineterminator="\n")
-        lines.writerow([column.title for column in _USAGE_COLUMNS])
-        lines.writerows([_cell(column.text(row)) for column in _USAGE_COLUMNS] for row in rows)
-        return None
     screen.note(
         f"From {when(found['since'])} to {when(found['until'])} {found['currency']}".strip()
     )

@@ -37,30 +37,19 @@ class ProjectRequests:
         response = self._site.request("POST", "projects/", json={"name": name, **shares})
         return answer_read(response, answers.ProjectDetail)
 
-    def change_project(
-        self, project_id: int, *, if_match: str | None = None, **changes: Any
-    ) -> answers.ProjectDetail:
+    def change_project(self, project_id: int, **changes: Any) -> answers.ProjectDetail:
         """Change shares and limits of a project (admins).
 
         Args:
-            if_match: the ETag of the project as it was read; refused with 412 when somebody has
-                changed it since.
             changes: `guaranteed`, `limit`, `user_limit`, `live_jobs_limit`, `user_live_jobs_limit`,
                 `description`, `is_closed`. A limit of None: there is none. `guaranteed_by_kind`,
                 `limit_by_kind`: kind -> accelerators, in place of those of all kinds before.
         """
-        headers = {"If-Match": if_match} if if_match else {}
-        path = f"projects/{project_id}/"
-        return self._site.patch(path, answers.ProjectDetail, json=changes, headers=headers)
+        return self._site.patch(f"projects/{project_id}/", answers.ProjectDetail, json=changes)
 
-    def delete_project(self, project_id: int, *, if_match: str | None = None) -> None:
-        """Delete a project without live jobs (admins); ended jobs keep its name.
-
-        Args:
-            if_match: as of `change_project`.
-        """
-        headers = {"If-Match": if_match} if if_match else {}
-        self._site.request("DELETE", f"projects/{project_id}/", headers=headers)
+    def delete_project(self, project_id: int) -> None:
+        """Delete a project without live jobs (admins); ended jobs keep its name."""
+        self._site.request("DELETE", f"projects/{project_id}/")
 
     def set_member(self, project_id: int, user: str, role: str) -> answers.Member:
         """Give a person a role: `viewer`, `member`, `operator` or `admin` (project admins)."""
@@ -90,6 +79,11 @@ class ProjectRequests:
         query = {"by": by, "since": since, "until": until, "project": project}
         return self._site.get("usage/", answers.Usage, params=given_only(query))
 
+    def usage_csv(self, by: str = "project", **query: str | None) -> str:
+        """Return `usage`, of the same arguments, as CSV with the hours by kind; last the total."""
+        params = given_only({"by": by, **query, "csv": "1"})
+        return self._site.request("GET", "usage/", params=params).text
+
     def account(self) -> answers.User:
         """Return the own limits and the use of them."""
         return self._site.get("account/", answers.User)
@@ -102,17 +96,11 @@ class ProjectRequests:
         """Return a user's limits and use (admins)."""
         return self._site.get(f"users/{quote(name, safe='')}/", answers.User)
 
-    def change_user(
-        self, name: str, *, if_match: str | None = None, **changes: Any
-    ) -> answers.User:
+    def change_user(self, name: str, **changes: Any) -> answers.User:
         """Change a user's limits, or whether the account is active (admins).
 
         Args:
-            if_match: the ETag of the user as it was read; refused with 412 when somebody has
-                changed the user since.
             changes: `priority_ceiling`, `tier_ceiling`, `share_factor`, `live_jobs_limit`,
                 `storage_limit_bytes`, `is_active`. None stands for the site's own limit.
         """
-        headers = {"If-Match": if_match} if if_match else {}
-        path = f"users/{quote(name, safe='')}/"
-        return self._site.patch(path, answers.User, json=changes, headers=headers)
+        return self._site.patch(f"users/{quote(name, safe='')}/", answers.User, json=changes)

@@ -48,10 +48,18 @@ class SweepRequests:
         """Return a sweep."""
         return self._site.get(f"sweeps/{sweep_id}/", answers.Sweep)
 
-    def limit_sweep(self, sweep_id: int, max_running: int, reason: str = "") -> answers.Sweep:
-        """Change how many jobs of a sweep run at once; those that run go on."""
+    def limit_sweep(
+        self, sweep_id: int, max_running: int, reason: str = "", *, if_match: str | None = None
+    ) -> answers.Sweep:
+        """Change how many jobs of a sweep run at once; those that run go on.
+
+        Args:
+            if_match: `"MAX_RUNNING"` of the sweep as it was read, with the quotes; refused with
+                412 when somebody has changed it since.
+        """
+        headers = {"If-Match": if_match} if if_match else {}
         body = {"max_running": max_running, "reason": reason}
-        return self._site.patch(f"sweeps/{sweep_id}/", answers.Sweep, json=body)
+        return self._site.patch(f"sweeps/{sweep_id}/", answers.Sweep, json=body, headers=headers)
 
     def cancel_sweep(self, sweep_id: int, reason: str = "") -> answers.Sweep:
         """Cancel the jobs of a sweep that have not ended."""
