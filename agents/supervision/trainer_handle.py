@@ -229,6 +229,10 @@ class TrainerHandle:
         if self._fetch is None:
             if self._is_unwanted or wanted is None:
                 self._close(None)
+            elif wanted.was_ready:
+                self._log.warning("the trainer of job %d, slot %d is wanted but gone", *self.key)
+                self.directory.prepare()
+                self._close(None, was_missing=True)
             elif now >= self._fetch_after:
                 self._start_fetch(wanted)
             return
@@ -285,7 +289,8 @@ class TrainerHandle:
             return
         exited = last_report(self.directory, {ReportKind.EXITED}, is_agents_own=True)
         if exited is not None:
-            self.directory.add_own_report(exited.generation, ReportKind.EXITED, exited.data)
+            data = {**exited.data, "was_missing": True}
+            self.directory.add_own_report(exited.generation, ReportKind.EXITED, data)
             self.queue.fill()
             self._log.warning("the trainer of job %d, slot %d is gone, told again", *self.key)
 
@@ -427,10 +432,11 @@ class TrainerHandle:
         self.directory.add_own_report(self._generation(), ReportKind.FAILED, data)
         self._close(None)
 
-    def _close(self, exit_code: int | None) -> None:
+    def _close(self, exit_code: int | None, *, was_missing: bool = False) -> None:
         """Write the last report. After this the trainer's accelerator may be reassigned."""
         self._around.isolation.leave(self.directory.path)
-        why = {} if self._kill_reason is None else {"reason": self._kill_reason}
+        why: dict[str, Any] = {} if self._kill_reason is None else {"reason": self._kill_reason}
+        why |= {"was_missing": True} if was_missing else {}
         data = {"exit_code": exit_code, "accelerator_index": self.accelerator_index, **why}
         self.directory.add_own_report(self._generation(), ReportKind.EXITED, data)
         self.stage = Stage.GONE

@@ -101,12 +101,17 @@ def file_response(request: HttpRequest, file: File, *, name: str, sha256: str) -
 
     Raises:
         BusyError: too many downloads are under way.
+        NotFoundError: the file is missing, as after a restored backup.
     """
     tag = f'"{sha256}"'
     known = parse_etags(request.headers.get("If-None-Match", ""))
     if tag in (one.removeprefix("W/") for one in known):
         return HttpResponseNotModified(headers={"ETag": tag})
-    size_bytes = file.size
+    try:
+        size_bytes = file.size
+    except FileNotFoundError:
+        text = f"{name} is missing among the site's files, as after a restored backup."
+        raise NotFoundError(text, code="file_missing") from None
     wanted = _range_wanted(request, size_bytes, tag)
     if wanted is not None and not wanted:
         refused = problem_response(RangeError(f"The file has {size_bytes} bytes; ask for these."))

@@ -248,13 +248,13 @@ class World:
             bytes=len(content),
         )
 
-    def kill(self, job: Job, *slots: int, exit_code: int | None = -9) -> None:
+    def kill(self, job: Job, *slots: int, exit_code: int | None = -9, **data: Any) -> None:
         """Let trainers die, and their agents tell; those of one node in one batch."""
         for played in self.nodes:
             for slot in slots:
                 trainer = played.trainers.pop((job.pk, slot), None)
                 if trainer is not None:
-                    played.say(trainer, ReportKind.EXITED, exit_code=exit_code)
+                    played.say(trainer, ReportKind.EXITED, exit_code=exit_code, **data)
             if played.reports:
                 self.tell(played)
 

@@ -283,7 +283,10 @@ _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
         "step": optional(_step),
         "unreachable": optional(listed(_slot, COUNT_LIMIT)),
     },
-    ReportKind.EXITED: {"exit_code": optional(whole(-(2**31), 2**31))},
+    ReportKind.EXITED: {
+        "exit_code": optional(whole(-(2**31), 2**31)),
+        "was_missing": optional(flag),
+    },
 }
 
 _FACTS: Mapping[str, Reader] = {

@@ -340,6 +340,7 @@ class WantedTrainer:
         profile, peers, save_request: as in `TrainerOrders`.
         adoption: a state that a coming membership will adopt; the agent fetches it beforehand.
         secrets: variables of the trainer's environment that no file, log or report may have.
+        was_ready: it has reported that it was ready; an agent without it reports that it is gone.
     """
 
     spec: TrainingSpec
@@ -354,6 +355,7 @@ class WantedTrainer:
     save_request: int = 0
     adoption: Adoption | None = None
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    was_ready: bool = False
 
 
 #: Largest part by which a busy machine may stretch the time limit of a validation.

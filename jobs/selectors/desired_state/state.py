@@ -235,4 +235,5 @@ def _wanted_trainer(
         peers=tuple(sorted(peers)),
         save_request=row.job.save_request,
         adoption=row.job.due_adoption,
+        was_ready=row.ready_at is not None,
     )

@@ -11,7 +11,7 @@ from controlplane.core.protocol.plain_text import parts_shown
 from controlplane.core.protocol.wire import TrainerReport
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.models import Allocation, Job, JobAttempts, LogChunk
-from jobs.services.failures.losses import exit_text
+from jobs.services.failures.losses import MISSING, exit_text
 from jobs.services.failures.recovery import job_recover
 from jobs.services.lifecycle.attempts import crash_count, is_held_up
 from jobs.services.lifecycle.events import event_add
@@ -23,7 +23,10 @@ _TAIL_CHARACTERS = 4000
 
 
 def exited_take(context: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
-    """Release the accelerator of an exited trainer; an unexpected exit is a crash."""
+    """Release the accelerator of an exited trainer; an unexpected exit is a crash.
+
+    One that the node says to have lacked ended before: the database was restored from a backup.
+    """
     now = context.now
     exit_code = report.data.get("exit_code")
     allocation.refresh_from_db(
@@ -35,10 +38,12 @@ def exited_take(context: ReportContext, allocation: Allocation, report: TrainerR
     context.is_settle_due = True
     if is_expected or not context.is_live:
         return
-    allocation.exit_code, allocation.lost_code = exit_code, "crash"
-    Allocation.objects.filter(id=allocation.pk).update(lost_code="crash")
+    was_missing = report.data.get("was_missing") is True
+    allocation.exit_code, allocation.lost_code = exit_code, MISSING if was_missing else "crash"
+    Allocation.objects.filter(id=allocation.pk).update(lost_code=allocation.lost_code)
     context.is_loss_due = True
-    context.crashed.append(allocation)
+    if not was_missing:
+        context.crashed.append(allocation)
 
 
 def losses_settle(context: ReportContext) -> None:

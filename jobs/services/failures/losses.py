@@ -12,6 +12,8 @@ from jobs.models import Allocation
 
 #: Code of a joiner whose process is fine, but every holder of the job's state was lost first.
 STATE_LOST = "state_lost"
+#: Code of a trainer that its node did not have, though the control plane had heard of it.
+MISSING = "missing"
 #: Texts of losses that an exit status does not explain.
 _TEXTS = {
     "node_lost": "its node is not heard of any more",
@@ -21,6 +23,7 @@ _TEXTS = {
     "internal": "it failed",
     "memory_kill": "the kernel ended it because the node's memory ran out",
     "peer_lost": "it gave up when another one was lost",
+    MISSING: "its node no longer has it, as after a restored backup",
     STATE_LOST: "nobody was left who had the job's state",
     "stopped": "it was told to stop",
 }

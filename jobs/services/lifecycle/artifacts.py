@@ -19,6 +19,7 @@ from controlplane.core.protocol.prediction_parts import part_of
 from jobs.exceptions import ConflictError, InvalidInputError, TooLargeError
 from jobs.files import stored_with_row
 from jobs.models import Artifact, Job
+from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.transitions import job_lock
 
 CHECKPOINT = "checkpoint.npz"
@@ -160,6 +161,30 @@ def _replace(artifact: Artifact) -> Artifact:
             _remove_later(old)
         artifact.save()
     return artifact
+
+
+def checkpoint_find(job: Job, now: datetime.datetime) -> bool:
+    """Return whether a job has a checkpoint to start from: the newest whose file is there.
+
+    Rows without a file, as of a restored backup, are deleted, and an event says so.
+    """
+    kept = Artifact.objects.filter(job=job, name__startswith="checkpoint").order_by("-at", "-id")
+    missing = []
+    for found in kept:
+        if found.file.storage.exists(found.file.name):
+            break
+        missing.append(found)
+    else:
+        found = None
+    if missing:
+        steps = ", ".join(str(row.step) for row in missing)
+        way = "starts from the beginning" if found is None else f"goes on from step {found.step}"
+        text = f"The saved state of step {steps} is missing among the site's files: the job {way}"
+        event_add("checkpoint_missing", text, now=now, job=job)
+        Artifact.objects.filter(id__in=[row.pk for row in missing]).delete()
+        if found is not None:
+            Artifact.objects.filter(id=found.pk).update(name=CHECKPOINT)
+    return found is not None
 
 
 def _keep(old: Artifact) -> bool:

@@ -21,6 +21,7 @@ from jobs.selectors.tuning import values_text
 from jobs.services.failures.memory_kills import MEMORY_KILL, memory_kill_again, memory_kill_report
 from jobs.services.failures.recovery import hold_end
 from jobs.services.failures.start_failures import start_failure_forget
+from jobs.services.lifecycle.artifacts import CHECKPOINT
 from jobs.services.lifecycle.events import SYSTEM, event_add, reported_event_add
 from jobs.services.lifecycle.predictions import predictions_are_whole
 from jobs.services.lifecycle.report_context import ReportContext
@@ -41,7 +42,7 @@ from jobs.services.reports.selection import passes_take, selection_end_take
 from jobs.services.scheduling.adoptions import adoption_noted
 from jobs.services.scheduling.batch_sizes import batch_size_note
 from jobs.services.scheduling.rebalancing import generation_remap
-from jobs.services.scheduling.resizes import CHECKPOINT, job_empty
+from jobs.services.scheduling.resizes import job_empty
 
 _MIXED_EVENT_KIND = "kinds_mixed"
 

@@ -25,13 +25,14 @@ from controlplane.core.values.lifecycle import (
     NodeStatus,
 )
 from controlplane.core.values.types import Resize
-from jobs.models import Accelerator, Allocation, Artifact, Generation, Job, Node, Sweep
+from jobs.models import Accelerator, Allocation, Generation, Job, Node, Sweep
 from jobs.models.resizes import TUNING_ACTOR
 from jobs.selectors.cluster import accelerators_open
 from jobs.selectors.estimates.step_times import (
     accelerator_step_times,
     step_times_read,
 )
+from jobs.services.lifecycle.artifacts import checkpoint_find
 from jobs.services.lifecycle.colours import first_start_colour
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.missed_reports import membership_ask_missed
@@ -45,8 +46,6 @@ from jobs.services.lifecycle.transitions import (
     trainers_stop,
 )
 from jobs.services.scheduling.batch_sizes import batch_choices
-
-CHECKPOINT = "checkpoint.npz"
 
 
 class StaleError(Exception):
@@ -141,7 +140,7 @@ def _grow_or_shrink(
         for row in standing.allocations
         if row.slot in may_stay and row.stop_requested_at is None and row.left_at is None
     }
-    membership, next_slot = _membership(job, standing, staying, resize.wanted, resize.counts)
+    membership, next_slot = _membership(job, standing, staying, resize.wanted, now, resize.counts)
     membership = membership_ask_missed(job, membership_resume(job, membership))
     membership = _membership_adopt(job, membership, standing)
     choice = _batch_choice(job, standing, resize)
@@ -253,6 +252,7 @@ def _membership(
     standing: _OpenRows,
     staying: Mapping[int, Allocation],
     wanted: Sequence[int],
+    now: datetime.datetime,
     counts: Sequence[int] | None = None,
 ) -> tuple[Membership, int]:
     history = SlotHistory(
@@ -273,7 +273,7 @@ def _membership(
         places,
         generation=job.generation,
         num_virtual_nodes=job.num_virtual_nodes,
-        has_checkpoint=Artifact.objects.filter(job=job, name=CHECKPOINT).exists(),
+        has_checkpoint=standing.active is None and checkpoint_find(job, now),
         step_times=accelerator_step_times(job, wanted),
         exchange=step_times_read([job])[job.pk].exchange(job),
         counts=None if counts is None else dict(zip(wanted, counts, strict=True)),
@@ -354,7 +354,7 @@ def _empty(job: Job, standing: _OpenRows, reason: str, now: datetime.datetime, a
         raise StaleError("its joiners got ready just now")
     if standing.active is None:
         return  # there is no state to save; the job is pending already
-    membership, _ = _membership(job, standing, {}, ())
+    membership, _ = _membership(job, standing, {}, (), now)
     generation_add(job, membership, standing.active, now, reason=reason, actor=actor)
     Allocation.objects.filter(job=job, released_at=None, release_requested_at=None).update(
         release_requested_at=now

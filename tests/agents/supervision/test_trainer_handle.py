@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -173,6 +174,20 @@ def test_an_exit_is_told_again_while_the_trainer_is_still_wanted(
     exits = [report for report in plane.reports(1, 0) if report.kind is ReportKind.EXITED]
     assert [report.sequence for report in exits[:3]] == [AGENT_SEQUENCE + n for n in range(3)]
     assert {report.data["exit_code"] for report in exits} == {7}
+    assert [report.data.get("was_missing", False) for report in exits[:2]] == [False, True]
+    plane.want()
+    driven.until(lambda: not driven.agent.trainers)
+
+
+def test_a_trainer_that_was_ready_is_not_started_anew(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    """As after a restored backup: it ended, was cleared away, and is wanted once more."""
+    driven = drive()
+    plane.want(dataclasses.replace(wanted_trainer(plane), was_ready=True))
+    exited = driven.told(1, 0, ReportKind.EXITED)
+    assert (exited.data["was_missing"], exited.data["exit_code"]) == (True, None)
+    assert plane.kinds(1, 0) == [ReportKind.EXITED]
     plane.want()
     driven.until(lambda: not driven.agent.trainers)
 
