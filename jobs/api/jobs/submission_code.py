@@ -9,8 +9,6 @@ from jobs.job_templates import JobTemplate
 from jobs.python_text import python_parse
 from jobs.submission import name_start
 
-#: Code of the error of a submission without any.
-NO_CODE = "no_code"
 _PARSED_LIMIT_BYTES = 256 * 1024
 _NAME_LIMIT = 120
 #: Names of files, which would be valid Python expressions, too.
@@ -39,7 +37,7 @@ def code_read(
         content, name = template.code.encode(), template.path.name
     else:
         message = "Give a .py or .zip file, its text, or the name of a template."
-        raise CodeArchiveError(NO_CODE, message)
+        raise CodeArchiveError("no_code", message)
     # Only the last part of the name: browsers and clients may send a path.
     name = name.replace("\\", "/").rsplit("/", 1)[-1]
     if len(name) > _NAME_LIMIT:

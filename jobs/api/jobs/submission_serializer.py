@@ -28,7 +28,7 @@ from controlplane.core.protocol.tuning import (
 )
 from controlplane.core.protocol.wire import OnNonfinite, ReductionMode, StopKind, Task
 from controlplane.core.values.tiers import Tier
-from jobs.api.jobs.submission_code import NO_CODE, code_read
+from jobs.api.jobs.submission_code import code_read
 from jobs.api.jobs.submission_fields import (
     CheckpointField,
     EnumField,
@@ -394,6 +394,8 @@ class SubmissionSerializer(serializers.Serializer):
         if "task" in values:
             for name, message in field_conflicts(values, given):
                 errors.setdefault(name, []).append(message)
+        if "template" in errors:  # what it would have given is not missing
+            errors = {name: errors[name] for name in errors if name in given}
         if errors:
             raise serializers.ValidationError(errors)
         return values
@@ -417,8 +419,7 @@ class SubmissionSerializer(serializers.Serializer):
                 values.get("code"), values.get("code_name", ""), self.context.get("file"), template
             )
         except CodeArchiveError as error:
-            if error.code != NO_CODE or "template" not in errors:
-                errors.setdefault("code", []).append(str(error))
+            errors.setdefault("code", []).append(str(error))
 
     def _settings_check(self, values: Mapping[str, Any], errors: dict[str, list[str]]) -> None:
         """Refuse settings that a template does not read, but for those of the copied job."""
@@ -444,7 +445,6 @@ def _stop_check(values: dict[str, Any], errors: dict[str, list[str]]) -> None:
     if values.get("task") is Task.PREDICT:
         values.setdefault("stop_kind", ONE_PASS.kind)
         return
-    is_metric = values.get("stop_kind") is StopKind.METRIC
-    for name in STOP_FIELDS[: 4 if is_metric else 2]:
+    for name in STOP_FIELDS[: 4 if values.get("stop_kind") is StopKind.METRIC else 2]:
         if name not in values and name not in errors:
             errors[name] = ["This field is required."]

@@ -85,6 +85,14 @@ def test_an_unknown_field_is_told_what_it_may_mean(
     assert ("settings." in message) == (name == "learning_rate")
 
 
+def test_a_template_that_is_not_there_hides_what_it_would_have_given(
+    ada_client: APIClient,
+) -> None:
+    errors = ada_client.post(URL, {"template": "digits", "seed": -1}).json()["errors"]
+    assert set(errors) == {"template", "seed"}
+    assert errors["template"] == [f"Choose one of {', '.join(JOB_TEMPLATES)}."]
+
+
 def test_the_platform_may_be_given_the_choice_of_the_batch_size(ada_client: APIClient) -> None:
     response = ada_client.post(URL, submission_values(**ADAPTIVE))
     assert response.status_code == 201, response.data
