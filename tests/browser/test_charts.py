@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, Route, expect
 
 from tests.browser.page_site import JOB, Site
-from tests.browser.visitor import HURT, WAIT_MS, Visitor
+from tests.browser.visitor import HURT, WAIT_MS, Visitor, visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -31,6 +32,32 @@ def test_charts_show_what_the_tables_beside_them_say(admin: Visitor) -> None:
     admin.page.wait_for_url("**smoothing=0.9**")
     loss = admin.page.locator("[data-figure=loss]")
     expect(loss.locator(".scatterlayer .trace")).to_have_count(4)  # pale ones below smooth ones
+
+
+#: Minutes after midnight UTC at which the clocks of Berlin show 2:20, 2:50, and 2:20 again.
+_NIGHT_MINUTES = [20, 50, 80]
+
+
+def test_an_hour_that_the_clock_repeats_is_drawn_twice(browser: Browser, site: Site) -> None:
+    visitor = visit(browser, site, "admin", timezone_id="Europe/Berlin")
+
+    def at_night(route: Route) -> None:
+        response = route.fetch()
+        figures = response.json()
+        midnight_ms = datetime(2026, 10, 25, tzinfo=UTC).timestamp() * 1000
+        times = [midnight_ms + minutes * 60_000 for minutes in _NIGHT_MINUTES]
+        figure = figures["throughput"]
+        figure["data"] = [{**figure["data"][0], "x": times, "y": [1, 2, 3]}]
+        figure["layout"]["xaxis"]["range"] = [times[0], times[-1]]
+        route.fulfill(response=response, json=figures)
+
+    visitor.page.route("**/figures/*", at_night)
+    visitor.open(f"/jobs/{JOB['running']}/")
+    chart = visitor.page.locator("[data-figure=throughput] .chart-plot")
+    expect(chart.locator(".scatterlayer .trace")).to_have_count(1)
+    drawn = chart.evaluate("(plot) => plot.data[0].x")
+    assert [stamp[11:16] for stamp in drawn] == ["01:20", "01:50", "02:20"]
+    visitor.page.context.close()
 
 
 def _hover_text(visitor: Visitor) -> str:

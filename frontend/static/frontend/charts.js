@@ -1,7 +1,7 @@
 // Draws the figures that the server sends: colours are looked up in the style sheet, times moved to
 // the chosen zone, and every figure filled into the table beside it as well.
 
-import { clockText, localStamp, timeOf } from "./times.js";
+import { axisTimes, clockText } from "./times.js";
 
 // Of a chart on paper, in pixels: what an upright A4 or letter page has room for.
 const PAPER_WIDTH = 640;
@@ -43,14 +43,14 @@ function resolve(value) {
 }
 
 // Exponents are written as 1e-5: raised ones have inline styles, which our policy forbids.
-function axis(own) {
+function axis(own, times) {
   const base = {
     gridcolor: colour("--line"), linecolor: colour("--line-strong"), zerolinecolor: colour("--line"),
     tickfont: { size: 11 }, automargin: true, fixedrange: true, exponentformat: "e", title: { standoff: 8, font: { size: 11 } },
   };
   const merged = { ...base, ...own, title: { ...base.title, ...own?.title } };
   if (own?.type === "date") {
-    merged.range = own.range?.map(localStamp);
+    merged.range = own.range?.map(times.stampOf);
     merged.tickformatstops = [
       { dtickrange: [null, 60000], value: "%H:%M:%S" },
       { dtickrange: [60000, 86400000], value: "%H:%M" },
@@ -83,12 +83,12 @@ function valueAxis(own) {
   return { ticklabeloverflow: "allow", ...axis(own) };
 }
 
-function layout(own, isTime) {
+function layout(own, times) {
   return {
     ...own,
-    shapes: (own.shapes ?? []).map((shape) => (isTime ? { ...shape, x0: localStamp(shape.x0), x1: localStamp(shape.x1) } : shape)),
-    annotations: (own.annotations ?? []).map((one) => (isTime ? { ...one, x: localStamp(one.x) } : one)),
-    xaxis: axis(own.xaxis), yaxis: valueAxis(own.yaxis), ...(own.yaxis2 && { yaxis2: valueAxis(own.yaxis2) }),
+    shapes: (own.shapes ?? []).map((shape) => (times ? { ...shape, x0: times.stampOf(shape.x0), x1: times.stampOf(shape.x1) } : shape)),
+    annotations: (own.annotations ?? []).map((one) => (times ? { ...one, x: times.stampOf(one.x) } : one)),
+    xaxis: axis(own.xaxis, times), yaxis: valueAxis(own.yaxis), ...(own.yaxis2 && { yaxis2: valueAxis(own.yaxis2) }),
     margin: { l: 8, r: 12, t: 8, b: 8 }, showlegend: false, autosize: !paperWidth, ...(paperWidth && { width: paperWidth, height: own.height ?? PLOT_HEIGHT }), dragmode: (hasMouse() && own.dragmode) || false,
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("--muted") },
@@ -119,8 +119,16 @@ function withSmoothing(traces, weight) {
 }
 
 // Bars begin at their base, and their x are lengths.
-function atLocalTimes(trace) {
-  return trace.base ? { ...trace, base: trace.base.map(localStamp) } : { ...trace, x: trace.x.map(localStamp) };
+function atLocalTimes(trace, times) {
+  const name = trace.base ? "base" : "x";
+  return { ...trace, [name]: trace[name].map(times.stampOf) };
+}
+
+// How the time axis of a figure shows times; null if it has none.
+function timesOf({ data, layout: { xaxis } }) {
+  if (xaxis?.type !== "date") return null;
+  const all = [...(xaxis.range ?? []), ...data.flatMap((trace) => trace.base ?? trace.x)];
+  return axisTimes(all.reduce((a, b) => Math.min(a, b), Infinity), all.reduce((a, b) => Math.max(a, b), -Infinity));
 }
 
 // On a touch screen drawing over a chart would keep the page from scrolling.
@@ -129,11 +137,11 @@ function hasMouse() {
 }
 
 // Opens the part of the time axis that was drawn over, under an address of its own.
-function zoom(change) {
+function zoom(change, times) {
   const ends = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
   if (ends.some((end) => end === undefined)) return;
   const address = new URL(window.location.href);
-  const [from, to] = ends.map((end) => timeOf(end).toISOString());
+  const [from, to] = ends.map((end) => times.timeOf(end).toISOString());
   address.searchParams.delete("window");
   address.searchParams.set("from", from);
   address.searchParams.set("to", to);
@@ -153,17 +161,17 @@ async function draw(box, figure, canDraw) {
     empty.textContent = canDraw ? box.dataset.empty : "The chart cannot be drawn: a part of the page did not load. Load the page again, or see the table.";
     plot.replaceChildren(empty);
   } else {
-    const isTime = figure.layout.xaxis?.type === "date";
+    const times = timesOf(figure);
     const isCrowded = plot.clientWidth < 44 * figure.data.length; // numbers along the lines would overlap
     const traces = resolve(figure.data).map((trace) => (isCrowded && trace.mode ? { ...trace, mode: trace.mode.replace("+text", "") } : trace));
-    const data = withSmoothing(traces, figure.smoothing).map((trace) => (isTime ? atLocalTimes(trace) : trace));
+    const data = withSmoothing(traces, figure.smoothing).map((trace) => (times ? atLocalTimes(trace, times) : trace));
     if (figure.layout.height) plot.style.height = `${figure.layout.height}px`;
     plot.querySelector(".chart-empty")?.remove();
     const own = withRoom(resolve(figure.layout), paperWidth || plot.clientWidth);
-    await window.Plotly.react(plot, data, layout(own, isTime), CONFIG);
-    if (figure.layout.dragmode && !box.dataset.zooms) {
-      box.dataset.zooms = "1";
-      plot.on("plotly_relayout", zoom);
+    await window.Plotly.react(plot, data, layout(own, times), CONFIG);
+    if (figure.layout.dragmode) {
+      plot.removeAllListeners("plotly_relayout");
+      plot.on("plotly_relayout", (change) => zoom(change, times));
     }
   }
   box.dataset.drawn = "1";

@@ -86,15 +86,18 @@ export function clockText(milliseconds) {
   return clock(new Date(milliseconds));
 }
 
-// A date as Plotly wants it: without a zone, so that its axis shows the chosen one.
-export function localStamp(milliseconds) {
-  const offset = isUtc() ? 0 : new Date(milliseconds).getTimezoneOffset();
-  return new Date(milliseconds - offset * 60000).toISOString().slice(0, -1);
-}
-
-// The time that such a date stands for.
-export function timeOf(stamp) {
-  return new Date(String(stamp).replace(" ", "T") + (isUtc() ? "Z" : ""));
+// Dates as Plotly wants them: without a zone, so that its axis shows the chosen one. Where clocks go
+// back between both times, those before are shown by the later clock: two hours would coincide.
+export function axisTimes(first, last) {
+  const [before, after] = [first, last].map((at) => new Date(at).getTimezoneOffset());
+  const fixed = isUtc() ? 0 : after > before ? after : null;
+  return {
+    stampOf: (at) => new Date(at - (fixed ?? new Date(at).getTimezoneOffset()) * 60000).toISOString().slice(0, -1),
+    timeOf: (stamp) => {
+      const text = String(stamp).replace(" ", "T");
+      return fixed === null ? new Date(text) : new Date(Date.parse(`${text}Z`) + fixed * 60000);
+    },
+  };
 }
 
 export function keepAges() {
