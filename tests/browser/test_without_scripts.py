@@ -76,7 +76,7 @@ def test_a_drain_is_previewed_and_made_without_scripts(browser: Browser, site: S
     expect(page.get_by_text("digits, patient").first).to_be_visible()
     page.goto("/nodes/")
     page.get_by_role("link", name="Drain… node-a", exact=True).click()
-    expect(page.get_by_role("heading", name="Drain node-a?")).to_be_visible()
+    expect(page.get_by_role("heading", name="Drain node-a?")).to_be_focused()
     page.get_by_label("Reason").fill("new fan")
     page.get_by_role("button", name="Drain node-a").click()
     expect(page.get_by_role("heading", name="What the drain did")).to_be_visible()

@@ -61,6 +61,12 @@ def test_the_queue_page_tells_how_shares_are_made(world: World, admin: Client) -
         assert ("Shares go to users first" in page_text(admin.get("/queue/"))) == is_told
 
 
+def test_previews_take_the_focus() -> None:
+    preview = re.compile(r'<h2 id="(?:preview|changes)-title"([^>]*)>')
+    found = [one for path in TEMPLATES.rglob("*.html") for one in preview.findall(path.read_text())]
+    assert found == [' tabindex="-1" autofocus'] * 6
+
+
 @pytest.mark.parametrize("address", PAGES)
 def test_pages_have_landmarks_and_one_heading(address: str, ada: Client) -> None:
     html = ada.get(address).content.decode()
