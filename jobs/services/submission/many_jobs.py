@@ -161,6 +161,8 @@ def _refusals_raise(outcomes: Sequence[ActionOutcome]) -> None:
     refused = [(one, one.error) for one in outcomes if one.error]
     if refused:
         first = refused[0][1]
+        if "reason" in first.fields:  # one for all jobs
+            raise first
         texts = [f"Job {one.job_id}: {one.detail}" for one, _ in refused]
         raise type(first)("No job was changed.", code=first.code, fields={"jobs": texts})
 

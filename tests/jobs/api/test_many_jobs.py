@@ -91,6 +91,8 @@ def test_jobs_get_values_of_their_own_and_are_taken_back(
     ]
     client = client_of(admin)
     body = {"action": "reprioritise", "changes": changes, "all_or_none": True, "reason": "order"}
+    refused = client.post(URL, {**body, "reason": ""}, format="json").json()["errors"]
+    assert refused == {"reason": ["Say why: the owner will read it."]}
     answer = act(client, **body)
     assert [(row["job"], row["changed"]) for row in answer["results"]] == [
         (numbers[0], True), (numbers[1], False), (numbers[2], True),
