@@ -48,6 +48,15 @@ def test_the_bytes_and_their_digest(ada: User, server: str) -> None:
     assert response.headers["Content-Disposition"] == 'attachment; filename="job.py"'
 
 
+@pytest.mark.django_db
+def test_a_file_that_the_site_lacks_is_told(ada: User) -> None:
+    job = job_make(ada)
+    artifact_make(job, "model.keras")
+    reader = Client(headers={"Authorization": f"Bearer {api_token_make(ada)}"})
+    answer = reader.get(f"/api/v1/jobs/{job.pk}/files/model.keras/")
+    assert (answer.status_code, answer.json()["code"]) == (404, "file_missing")
+
+
 @pytest.fixture
 def few_places(settings: Any) -> Iterator[int]:
     settings.DOWNLOADS_LIMIT = 3
