@@ -232,6 +232,7 @@ class TrainerHandle:
             elif wanted.was_ready:
                 self._log.warning("the trainer of job %d, slot %d is wanted but gone", *self.key)
                 self.directory.prepare()
+                self.queue = ReportQueue(self.directory)
                 self._close(None, was_missing=True)
             elif now >= self._fetch_after:
                 self._start_fetch(wanted)
@@ -370,6 +371,8 @@ class TrainerHandle:
         return not is_waiting and self.directory.path not in isolation.leaving
 
     def _start(self, now: float, wanted: WantedTrainer) -> None:
+        # The folder may have been an earlier trainer's, as before a backup was restored.
+        self.queue = ReportQueue(self.directory)
         self._write_orders(wanted)
         directory = self.directory
         directory.touch_alive()

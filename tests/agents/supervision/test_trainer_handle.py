@@ -192,6 +192,23 @@ def test_a_trainer_that_was_ready_is_not_started_anew(
     driven.until(lambda: not driven.agent.trainers)
 
 
+@pytest.mark.parametrize(
+    ("was_ready", "told"), [(True, ReportKind.EXITED), (False, ReportKind.READY)]
+)
+def test_the_folder_of_an_earlier_trainer_hides_no_report(
+    plane: ControlPlane, drive: Drive, was_ready: bool, told: ReportKind
+) -> None:
+    """As after a restored backup: numbers of jobs and slots are given once more."""
+    driven = drive(exit_again_s=1000.0)
+    plane.want(wanted_trainer(plane))
+    driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+    plane.want()
+    driven.until(lambda: not driven.agent.trainers)
+    plane.batches.clear()
+    plane.want(dataclasses.replace(wanted_trainer(plane), was_ready=was_ready))
+    driven.until(lambda: told in plane.kinds(1, 0))
+
+
 @pytest.mark.parametrize("has_kernel_counted", [True, False])
 def test_a_kill_by_the_kernel_for_memory_is_told_from_others(
     has_kernel_counted: bool,
