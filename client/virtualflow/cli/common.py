@@ -94,7 +94,7 @@ def row_number(rows: Iterable[Mapping[str, Any]], text: str, noun: str) -> int:
     Raises:
         click.BadParameter: there is none.
     """
-    found = [(row["name"], row["id"]) for row in rows]
+    found: list[tuple[str, int]] = [(row["name"], row["id"]) for row in rows]
     named = {str(number): number for _, number in found} | dict(found)
     if text in named:
         return named[text]

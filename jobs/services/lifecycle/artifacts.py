@@ -14,6 +14,7 @@ from typing import Protocol
 from django.conf import settings
 from django.core.files import File
 from django.db import DatabaseError, transaction
+from django.db.models.fields.files import FieldFile
 
 from controlplane.core.protocol.prediction_parts import part_of
 from jobs.exceptions import ConflictError, InvalidInputError, TooLargeError
@@ -166,17 +167,20 @@ def _replace(artifact: Artifact) -> Artifact:
 def checkpoint_find(job: Job, now: datetime.datetime) -> bool:
     """Return whether a job has a checkpoint to start from: the newest whose file is there.
 
-    Rows without a file, as of a restored backup, are deleted, and an event says so.
+    Rows without a file, as of a restored backup, are deleted, and an event says so; not while the
+    job's code is missing, too, as then the whole storage may be away for a time.
     """
     kept = Artifact.objects.filter(job=job, name__startswith="checkpoint").order_by("-at", "-id")
-    missing = []
-    for found in kept:
-        if found.file.storage.exists(found.file.name):
+    missing: list[Artifact] = []
+    found = None
+    for row in kept:
+        if _is_stored(row.file):
+            found = row
             break
-        missing.append(found)
-    else:
-        found = None
+        missing.append(row)
     if missing:
+        if not _is_stored(job.code):
+            return True
         steps = ", ".join(str(row.step) for row in missing)
         way = "starts from the beginning" if found is None else f"goes on from step {found.step}"
         text = f"The saved state of step {steps} is missing among the site's files: the job {way}"
@@ -185,6 +189,10 @@ def checkpoint_find(job: Job, now: datetime.datetime) -> bool:
         if found is not None:
             Artifact.objects.filter(id=found.pk).update(name=CHECKPOINT)
     return found is not None
+
+
+def _is_stored(file: FieldFile) -> bool:
+    return file.name is not None and file.storage.exists(file.name)
 
 
 def _keep(old: Artifact) -> bool:

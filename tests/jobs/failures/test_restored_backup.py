@@ -76,3 +76,15 @@ def test_a_job_goes_on_from_the_newest_state_whose_file_is_there(
     texts = [row.message for row in Event.objects.filter(kind="checkpoint_missing")]
     assert texts == ([] if told is None else [told])
     assert sorted(Artifact.objects.values_list("step", flat=True)) == there
+
+
+def test_no_state_is_given_up_while_the_whole_storage_is_away() -> None:
+    world, job = training(num_nodes=1, max_accelerators=1)
+    stored = file_store(job, CHECKPOINT, b"state", world.now)
+    for file in (stored.file, job.code):
+        Path(file.path).unlink()
+    world.kill(job, A, was_missing=True)
+    world.cycle()
+    assert newest(job).membership.restore
+    assert Artifact.objects.filter(pk=stored.pk).exists()
+    assert not Event.objects.filter(kind="checkpoint_missing").exists()
