@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -96,17 +95,20 @@ def model_loss(
 
 
 class NoExampleLossError(ValueError):
-    """The compiled losses give no value for each example of a batch; `one_loss` still may."""
+    """The compiled losses give no value for each example of a batch."""
 
 
-def example_losses(model: keras.Model, batch: tuple[Any, Any, Any], predictions: Any) -> Tensor:
-    """Return the loss of each example of `(x, y, sample_weight)`: float32 [n].
+def example_losses(
+    model: keras.Model, batch: tuple[Any, Any, Any], predictions: Any
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of each example of `(x, y, sample_weight)`, and whether it has a weight.
 
-    These are the compiled losses, called with reduction "none": times sample weights and loss
+    Losses are the compiled losses, called with reduction "none": times sample weights and loss
     weights, averaged over all axes but the first (summed for a loss with reduction "sum"), and
-    added over the outputs. Regularisers and `add_loss` are left out. Losses that are not finite
-    are infinite; minus infinite are those of examples whose weights are all 0, which would rank
-    high among negative losses.
+    added over the outputs. Regularisers and `add_loss` are left out.
+
+    Returns:
+        Losses, float32 [n], and whether any weight of the example is not 0, bool [n].
 
     Raises:
         NoExampleLossError: a loss does not give values per example, or `compute_loss` is the
@@ -120,24 +122,7 @@ def example_losses(model: keras.Model, batch: tuple[Any, Any, Any], predictions:
     with _losses_replaced(model, lambda entry: _loss_collected(entry, collected)):
         compiled(targets, predictions, sample_weight)
     losses, weighted = zip(*collected, strict=True)
-    total = tf.add_n(losses)
-    return _ranked(total, tf.reduce_any(tf.stack(weighted), axis=0))
-
-
-def one_loss(model: keras.Model, batch: tuple[Any, Any, Any], predictions: Any) -> Tensor:
-    """Return the loss of a batch of one example, as `example_losses` would: float32 [1].
-
-    The model's whole loss, with regularisers and `add_loss`, which works for every model.
-    """
-    loss = tf.reshape(model_loss(model, batch, predictions, training=False), [1])
-    given = [leaf for leaf in keras.tree.flatten(batch[2]) if leaf is not None]
-    weighted = [tf.reduce_any(tf.cast(leaf, tf.bool)) for leaf in given]
-    return _ranked(tf.cast(loss, tf.float32), tf.reduce_any(weighted) if weighted else True)
-
-
-def _ranked(losses: Tensor, is_weighted: Tensor) -> Tensor:
-    found = tf.where(is_weighted, losses, -math.inf)
-    return tf.where(tf.math.is_finite(losses), found, math.inf)
+    return tf.add_n(losses), tf.reduce_any(tf.stack(weighted), axis=0)
 
 
 def _loss_collected(entry: Any, collected: list[tuple[Tensor, Tensor]]) -> Any:

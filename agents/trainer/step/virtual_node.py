@@ -6,6 +6,7 @@ from the same values and returns results that are summed over virtual nodes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,6 @@ from agents.trainer.model.keras_private import (
     metrics_update,
     model_call,
     model_loss,
-    one_loss,
     sums_scaled,
     unweighted_trackers,
 )
@@ -134,19 +134,24 @@ class VirtualNode:
         """Return the loss of each example of a slice, without training: float32 [n].
 
         Layers behave as in validation, so an example's loss depends neither on its neighbours in
-        the slice nor on dropout, and batch statistics stay as they are.
+        the slice nor on dropout, and batch statistics stay as they are. Losses that are not finite
+        are infinite; minus infinite are those of examples whose weights are all 0, which would rank
+        high among negative losses.
 
         Args:
-            is_single: the slice is one example, whose loss is that of the model as a whole.
+            is_single: the slice is one example, whose loss is that of the model as a whole, with
+                regularisers and `add_loss`.
 
         Raises:
             NoExampleLossError: the model has no loss per example in a larger slice.
         """
         batch = batch_of(self.sample, examples)
-        losses = one_loss if is_single else example_losses
+        losses_of = _single_loss if is_single else example_losses
         with self._scope(fixed, seeds):
             predictions = model_call(self.model, batch[0], training=False)
-            return losses(self.model, batch, predictions)
+            losses, is_weighted = losses_of(self.model, batch, predictions)
+        ranked = tf.where(is_weighted, losses, -math.inf)
+        return tf.where(tf.math.is_finite(losses), ranked, math.inf)
 
     def results_add(
         self, writer: MessageWriter, results: SliceResults, is_first: Tensor, training: bool
@@ -225,6 +230,17 @@ class VirtualNode:
                 grown *= tf.cast(weight, self.dtype)
             values.append(grown)
         return values
+
+
+def _single_loss(
+    model: keras.Model, batch: tuple[Any, Any, Any], predictions: Any
+) -> tuple[Tensor, Tensor]:
+    """Return what `example_losses` does, of a batch of one example."""
+    loss = model_loss(model, batch, predictions, training=False)
+    given = [leaf for leaf in keras.tree.flatten(batch[2]) if leaf is not None]
+    weighted = [tf.reduce_any(tf.cast(leaf, tf.bool)) for leaf in given]
+    is_weighted = tf.reduce_any(weighted) if weighted else tf.constant(True)
+    return tf.cast(tf.reshape(loss, [1]), tf.float32), tf.reshape(is_weighted, [1])
 
 
 def gradients_of(
