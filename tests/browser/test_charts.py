@@ -38,6 +38,7 @@ def test_charts_show_what_the_tables_beside_them_say(admin: Visitor) -> None:
 _NIGHT_MINUTES = [20, 50, 80]
 
 
+@pytest.mark.nightly  # a window of its own, for its time zone
 def test_an_hour_that_the_clock_repeats_is_drawn_twice(browser: Browser, site: Site) -> None:
     visitor = visit(browser, site, "admin", timezone_id="Europe/Berlin")
 
