@@ -164,8 +164,8 @@ def _replace(artifact: Artifact) -> Artifact:
     return artifact
 
 
-def checkpoint_find(job: Job, now: datetime.datetime) -> bool:
-    """Return whether a job has a checkpoint to start from: the newest whose file is there.
+def checkpoint_choose(job: Job, now: datetime.datetime) -> bool:
+    """Choose the newest checkpoint whose file is there to start from; return whether there is one.
 
     Rows without a file, as of a restored backup, are deleted, and an event says so; not while the
     job's code is missing, too, as then the whole storage may be away for a time.

@@ -32,7 +32,7 @@ from jobs.selectors.estimates.step_times import (
     accelerator_step_times,
     step_times_read,
 )
-from jobs.services.lifecycle.artifacts import checkpoint_find
+from jobs.services.lifecycle.artifacts import checkpoint_choose
 from jobs.services.lifecycle.colours import first_start_colour
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.missed_reports import membership_ask_missed
@@ -273,7 +273,7 @@ def _membership(
         places,
         generation=job.generation,
         num_virtual_nodes=job.num_virtual_nodes,
-        has_checkpoint=standing.active is None and checkpoint_find(job, now),
+        has_checkpoint=standing.active is None and checkpoint_choose(job, now),
         step_times=accelerator_step_times(job, wanted),
         exchange=step_times_read([job])[job.pk].exchange(job),
         counts=None if counts is None else dict(zip(wanted, counts, strict=True)),

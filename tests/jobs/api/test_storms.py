@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 NUM_PEOPLE = 8
 DEADLINE_S = 600.0  # of a deadlock, not of a slow machine
-#: As pytest would end a long storm earlier than its own deadline.
+#: Marks of a long storm, which pytest would otherwise end before its own deadline.
 NIGHTLY = (pytest.mark.nightly, pytest.mark.timeout(2 * DEADLINE_S))
 NAMES = ("a", "b", "c")
 TASKS: Sequence[Callable[[], object]] = (
