@@ -106,6 +106,7 @@ class Case:
         control: a longer schedule over which the model cannot be compared: there `fit` differs from
             `fit` with first weights moved by one unit in their last place, too. Measured each time.
         is_sum: the loss is a sum over the batch.
+        places: [n], unmasked places of each example, over which the loss is a mean.
         note: what the generated page says about it.
         is_dense: `fit` is given the sums of gradients of repeated rows. Keras's Adam and others
             square the gradient of each repetition by itself, which no sum of slices can.
@@ -121,6 +122,7 @@ class Case:
     schedule: Schedule = field(default_factory=Schedule)
     control: Schedule | None = None
     is_sum: bool = False
+    places: np.ndarray | None = None
     note: str = ""
     is_dense: bool = False
     module: str = ""
@@ -222,7 +224,7 @@ def _trained(case: Case, engine: Engine) -> Outcome:
     by_three = engine.train(THREE_TRAINERS)
     if unequal := bits_unequal(by_one, by_three):
         return Outcome(Result.FAILED, f"1 and 3 trainers differ in bits: {unequal}")
-    loop = Accumulation(_like(case, start), case.arrays, case.is_sum)
+    loop = Accumulation(_like(case, start), case.arrays, case.is_sum, case.places)
     errors["loop"] = differences(by_one, loop.train(case.schedule), start)
     faults = [
         f"{where} by {way}: {error:.2g}"

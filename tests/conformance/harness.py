@@ -195,16 +195,23 @@ def train_by_fit(
 class Accumulation:
     """A plain loop of gradient accumulation, in Keras's public calls only.
 
-    Losses are weighted by the share of examples, or added up where `is_sum` says that the loss is a
-    sum. State without gradient starts equal for all slices of a batch and is averaged by the share
-    of examples, as are the values that float8 gives in place of gradients; of whole numbers the
-    first slice decides.
+    Losses are weighted by the share of examples, by that of the unmasked `places` of which each
+    example has a number, or added up where `is_sum` says that the loss is a sum. State without
+    gradient starts equal for all slices of a batch and is averaged by the share of examples, as are
+    the values that float8 gives in place of gradients; of whole numbers the first slice decides.
     """
 
-    def __init__(self, model: keras.Model, arrays: Arrays, is_sum: bool = False) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        arrays: Arrays,
+        is_sum: bool = False,
+        places: np.ndarray | None = None,
+    ) -> None:
         self.model = model
         self.arrays = arrays
         self.is_sum = is_sum
+        self.places = np.ones(len(keras.tree.flatten(arrays)[0])) if places is None else places
         self.seeds = ModelState(model).seeds
         seeds = {id(variable) for variable in self.seeds}
         self.state = [v for v in model.non_trainable_variables if id(v) not in seeds]
@@ -247,7 +254,9 @@ class Accumulation:
             _assign(self.state, start)
             seeds_assign(self.seeds, step, number, count)
             batch = _rows(self.arrays, cuts[number], cuts[number + 1])
-            gradients = self.slice(batch, tf.constant(share), tf.constant(float(size)))
+            places = self.places[cuts[number] : cuts[number + 1]].sum()
+            weight = tf.constant(places / self.places[low:high].sum(), tf.float32)
+            gradients = self.slice(batch, weight, tf.constant(float(size)))
             total = [_added(a, b) for a, b in zip(total, gradients, strict=True)]
             ends.append((share, [np.array(variable) for variable in self.state]))
         _assign(self.state, _averaged(ends))

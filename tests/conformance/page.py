@@ -39,7 +39,7 @@ CONTROL = "after 20, `fit` from first weights moved by one unit in their last pl
 PRIVATE = """
 ## Private parts of Keras
 
-All stand in `agents/trainer/model/keras_private.py`:
+All stand in `agents/trainer/model/keras_private.py` and `compiled_losses.py` beside it:
 
 | part | what for |
 |---|---|
@@ -47,12 +47,13 @@ All stand in `agents/trainer/model/keras_private.py`:
 | `Model._call_has_training_arg` | pass `training` only to a `call` that takes it, as `fit` does |
 | `Model._compute_loss` | `compute_loss` of the job, by whichever signature it has |
 | `Model._loss_tracker` | the mean loss of the logs, weighted by examples |
-| `Model._compile_loss`, `_flat_losses` | the reduction of each loss; scale losses that are sums |
+| `Model._compile_loss`, `_flat_losses` | reductions and masks of losses; scale those that are sums |
 | `Model._compile_metrics` | name the metric that cannot be added up |
 | `Model._flatten_layers` | look at all layers, however deep |
 | `Optimizer._trainable_variables` | find weights that were frozen or unfrozen after `compile` |
 | `Optimizer._learning_rate` | scale the rate with the batch size |
 | `Optimizer._iterations` | compare losses as after many updates, gathered gradients or not |
+| `keras.src.backend.get_keras_mask` | weight slices by the places that masks leave |
 | `keras.src` `global_seed_generator` | its state is part of a job's state |
 | `tf.data.Dataset._functions`, `_inputs` | warn of random numbers in the functions of a data set |
 """

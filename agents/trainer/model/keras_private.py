@@ -1,9 +1,9 @@
-"""Every use of Keras's private interfaces: building, calling and losses as in its own `fit`."""
+"""Uses of Keras's private interfaces: building, calling and updating as in its own `fit`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,6 @@ from keras.src.random.seed_generator import global_seed_generator
 from agents.trainer.contract.user_errors import JobCodeError
 
 Tensor = Any
-SUM_REDUCTION = "sum"
 
 
 def batch_of(sample: tuple[Any, ...], leaves: Sequence[Any]) -> tuple[Any, Any | None, Any | None]:
@@ -94,77 +93,6 @@ def model_loss(
     return loss
 
 
-class NoExampleLossError(ValueError):
-    """The compiled losses give no value for each example of a batch."""
-
-
-def example_losses(
-    model: keras.Model, batch: tuple[Any, Any, Any], predictions: Any
-) -> tuple[Tensor, Tensor]:
-    """Return the loss of each example of `(x, y, sample_weight)`, and whether it has a weight.
-
-    Losses are the compiled losses, called with reduction "none": times sample weights and loss
-    weights, averaged over all axes but the first (summed for a loss with reduction "sum"), and
-    added over the outputs. Regularisers and `add_loss` are left out.
-
-    Returns:
-        Losses, float32 [n], and whether any weight of the example is not 0, bool [n].
-
-    Raises:
-        NoExampleLossError: a loss does not give values per example, or `compute_loss` is the
-            job's own.
-    """
-    _, targets, sample_weight = batch
-    compiled = model._compile_loss  # noqa: SLF001
-    if has_own(model, "compute_loss") or compiled is None or not compiled.built:
-        raise NoExampleLossError
-    collected: list[tuple[Tensor, Tensor]] = []
-    with _losses_replaced(model, lambda entry: _loss_collected(entry, collected)):
-        compiled(targets, predictions, sample_weight)
-    losses, weighted = zip(*collected, strict=True)
-    return tf.add_n(losses), tf.reduce_any(tf.stack(weighted), axis=0)
-
-
-def _loss_collected(entry: Any, collected: list[tuple[Tensor, Tensor]]) -> Any:
-    """Substitute a loss by a function that appends its values per example and returns 0.
-
-    With each value comes whether the example has a weight other than 0.
-    """
-
-    def collect(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
-        shape = _values_shape(entry.loss, y_true, y_pred)
-        if not shape.rank or shape[0] != keras.tree.flatten(y_pred)[0].shape[0]:
-            raise NoExampleLossError
-        # A copy of the loss would need a registered class.
-        with attributes_set([(entry.loss, "reduction", "none")]):
-            value = tf.convert_to_tensor(entry.loss(y_true, y_pred, sample_weight))
-        reduce = tf.reduce_sum if entry.loss.reduction == SUM_REDUCTION else tf.reduce_mean
-        reduced = reduce(value, axis=list(range(1, value.shape.rank)))
-        weight = 1.0 if entry.loss_weights is None else entry.loss_weights
-        loss = tf.cast(reduced, tf.float32) * tf.cast(weight, tf.float32)
-        is_weighted = tf.fill(tf.shape(loss), tf.cast(weight, tf.bool))
-        if sample_weight is not None:
-            given = tf.cast(sample_weight, tf.bool)
-            is_weighted &= tf.reduce_any(given, axis=list(range(1, given.shape.rank)))
-        collected.append((loss, is_weighted))
-        return tf.zeros([])
-
-    return entry._replace(loss=collect)
-
-
-def _values_shape(loss: keras.Loss, y_true: Any, y_pred: Any) -> tf.TensorShape:
-    """Return the shape of a loss before weights and masks, which would broadcast one number.
-
-    Raises:
-        NoExampleLossError: the loss has a `__call__` of its own, which may reduce as it likes.
-    """
-    if type(loss).__call__ is not keras.Loss.__call__:
-        raise NoExampleLossError
-    convert = partial(keras.ops.convert_to_tensor, dtype=loss.dtype)
-    given = (keras.tree.map_structure(convert, values) for values in (y_true, y_pred))
-    return tf.TensorShape(keras.ops.convert_to_tensor(loss.call(*given)).shape)
-
-
 def metrics_update(
     model: keras.Model, batch: tuple[Any, Any, Any], predictions: Any, loss: Tensor, count: Tensor
 ) -> None:
@@ -184,41 +112,6 @@ def model_layers(model: keras.Model) -> list[Any]:
 def global_random_state() -> Any:
     """Return the state of the global generator, used by layers without one of their own."""
     return global_seed_generator().state
-
-
-def compiled_losses(model: keras.Model) -> list[tuple[str, Any]]:
-    """List the compiled losses of a built model, each with its name."""
-    compiled = model._compile_loss  # noqa: SLF001
-    entries = [] if compiled is None else compiled._flat_losses or []  # noqa: SLF001
-    return [(str(entry.name), entry.loss) for entry in entries]
-
-
-def has_masked_mean(model: keras.Model, predictions: Any) -> bool:
-    """Return whether an output with a mask has a compiled loss that is no sum.
-
-    Keras attaches a mask to the output, and a mean is then over the places that it leaves.
-    """
-    compiled = model._compile_loss  # noqa: SLF001
-    entries = [] if compiled is None else compiled._flat_losses or []  # noqa: SLF001
-    outputs = [
-        _output_at(entry.path, predictions)
-        for entry in entries
-        if getattr(entry.loss, "reduction", None) != SUM_REDUCTION
-    ]
-    return any(
-        getattr(leaf, "_keras_mask", None) is not None for leaf in keras.tree.flatten(outputs)
-    )
-
-
-def _output_at(path: tuple[Any, ...], predictions: Any) -> Any:
-    """Return the output that a loss is for; all of them if they go by other keys than the loss."""
-    output = predictions
-    for key in path:
-        try:
-            output = output[key]
-        except (KeyError, IndexError, TypeError):
-            return predictions
-    return output
 
 
 def compiled_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
@@ -291,63 +184,6 @@ def mean_metrics(model: keras.Model) -> list[keras.metrics.Mean]:
     """List the metrics of a built model that are means, those of its layers included."""
     found = {id(metric): metric for metric in [*model.metrics, *compiled_metrics(model)]}
     return [metric for metric in found.values() if isinstance(metric, keras.metrics.Mean)]
-
-
-def sums_scaled(model: keras.Model, factor: Tensor) -> AbstractContextManager[None]:
-    """Multiply losses with reduction "sum" by `factor` inside the block, and no other term.
-
-    A virtual node's loss is weighted by its share of the examples, as required for a mean; for a
-    sum, `factor` cancels that weight, while regularisers keep it.
-    """
-    return _losses_replaced(model, lambda entry: _loss_scaled(entry, factor))
-
-
-@contextmanager
-def losses_noted(model: keras.Model) -> Iterator[list[Tensor]]:
-    """Yield a list of the values of the compiled losses in the block, before their weights.
-
-    A loss whose weight is 0, which trains nothing, is left out.
-    """
-    values: list[Tensor] = []
-
-    def noted(entry: Any) -> Any:
-        def loss(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
-            value = entry.loss(y_true, y_pred, sample_weight)
-            values.append(value)
-            return value
-
-        is_weightless = isinstance(entry.loss_weights, (int, float)) and not entry.loss_weights
-        return entry if is_weightless else entry._replace(loss=loss)
-
-    with _losses_replaced(model, noted):
-        yield values
-
-
-@contextmanager
-def _losses_replaced(model: keras.Model, replace: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace the entries of the compiled losses inside the block."""
-    compiled = model._compile_loss  # noqa: SLF001
-    if compiled is None or not compiled.built:
-        yield
-        return
-    original = compiled._flat_losses  # noqa: SLF001
-    compiled._flat_losses = [replace(entry) for entry in original]  # noqa: SLF001
-    try:
-        yield
-    finally:
-        compiled._flat_losses = original  # noqa: SLF001
-
-
-def _loss_scaled(entry: Any, factor: Tensor) -> Any:
-    """Scale the loss itself, not its weight, so that the loss's own tracker is scaled too."""
-    if getattr(entry.loss, "reduction", None) != SUM_REDUCTION:
-        return entry
-
-    def scaled(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
-        value = entry.loss(y_true, y_pred, sample_weight)
-        return tf.cast(factor, value.dtype) * value
-
-    return entry._replace(loss=scaled)
 
 
 def plain_optimizers(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
@@ -423,7 +259,7 @@ def learning_rates_scaled(optimizer: keras.optimizers.Optimizer, factor: Tensor)
 
 @contextmanager
 def attributes_set(settings: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Set attributes of optimizers or losses (object, name, value) inside the block.
+    """Set attributes of optimizers (object, name, value) inside the block.
 
     Bypasses the attribute tracking of optimizers, because the values are temporary.
     """

@@ -102,7 +102,7 @@ class StepFunctions:
 
     def loss_of(self, vector: Tensor) -> float:
         """Return the loss from a training step's reduced vector."""
-        return float(vector[-1])
+        return float(vector[-1] / vector[-2] if self.train_pieces[-1].by_places else vector[-1])
 
     @staticmethod
     def _traced(function: Callable[..., Any], signature: list[tf.TensorSpec]) -> Any:
@@ -188,7 +188,7 @@ class StepFunctions:
                 gradients[index] = None
         writer = MessageWriter(self.dtype)
         shapes = [variable.shape for variable in self.state.trainable]
-        writer.add_gradients(gradients, shapes, 1.0 / weight)
+        writer.add_gradients(gradients, shapes, results.weight, results.by_places is not None)
         for index, value in values:
             writer.add(FieldKind.VALUE, index, value, shapes[index])
         self.virtual_node.results_add(writer, results, is_first, training=True)
@@ -219,7 +219,7 @@ class StepFunctions:
         """
         gradients: list[Tensor | None] = [None] * len(self.state.trainable)
         loss = tf.zeros([], self.dtype)
-        square = tf.zeros([2], self.dtype)
+        square = num_messages = tf.zeros([], self.dtype)
         sums = []
         scale = tf.cast(self.model.optimizer.scale_loss(tf.ones([])), self.dtype)
         for piece, value in message_read(self.train_pieces, vector):
@@ -240,6 +240,8 @@ class StepFunctions:
                 variable.assign_add(tf.cast(value, variable.dtype))
             elif piece.kind is FieldKind.SQUARE:
                 square = value
+            elif piece.kind is FieldKind.MESSAGES:
+                num_messages = value
             else:
                 loss = value
         square_of_mean = squared_length(sums, self.dtype)
@@ -249,7 +251,7 @@ class StepFunctions:
         with self._tunables(), self._learning_rates():
             optimizer.apply_gradients(zip(gradients, self.state.trainable, strict=True))
         unscaled = 1.0 / scale**2
-        lengths = [square[0] * unscaled, square[1], square_of_mean * unscaled]
+        lengths = [square * unscaled, num_messages, square_of_mean * unscaled]
         return tf.stack([loss, *lengths, tf.cast(is_skipped, self.dtype)])
 
     def _learning_rates(self) -> AbstractContextManager[None]:

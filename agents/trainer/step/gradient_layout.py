@@ -31,17 +31,25 @@ class FieldKind(StrEnum):
     INTEGER = "integer"  # new value of other state, from the lowest virtual node alone
     METRIC = "metric"  # growth of a metric variable
     LOSS = "loss"  # weighted by the share of examples
-    SQUARE = "square"  # |gradient|² of one message, weighted by its share of examples, and a one
+    SQUARE = "square"  # |gradient|² of one message, weighted by its share of examples
+    MESSAGES = "messages"  # a one, which the reduction sums to the number of messages
+    UNMASKED = "unmasked"  # share of the batch's places that masks leave, by which others divide
 
 
 @dataclass(frozen=True)
 class LayoutField:
-    """One run of elements in the vector; `index` counts within the list that `kind` implies."""
+    """One run of elements in the vector; `index` counts within the list that `kind` implies.
+
+    Attributes:
+        by_places: weighted by the share of the batch's unmasked places instead of its examples;
+            reading the sum divides it by `UNMASKED`.
+    """
 
     kind: FieldKind
     index: int
     shape: tuple[int, ...]
     size: int
+    by_places: bool = False
 
 
 class MessageWriter:
@@ -52,10 +60,17 @@ class MessageWriter:
         self.pieces: list[LayoutField] = []
         self._parts: list[Tensor] = []
 
-    def add(self, kind: FieldKind, index: int, value: Tensor, shape: Sequence[int]) -> None:
+    def add(
+        self,
+        kind: FieldKind,
+        index: int,
+        value: Tensor,
+        shape: Sequence[int],
+        by_places: bool = False,
+    ) -> None:
         """Append a value of `shape`, made dense and cast to the vector's dtype."""
         dense = tf.convert_to_tensor(value)
-        self._append(kind, index, tuple(shape), tf.cast(dense, self.dtype))
+        self._append(kind, index, tuple(shape), tf.cast(dense, self.dtype), by_places)
 
     def add_integers(self, index: int, value: Tensor, is_first: Tensor) -> None:
         """Append whole numbers or booleans exactly, as limbs; all zero unless `is_first`."""
@@ -69,26 +84,38 @@ class MessageWriter:
         chosen = tf.where(is_first, stacked, tf.zeros_like(stacked))
         self._append(FieldKind.INTEGER, index, tuple(value.shape), chosen)
 
-    def _append(self, kind: FieldKind, index: int, shape: tuple[int, ...], value: Tensor) -> None:
+    def _append(
+        self,
+        kind: FieldKind,
+        index: int,
+        shape: tuple[int, ...],
+        value: Tensor,
+        by_places: bool = False,
+    ) -> None:
         size = math.prod(shape) * (LIMBS if kind is FieldKind.INTEGER else 1)
-        self.pieces.append(LayoutField(kind, index, shape, size))
+        self.pieces.append(LayoutField(kind, index, shape, size, by_places))
         self._parts.append(tf.reshape(value, [size]))
 
     def add_gradients(
-        self, gradients: Sequence[Tensor | None], shapes: Sequence[Sequence[int]], factor: Tensor
+        self,
+        gradients: Sequence[Tensor | None],
+        shapes: Sequence[Sequence[int]],
+        weight: Tensor,
+        by_places: bool,
     ) -> None:
-        """Append the gradients that are not None, their squared length times `factor`, and a one.
+        """Append the gradients that are not None, their squared length, and a one.
 
-        The reduction sums the ones to the number of messages.
+        Args:
+            weight: of the message, which the gradients contain.
         """
         assert not self.pieces, "gradients come first"
         for index, (gradient, shape) in enumerate(zip(gradients, shapes, strict=True)):
             if gradient is not None:
-                self.add(FieldKind.GRADIENT, index, gradient, shape)
+                self.add(FieldKind.GRADIENT, index, gradient, shape, by_places)
         # Small ones are joined first: one operation for all of them.
         square = squared_length(self._segments(range(len(self.pieces))), self.dtype)
-        value = tf.stack([square * tf.cast(factor, self.dtype), tf.ones([], self.dtype)])
-        self._append(FieldKind.SQUARE, 0, (2,), value)
+        self._append(FieldKind.SQUARE, 0, (), square / tf.cast(weight, self.dtype), by_places)
+        self._append(FieldKind.MESSAGES, 0, (), tf.ones([], self.dtype))
 
     def finish(self, pieces: list[LayoutField]) -> list[Tensor]:
         """Fill `pieces` in their order in the vector; return the vector in segments.
@@ -112,12 +139,17 @@ def message_width(pieces: Iterable[LayoutField]) -> int:
 
 
 def message_read(pieces: Sequence[LayoutField], vector: Tensor) -> list[tuple[LayoutField, Tensor]]:
-    """Cut a vector into its pieces, in the shapes they had; integers still as limbs."""
+    """Cut a vector into its pieces but `UNMASKED`, in the shapes they had; integers as limbs."""
     parts = tf.split(vector, [piece.size for piece in pieces])
+    kinds = [piece.kind for piece in pieces]
+    unmasked = parts[kinds.index(FieldKind.UNMASKED)] if FieldKind.UNMASKED in kinds else None
     read = []
     for piece, part in zip(pieces, parts, strict=True):
+        if piece.kind is FieldKind.UNMASKED:
+            continue
+        value = part / unmasked if piece.by_places else part
         shape = (LIMBS, *piece.shape) if piece.kind is FieldKind.INTEGER else piece.shape
-        read.append((piece, tf.reshape(part, shape)))
+        read.append((piece, tf.reshape(value, shape)))
     return read
 
 

@@ -102,6 +102,7 @@ class PassTracer:
         """Run slices [k, n, ...] with their weights [k] and seeds [k, generators, 2]."""
         numbers: list[int] = []  # of changed state, found while tracing
         integers: list[int] = []
+        by_places: list[frozenset[int] | None] = []
 
         def forward(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
             local, weight, seed = arguments
@@ -112,12 +113,13 @@ class PassTracer:
             integers[:] = [index for index, _ in results.integers]
             changes = [value for _, value in results.changes]
             values = [value for _, value in results.integers]
-            return results.loss, results.objective, changes, values, results.metrics
+            by_places[:] = [results.by_places]
+            return results.loss, results.objective, changes, values, results.metrics, results.weight
 
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             if training:
                 tape.watch(trainable)
-            loss, objective, changes, values, metrics = tf.vectorized_map(
+            loss, objective, changes, values, metrics, places = tf.vectorized_map(
                 forward, (list(examples), weights, seeds), warn=False
             )
             total = tf.reduce_sum(objective)
@@ -130,12 +132,14 @@ class PassTracer:
             metrics=[tf.reduce_sum(value, 0) for value in metrics],
             weights=[],
             assigned=[],
+            weight=tf.reduce_sum(places),
+            by_places=by_places[0],
         )
         writer = MessageWriter(self._node.dtype)
         if training:
             gradients = tape.gradient(total, trainable)
             shapes = [variable.shape for variable in self._node.state.trainable]
-            writer.add_gradients(gradients, shapes, 1.0 / tf.reduce_sum(weights))
+            writer.add_gradients(gradients, shapes, summed.weight, summed.by_places is not None)
         self._node.results_add(writer, summed, tf.reduce_any(is_first), training)
         return writer.finish(pieces)
 

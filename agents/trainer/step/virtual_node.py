@@ -15,14 +15,19 @@ import keras
 import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.model.compiled_losses import (
+    example_losses,
+    masked_totals,
+    means_noted,
+    sums_scaled,
+    unmasked_share,
+)
 from agents.trainer.model.keras_private import (
     batch_of,
-    example_losses,
     mean_metrics,
     metrics_update,
     model_call,
     model_loss,
-    sums_scaled,
     unweighted_trackers,
 )
 from agents.trainer.model.state import ModelState
@@ -38,7 +43,7 @@ class SliceResults:
     """Results of a forward pass over a slice except gradients, ready to be summed.
 
     Attributes:
-        loss: loss of the slice, weighted by its share of the batch's examples.
+        loss: loss of the slice times `weight`.
         objective: `loss` times the optimizer's loss scale; to be differentiated.
         changes: changes of floating-point state, weighted by the share: (index in `fixed`, change).
         integers: new values of other state: (index in `fixed`, value).
@@ -46,6 +51,10 @@ class SliceResults:
         weights: changes of weights that the model itself assigns, weighted by the share: (index in
             `trainable`, change).
         assigned: all values that the model assigned to weights: (index in `trainable`, value).
+        weight: the slice's share of the batch's examples, or, if `by_places`, of the places that
+            masks leave: times their share of all places, by whose sum the batch's is divided.
+        by_places: indices of `metrics` that are weighted likewise, as losses for the logs are; None
+            if the loss is no mean over unmasked places.
     """
 
     loss: Tensor
@@ -55,6 +64,8 @@ class SliceResults:
     metrics: list[Tensor]
     weights: list[tuple[int, Tensor]]
     assigned: list[tuple[int, Tensor]]
+    weight: Tensor
+    by_places: frozenset[int] | None
 
 
 class VirtualNode:
@@ -94,9 +105,11 @@ class VirtualNode:
         count = tf.cast(tf.shape(examples[0])[0], tf.float32)
         with self._scope(fixed, seeds, trainable, watch) as scope, enclosed_state_refused(scope):
             predictions = model_call(self.model, batch[0], training=training)
-            with sums_scaled(self.model, 1.0 / weight):
+            with means_noted(self.model) as means, sums_scaled(self.model, 1.0 / weight):
                 loss = model_loss(self.model, batch, predictions, training=training)
-            weighted = tf.cast(loss, self.dtype) * tf.cast(weight, self.dtype)
+            unmasked = unmasked_share(means)
+            loss_weight = weight if unmasked is None else weight * unmasked
+            weighted = tf.cast(loss, self.dtype) * tf.cast(loss_weight, self.dtype)
             objective = self.model.optimizer.scale_loss(weighted) if training else weighted
             metrics_update(self.model, batch, predictions, loss, count)
             state = [scope.get_current_value(variable) for variable in self.state.fixed]
@@ -104,6 +117,12 @@ class VirtualNode:
         refuse_untracked_variables(scope.untracked)
         if training:
             self._refuse_other_weights()
+        by_places = None
+        if unmasked is not None:
+            totals = {id(variable) for variable in masked_totals(self.model, means)}
+            by_places = frozenset(k for k, v in enumerate(self.state.metrics) if id(v) in totals)
+            for index in by_places:
+                metrics[index] *= tf.cast(unmasked, self.dtype)
         share = tf.cast(weight, self.dtype)
         changes: list[tuple[int, Tensor]] = []
         integers: list[tuple[int, Tensor]] = []
@@ -122,7 +141,17 @@ class VirtualNode:
             (index, (tf.cast(new, self.dtype) - tf.cast(before[index], self.dtype)) * share)
             for index, new in dict(assigned).items()
         ]
-        return SliceResults(weighted, objective, changes, integers, metrics, weights, assigned)
+        return SliceResults(
+            weighted,
+            objective,
+            changes,
+            integers,
+            metrics,
+            weights,
+            assigned,
+            loss_weight,
+            by_places,
+        )
 
     def losses(
         self,
@@ -170,12 +199,16 @@ class VirtualNode:
                 writer.add(FieldKind.WEIGHT, index, change, self.state.trainable[index].shape)
             for index, value in results.integers:
                 writer.add_integers(index, value, is_first)
+        is_masked = results.by_places is not None
+        by_places = results.by_places or ()
         for index, (variable, grown) in enumerate(
             zip(self.state.metrics, results.metrics, strict=True)
         ):
-            writer.add(FieldKind.METRIC, index, grown, variable.shape)
+            writer.add(FieldKind.METRIC, index, grown, variable.shape, index in by_places)
+        if is_masked:
+            writer.add(FieldKind.UNMASKED, 0, results.weight, ())
         if training:
-            writer.add(FieldKind.LOSS, 0, results.loss, ())
+            writer.add(FieldKind.LOSS, 0, results.loss, (), is_masked)
 
     def _refuse_other_weights(self) -> None:
         """Raise if the model's own call has set `trainable`: `fit` would look at it afterwards."""
@@ -312,15 +345,19 @@ def rows_joined(
     return [array.concat() for array in arrays]
 
 
-def is_constant(value: Tensor) -> bool:
-    """Return whether a tensor depends on no input of the function that is traced."""
+def is_constant(value: Tensor, inputs: Sequence[Tensor] | None = None) -> bool:
+    """Return whether a tensor depends on none of these inputs of the function that is traced.
+
+    None: on no input at all.
+    """
+    names = None if inputs is None else {tensor.op.name for tensor in inputs}
     pending, seen = [value], set()
     while pending:
         tensor = pending.pop()
         if id(tensor.op) in seen:
             continue
         seen.add(id(tensor.op))
-        if tensor.op.type == "Placeholder":
+        if tensor.op.type == "Placeholder" and (names is None or tensor.op.name in names):
             return False
         pending.extend(tensor.op.inputs)
     return True

@@ -13,9 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.model.compiled_losses import compiled_losses
 from agents.trainer.model.keras_private import (
-    SUM_REDUCTION,
-    compiled_losses,
     compiled_metrics,
     has_own,
     metric_results,
@@ -148,7 +147,6 @@ def built_model_check(model: keras.Model, smallest_slice: int) -> list[str]:
         )
     _refuse_replaced_lists(model)
     _refuse_reductions(model)
-    _refuse_ignored_classes(model)
     _refuse_vectors(model)
     warnings = _trainability_check(model)
     for layer in model_layers(model):
@@ -308,19 +306,6 @@ def _refuse_reductions(model: keras.Model) -> None:
                 "loss_reduction",
                 f"the loss {name} has reduction={reduction!r}, which is not the mean "
                 "or sum over the examples of a batch; use 'sum_over_batch_size' or 'sum'",
-            )
-
-
-def _refuse_ignored_classes(model: keras.Model) -> None:
-    """Raise if a loss is a mean over the labels that it does not ignore, however rare those are."""
-    for name, loss in compiled_losses(model):
-        if getattr(loss, "ignore_class", None) is not None and loss.reduction != SUM_REDUCTION:
-            raise _refusal(
-                "loss_not_additive",
-                f"the loss {name!r} ({type(loss).__name__}) has ignore_class={loss.ignore_class}: "
-                "it is the mean over the other labels, whose number differs from slice to slice. "
-                "Leave ignore_class out and give sample weights that are 0 for these labels (with "
-                "a valid class in their place), or use reduction='sum'",
             )
 
 

@@ -12,15 +12,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from agents.trainer.model.compiled_losses import (
+    losses_noted,
+    means_noted,
+    other_weights,
+    sums_scaled,
+)
 from agents.trainer.model.keras_private import (
     batch_of,
-    has_masked_mean,
-    losses_noted,
     metrics_update,
     model_call,
     model_layers,
     model_loss,
-    sums_scaled,
 )
 from agents.trainer.model.state import ModelState, as_array
 from agents.trainer.model.stateful_ops import (
@@ -29,6 +32,7 @@ from agents.trainer.model.stateful_ops import (
     refuse_untracked_variables,
 )
 from agents.trainer.model.training_scope import TrainingScope
+from agents.trainer.step.virtual_node import is_constant
 from agents.trainer.validate.random_draws import draws_sized_by_values
 
 Tensor = Any
@@ -65,7 +69,8 @@ class PartRunner:
     """Runs a built model on batches of any size without changing its state.
 
     Attributes:
-        has_masked_mean: a loss is a mean over the unmasked places of an output.
+        unequal_weights: a loss is a mean over unmasked places, by which this one cannot be
+            weighted; empty if there is none.
         adds_losses: layers have losses of their own, by `add_loss` or of their activity.
         is_random: the model draws random numbers from the job's state.
         draws_vary: values of the data decide how many.
@@ -79,7 +84,7 @@ class PartRunner:
             JobCodeError: the traced function has effects or operations bound to a process.
         """
         self.model = model
-        self.has_masked_mean = False
+        self.unequal_weights = ""
         self.adds_losses = False
         self.is_random = False
         state = ModelState(model)
@@ -163,7 +168,6 @@ class PartRunner:
         scope = TrainingScope(mapping, collect_losses=True)
         with scope, enclosed_state_refused(scope):
             predictions = model_call(self.model, batch[0], training=self.is_training)
-            self.has_masked_mean = has_masked_mean(self.model, predictions)
             if not self.is_training:
                 predictions = keras.tree.map_structure(
                     lambda leaf: _scaled(leaf, outputs), predictions
@@ -179,7 +183,11 @@ class PartRunner:
                 predictions, batch = keras.tree.map_structure(
                     lambda leaf: _copied(leaf, copies), (predictions, batch)
                 )
-            with sums_scaled(self.model, factor), losses_noted(self.model) as terms:
+            with (
+                means_noted(self.model, drops_masks=True) as means,
+                sums_scaled(self.model, factor),
+                losses_noted(self.model) as terms,
+            ):
                 loss = model_loss(self.model, batch, predictions, training=self.is_training)
             self.adds_losses = bool(scope.losses)
             # Tensors of a function that the model calls cannot be read in this graph.
@@ -187,6 +195,11 @@ class PartRunner:
             terms = [
                 term for term in (*terms, *self.model.losses) if getattr(term, "graph", 0) is graph
             ]
+            self.unequal_weights = other_weights(self.model, means)
+            if any(term.is_masked for term in means) and not all(
+                is_constant(term, leaves) for term in self.model.losses
+            ):
+                self.unequal_weights = "add_loss() or a regulariser of activity adds another loss"
             losses = [tf.reduce_sum(term) for term in (loss, *terms)]
             metrics_update(self.model, batch, predictions, loss, count)
             ends = {id(variable): scope.get_current_value(variable) for variable, _ in mapping}

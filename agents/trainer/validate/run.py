@@ -29,8 +29,9 @@ from agents.trainer.data.arrays import extreme_examples
 from agents.trainer.data.fingerprint import changing_refuse, data_fingerprint, data_warnings
 from agents.trainer.data.nests import STACK_HINT
 from agents.trainer.data.sources import ExampleSource
+from agents.trainer.model.compiled_losses import SUM_REDUCTION, compiled_losses
 from agents.trainer.model.fork import DAMAGED, MISFIT, fork_read
-from agents.trainer.model.keras_private import SUM_REDUCTION, compiled_losses, model_build
+from agents.trainer.model.keras_private import model_build
 from agents.trainer.model.outputs import MODEL_FILE, WEIGHTS_FILE, model_save
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.schedule import TrainingSchedule

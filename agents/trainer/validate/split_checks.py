@@ -76,6 +76,7 @@ def _splitting_check(
     _metrics_check(inference, first, second)
     warnings += _slice_metrics(inference, examples)
     training = PartRunner(model, examples, training=True)  # tracing also checks the operations
+    _mask_check(training)
     if own_metrics(model):  # which may be updated, or read, in training alone
         _metrics_check(training, first, second)
     state_check(training, examples, first, second)
@@ -109,16 +110,15 @@ def inference_changes(changed: Sequence[Any]) -> list[str]:
 
 
 def _mask_check(runner: PartRunner) -> None:
-    """Raise if a loss is a mean over unmasked places, whose number differs between slices."""
-    if runner.has_masked_mean:
+    """Raise if losses have other weights than the number of unmasked places in a slice."""
+    if runner.unequal_weights:
         raise JobCodeError(
             "masked_loss",
             "code.build",
-            "the model's output carries a mask (from mask_zero=True or a Masking layer), and the "
-            "loss is the mean over the places that are not masked. How many those are differs from "
-            "slice to slice, so virtual nodes would weight them differently. Give sample weights "
-            "that are 0 for padding and take the mask off the output, or use a loss with "
-            "reduction='sum'",
+            "a loss is the mean over the places that a mask leaves (of mask_zero=True, a Masking "
+            "layer or ignore_class), so a slice counts by the number of these places; but "
+            f"{runner.unequal_weights}, which would count it by its examples. Give sample weights "
+            "that are 0 for padding and take the mask off the output, or use reduction='sum'",
         )
 
 

@@ -91,6 +91,18 @@ def _normalised() -> keras.Model:
     return model
 
 
+def _padded(loss: Any, ignored: int | None = None) -> keras.Model:
+    """Make a model with a mask on its output, which leaves the places that are not 0."""
+    loss = loss if ignored is None else loss(from_logits=True, ignore_class=ignored)
+    model = keras.Sequential([keras.Input((4, 1)), layers.Masking(), layers.Dense(3)])
+    model.compile("sgd", loss)
+    return model
+
+
+#: Sequences of 0 to 4 steps: examples without any have no weight.
+STEPS = np.where(np.arange(4) < (np.arange(12) % 5)[:, None], np.abs(X) + 0.1, 0.0)[:, :, None]
+SPARSE = keras.losses.SparseCategoricalCrossentropy
+STEP_WEIGHTS = RANDOM.uniform(0.1, 3.0, size=(11, 4)).astype("float32")
 WEIGHT = RANDOM.uniform(0.0, 3.0, size=12).astype("float32")
 MODELS: dict[str, tuple[Callable[[], keras.Model], tuple[Any, ...]]] = {
     "several inputs and outputs, weights, dropout": (
@@ -102,6 +114,15 @@ MODELS: dict[str, tuple[Callable[[], keras.Model], tuple[Any, ...]]] = {
         (X, RANDOM.integers(0, 3, (12, 4)), RANDOM.uniform(size=(12, 4)).astype("float32")),
     ),
     "batch statistics and a function": (_normalised, (X, Y)),
+    "a mask": (lambda: _padded("mse"), (STEPS[1:], np.repeat(STEPS[1:], 3, 2))),
+    "a mask, weighted by step": (
+        lambda: _padded("mse"),
+        (STEPS[1:], np.repeat(STEPS[1:], 3, 2), STEP_WEIGHTS),
+    ),
+    "an ignored class under a mask": (
+        lambda: _padded(SPARSE, ignored=1),
+        (STEPS[1:], RANDOM.integers(0, 2, (11, 4)) * [0, 1, 1, 1]),
+    ),
 }
 
 
@@ -139,6 +160,11 @@ UNWEIGHTED: dict[str, tuple[Callable[[], keras.Model], tuple[Any, ...], np.ndarr
         np.roll(ZEROS, 1) == 0.0,
     ),
     "no weights": (_cosine, (X, X[:, :2]), np.zeros(12, bool)),
+    "no unmasked place": (
+        lambda: _padded("mse"),
+        (STEPS, np.repeat(STEPS, 3, 2)),
+        np.arange(12) % 5 == 0,
+    ),
     "a loss that is not finite": (
         _sequence,
         (INFINITE, np.zeros((12, 4), int), np.outer(ZEROS, np.ones(4)).astype("float32")),

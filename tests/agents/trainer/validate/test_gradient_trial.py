@@ -23,7 +23,8 @@ from tests.support.cases import some
 
 PIECES = [
     LayoutField(FieldKind.GRADIENT, 0, (2,), 2),
-    LayoutField(FieldKind.SQUARE, 0, (2,), 2),
+    LayoutField(FieldKind.SQUARE, 0, (), 1),
+    LayoutField(FieldKind.MESSAGES, 0, (), 1),
     LayoutField(FieldKind.LOSS, 0, (), 1),
 ]
 
@@ -51,7 +52,6 @@ def test_gradients_that_cancel_are_rounding(
         seeds=[],
         train_pieces=PIECES,
         train=train,
-        loss_of=lambda vector: float(vector[-1]),
     )
     functions = cast("StepFunctions", fake)
     runner = Mock(draws_vary=False)

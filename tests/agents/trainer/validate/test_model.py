@@ -67,18 +67,6 @@ RARE_LABELS = {
             return ops.sum(squares) / ops.sum(ops.cast(is_known, "float32"))
         """,
     ),
-    "ignored class": returning(
-        "compiled(net(out=3), loss=keras.losses.SparseCategoricalCrossentropy(True, 2))",
-        "Items()",
-        """
-        class Items:
-            def __len__(self):
-                return 24
-
-            def __getitem__(self, index):
-                return X[index], 2 * int(index == RARE)
-        """,
-    ),
 }
 
 
@@ -200,21 +188,6 @@ def test_a_layer_unfrozen_after_a_first_fit_needs_another_compile(tmp_path: Path
     assert "call model.compile() again" in report.message
     compiled_again = TRAINED_AT_BUILD.format(first=False, then=True, more="compiled(model)")
     assert validated(tmp_path, compiled_again).ok
-
-
-def test_a_masked_loss_is_refused_and_the_mask_is_named(tmp_path: Path) -> None:
-    code = """
-        def build(settings):
-            model = keras.Sequential([
-                keras.Input((6,)), layers.Embedding(5, 3, mask_zero=True), layers.Dense(5)
-            ])
-            model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-            words = random.integers(0, 5, size=(24, 6)) * (np.arange(6) < np.arange(24)[:, None])
-            return model, (words, words), None
-    """
-    report = validated(tmp_path, code)
-    assert report.code == "masked_loss", report.message
-    assert "mask_zero" in report.message
 
 
 def test_a_shape_error_shows_as_the_users_fault(tmp_path: Path) -> None:
