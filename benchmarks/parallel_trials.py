@@ -102,7 +102,8 @@ class TunedJob:
 
     def run(self) -> None:
         """Train to the end, in rounds as long as trials and their steps are left."""
-        num_steps, limit = self._tuning.trial_steps, self._engine.work.data.course.num_planned_steps
+        num_steps = self._tuning.trial_steps
+        limit = self._engine.work.data.schedule.num_planned_steps
         while not self._is_over() and self._num_trials < self._tuning.max_trials:
             left = limit - self.progress.step
             if left < 2 * num_steps:

@@ -94,18 +94,18 @@ class Engine:
             seed=SEED,
         )
         stop = StopCondition(kind=StopKind.EPOCHS, limit=self.schedule.epochs)
-        course = TrainingSchedule(len(self.source), 0, self.schedule.batch_size, stop)
+        schedule = TrainingSchedule(len(self.source), 0, self.schedule.batch_size, stop)
         specs = tuple(self.functions.example_specs)
-        data = JobData(spec, course, self.source, None, specs, len(self.state.seeds))
+        data = JobData(spec, schedule, self.source, None, specs, len(self.state.seeds))
         planners = _planners(spec, shares)
         progress = Progress()
         logs: Logs = []
         while not progress.is_over:
             self.functions.apply(self._sum(data, planners, progress))
-            progress = data.course.after_batch(progress, 0.0)
-            if data.course.is_activity_over(progress):
+            progress = data.schedule.after_batch(progress, 0.0)
+            if data.schedule.is_activity_over(progress):
                 logs.append(logs_read(self.model))
-                progress = data.course.after_activity(progress, logs[-1])
+                progress = data.schedule.after_activity(progress, logs[-1])
                 self.model.reset_metrics()
         self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
         return Trained(variables_read(self.model), logs)

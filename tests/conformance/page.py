@@ -47,7 +47,7 @@ All stand in `agents/trainer/model/keras_private.py` and `compiled_losses.py` be
 | `Model._call_has_training_arg` | pass `training` only to a `call` that takes it, as `fit` does |
 | `Model._compute_loss` | `compute_loss` of the job, by whichever signature it has |
 | `Model._loss_tracker` | the mean loss of the logs, weighted by examples |
-| `Model._compile_loss`, `_flat_losses` | reductions and masks of losses; scale those that are sums |
+| `Model._compile_loss`, `_flat_losses` | reductions and masks of losses; scale sums |
 | `Model._compile_metrics` | name the metric that cannot be added up |
 | `Model._flatten_layers` | look at all layers, however deep |
 | `Optimizer._trainable_variables` | find weights that were frozen or unfrozen after `compile` |

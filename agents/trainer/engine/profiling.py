@@ -87,7 +87,7 @@ def _median_s(work: BuiltJob, functions: StepFunctions, planner: Planner, deadli
 def _run_s(work: BuiltJob, functions: StepFunctions, planner: Planner) -> float:
     """Time one run of the job's first batch, including fetching its data, as in training."""
     position = Progress()
-    order = np.arange(work.data.course.bounds(position)[1], dtype=np.int64)
+    order = np.arange(work.data.schedule.bounds(position)[1], dtype=np.int64)
     batch = work.data.local_batch(planner, order, position)
     started_at = time.perf_counter()
     with step_failures():

@@ -102,14 +102,14 @@ class MembershipSession:
         self._generation = membership.generation
         self._steps_known = membership.steps_known
         self._epochs_known = membership.epochs_known
-        selection = self.data.course.selection
+        selection = self.data.schedule.selection
         self._break_even: BreakEven | None = None
         if selection is not None and selection.needs_losses:
             self._break_even = BreakEven(
                 selection,
                 membership.generation,
                 is_leader=self._is_leader,
-                tunes_selection=self.data.course.tunes_selection,
+                tunes_selection=self.data.schedule.tunes_selection,
             )
         self._goes_on = spec.on_nonfinite is OnNonfinite.CONTINUE or not work.is_trained
 
@@ -156,9 +156,9 @@ class MembershipSession:
         Raises:
             TrainerError: `user_code`, the metric of the stop condition does not exist.
         """
-        course = self.data.course
+        schedule = self.data.schedule
         is_train, epoch = progress.activity is Activity.TRAIN, progress.epoch
-        batch_size = course.batch_size_at(progress)
+        batch_size = schedule.batch_size_at(progress)
         if is_train and self._work.is_trained and not progress.is_trying:
             losses = progress.losses.after(
                 outcome.loss, progress.step + 1, epoch, is_skipped=outcome.is_skipped
@@ -166,7 +166,7 @@ class MembershipSession:
             progress = replace(progress, losses=losses)
         if outcome.is_refused and not progress.is_trying:
             return self.judged(progress)
-        if course.takes_queued(progress) and self.data.selection is not None:
+        if schedule.takes_queued(progress) and self.data.selection is not None:
             self.data.selection.dequeue(num_examples)  # before its branch may be parked
         if is_train and self._work.tuner is not None:
             before = progress.tuning
@@ -177,10 +177,10 @@ class MembershipSession:
         passed = progress.passed
         if self._break_even is not None:
             progress = self._break_even.after_batch(progress, outcome.times, num_examples, seconds)
-            if course.takes_queued(progress) and (found := self._break_even.verdict(progress)):
+            if schedule.takes_queued(progress) and (found := self._break_even.verdict(progress)):
                 progress = self._end_selection(progress, found)
                 self._report_selection_end(progress)
-        progress = course.after_batch(progress, seconds)
+        progress = schedule.after_batch(progress, seconds)
         if is_train and self._work.tuner is not None:
             progress = replace(progress, train_batch_size=self._work.tuner.batch_size)
             progress = self._with_queue(progress)
@@ -200,7 +200,7 @@ class MembershipSession:
         Raises:
             TrainerError: `user_code`, several epochs in a row have chosen nothing.
         """
-        selection, course = self.data.selection, self.data.course
+        selection, schedule = self.data.selection, self.data.schedule
         assert selection is not None, "only a job with selection has passes"
         tunables, epoch = self._work.state.tunables, progress.epoch
         beta = None if tunables is None else tunables.selection_beta
@@ -209,15 +209,15 @@ class MembershipSession:
             progress = self._break_even.after_batch(
                 progress, outcome.times, len(batch.indices), seconds, choice.num
             )
-        progress = course.after_pass(progress, choice.num, seconds, choice.losses)
-        if course.tunes_selection and self._work.tuner is not None:
+        progress = schedule.after_pass(progress, choice.num, seconds, choice.losses)
+        if schedule.tunes_selection and self._work.tuner is not None:
             before = progress.tuning
             progress = self._work.tuner.after_pass(
                 progress, outcome.losses, len(batch.indices), outcome.proposal
             )
             self._report_trials(progress, trials_turned(before, progress.tuning))
             progress = self._with_queue(progress)
-        is_empty = course.is_activity_over(progress) and course.is_empty(progress)
+        is_empty = schedule.is_activity_over(progress) and schedule.is_empty(progress)
         if is_empty and progress.empty_epochs + 1 >= EMPTY_EPOCHS_LIMIT:
             raise TrainerError(
                 "user_code",
@@ -228,27 +228,27 @@ class MembershipSession:
 
     def _with_queue(self, progress: Progress) -> Progress:
         """Take the queue of the present branch, if branches differ in theirs."""
-        course, selection = self.data.course, self.data.selection
-        if not course.tunes_selection or selection is None:
+        schedule, selection = self.data.schedule, self.data.selection
+        if not schedule.tunes_selection or selection is None:
             return progress
-        return course.with_queue(progress, selection.num_queued)
+        return schedule.with_queue(progress, selection.num_queued)
 
     def _after_activity(self, progress: Progress, epoch: int, is_train: bool) -> Progress:
         """If the activity's last batch is done, collect and reset its metrics and move on."""
-        course = self.data.course
+        schedule = self.data.schedule
         if self._is_leader:
             self._phase_reports.settle()
-        if not course.is_activity_over(progress):
+        if not schedule.is_activity_over(progress):
             return self.judged(progress)
         logs = self._work.logs(with_learning_rate=is_train)
         if is_train:
-            logs = course.training_logs(progress, logs)
-        if is_train and course.selects(progress) and progress.examples:
+            logs = schedule.training_logs(progress, logs)
+        if is_train and schedule.selects(progress) and progress.examples:
             logs["selected_share"] = progress.chosen / progress.examples
             logs |= progress.pass_losses.logs()
         self._work.model.reset_metrics()
         try:
-            progress = self._tuned(course.after_activity(progress, logs), epoch)
+            progress = self._tuned(schedule.after_activity(progress, logs), epoch)
         except KeyError as error:
             known = ", ".join(sorted(logs))
             raise TrainerError(
@@ -271,7 +271,7 @@ class MembershipSession:
             tuning = course_stop(tuning)
             tuner.end()
             self._report_trials(replace(progress, tuning=tuning), trials)
-        return self.data.course.with_tuning(progress, tuning)
+        return self.data.schedule.with_tuning(progress, tuning)
 
     def search_begin(self, progress: Progress) -> Progress:
         """Begin a search, in a job that is tuned, before the step at the cursor if one is due."""
@@ -360,14 +360,14 @@ class MembershipSession:
             self._phase_reports.begin("evaluating")
             return
         self._report_epoch(progress.history)
-        if self._work.data.course.num_validation and not progress.is_over:
+        if self._work.data.schedule.num_validation and not progress.is_over:
             self._phase_reports.begin(self._phase)
 
     def _report_epoch(self, history: Sequence[EpochRow]) -> None:
         """Report the last of these epochs, and write its line into the log."""
         row = history[-1]
         now = datetime.datetime.now(datetime.UTC)
-        line = epoch_line(row, self.data.course.stop, self._num_working, now)
+        line = epoch_line(row, self.data.schedule.stop, self._num_working, now)
         with suppress(OSError):  # user code has closed its output
             log_file().write(f"{line}\n".encode())
         self._reports.write(

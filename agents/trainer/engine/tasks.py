@@ -121,12 +121,12 @@ class Predicting(TaskRunner):
 
     def take(self, progress: Progress, outcome: StepOutcome) -> None:
         assert isinstance(outcome, PredictOutcome)
-        first, end = self.work.data.course.bounds(progress)
+        first, end = self.work.data.schedule.bounds(progress)
         self._parts.add(first, self._functions.layout.unpack(outcome.rows), end - first)
 
     def close(self) -> None:
         self._parts.close()
 
     def results_save(self, folder: Path, progress: Progress) -> dict[str, Any]:
-        num_examples = self.work.data.course.num_train
+        num_examples = self.work.data.schedule.num_train
         return summary_save(folder, self.work.state, self._functions.layout, num_examples, progress)

@@ -226,7 +226,7 @@ class Trainer:
             moved, note = self.membership_change.switch(self.membership, new, self.progress)
         self.has_state = True
         if new.resume_at is not None:
-            self.progress = self.work.data.course.resumed(self.progress, new.resume_at)
+            self.progress = self.work.data.schedule.resumed(self.progress, new.resume_at)
         pause_s = 0.0 if joins else time.monotonic() - self.stepped_at
         session = self._enter(new, note)
         self._take_up_scaling()
@@ -268,7 +268,7 @@ class Trainer:
             )
 
         listen(
-            arrival, self.work.state.num_bytes, session.data.course, receive_step, arrive, replay
+            arrival, self.work.state.num_bytes, session.data.schedule, receive_step, arrive, replay
         )
         self.has_state = True
         self._report_switched(pause_s=0.0, bytes_moved=arrival.num_bytes, joined=True)

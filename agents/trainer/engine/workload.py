@@ -60,7 +60,7 @@ class BuiltJob:
             JobCodeError: the model cannot be traced.
         """
         with user_code(self.code_dir, "code", "tracing a training step", self.sample):
-            has_validation = bool(self.data.course.num_validation)
+            has_validation = bool(self.data.schedule.num_validation)
             is_merged = self.data.spec.merges and not why_not_merged(self.data.spec)
             return StepFunctions(self.model, self.state, self.sample, has_validation, is_merged)
 
@@ -82,7 +82,7 @@ class BuiltJob:
         Stops between two functions once `is_wanted` returns False.
         """
         before = self.state.capture()
-        has_validation = bool(self.data.course.num_validation)
+        has_validation = bool(self.data.schedule.num_validation)
         activities = [Activity.TRAIN] + [Activity.VALIDATE] * has_validation
         for activity in activities:
             batch = self.first_batch(planner, Progress(activity=activity))
@@ -108,7 +108,7 @@ class BuiltJob:
 
     def first_batch(self, planner: Planner, position: Progress) -> LocalBatch:
         """Return this trainer's part of the first batch of an activity, unshuffled."""
-        order = np.arange(self.data.course.bounds(position)[1], dtype=np.int64)
+        order = np.arange(self.data.schedule.bounds(position)[1], dtype=np.int64)
         return self.data.local_batch(planner, order, position)
 
     def logs(self, with_learning_rate: bool) -> dict[str, float]:
@@ -146,7 +146,7 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
     settings = dict(spec.settings)
     job = job_load(code_dir, spec.entry_file, settings, spec.seed, spec.task, source)
     selection = selection_of(spec, len(job.train)) if is_trained else None
-    course = _course(job, spec, None if selection is None else selection.spec)
+    schedule = _schedule(job, spec, None if selection is None else selection.spec)
     sample = job.train.fetch(np.arange(min(SAMPLE_SIZE, len(job.train)), dtype=np.int64))
     with user_code(code_dir, "code.build", "building the model on the first examples", sample):
         if is_trained:
@@ -161,7 +161,7 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
     state.data_fingerprint = data_fingerprint(job.train, job.validation)
     data = JobData(
         spec=spec,
-        course=course,
+        schedule=schedule,
         train=job.train,
         validation=job.validation,
         example_specs=tuple(example_specs(sample)),
@@ -171,7 +171,7 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
     tuner = None
     if spec.tuning is not None and tunables is not None and not spec.tuning.parallel:
         proposals = Proposals(spec.tuning, spec.seed, spec.num_virtual_nodes)
-        tuner = Tuner(spec.tuning, proposals, state, course)
+        tuner = Tuner(spec.tuning, proposals, state, schedule)
     return BuiltJob(
         model=job.model,
         state=state,
@@ -184,7 +184,7 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
     )
 
 
-def _course(
+def _schedule(
     job: LoadedJob, spec: TrainingSpec, selection: SelectionSpec | None
 ) -> TrainingSchedule:
     num_validation = 0 if job.validation is None else len(job.validation)

@@ -266,12 +266,12 @@ class TrainingSchedule:
         A stop at a metric cannot be predicted; the positions then continue to its epoch limit.
         """
         stop = replace(self.stop, kind=StopKind.EPOCHS) if self._is_metric_stop() else self.stop
-        course = replace(self, stop=stop)
+        schedule = replace(self, stop=stop)
         while not progress.is_over:
             yield progress
-            progress = course.after_batch(progress, seconds=0.0)
-            if course.is_activity_over(progress):
-                progress = course.after_activity(progress, {})
+            progress = schedule.after_batch(progress, seconds=0.0)
+            if schedule.is_activity_over(progress):
+                progress = schedule.after_activity(progress, {})
 
     def _is_metric_stop(self) -> bool:
         return self.stop.kind is StopKind.METRIC

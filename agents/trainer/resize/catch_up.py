@@ -193,7 +193,7 @@ def working_slots(membership: Membership) -> list[int]:
 def listen(
     arrival: IncomingState,
     state_bytes: int,
-    course: TrainingSchedule,
+    schedule: TrainingSchedule,
     receive_step: Callable[[Progress], ReceivedStep],
     arrive: Callable[[Progress], None],
     replay: Callable[[ReceivedStep], None],
@@ -220,7 +220,7 @@ def listen(
                 return
         assert cursor is not None, "a learner has a cursor"
         kept.add(receive_step(cursor))
-        cursor = course.predicted_next(cursor)
+        cursor = schedule.predicted_next(cursor)
 
 
 def _num_bytes(received: ReceivedStep) -> int:

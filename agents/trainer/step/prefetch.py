@@ -90,7 +90,7 @@ class JobData:
     """
 
     spec: TrainingSpec
-    course: TrainingSchedule
+    schedule: TrainingSchedule
     train: ExampleSource
     validation: ExampleSource | None
     example_specs: tuple[tf.TensorSpec, ...]
@@ -100,8 +100,8 @@ class JobData:
 
     def within(self, membership: Membership) -> JobData:
         """Return the same examples, cut into the batches of a membership."""
-        course = dataclasses.replace(self.course, train_batch_size=membership.global_batch_size)
-        return dataclasses.replace(self, course=course)
+        schedule = dataclasses.replace(self.schedule, train_batch_size=membership.global_batch_size)
+        return dataclasses.replace(self, schedule=schedule)
 
     def order(self, progress: Progress) -> np.ndarray:
         """Return the order of the examples in the cursor's activity."""
@@ -116,14 +116,14 @@ class JobData:
         A piece's examples are fetched when it is taken from `pieces`; that raises JobCodeError if
         the job's data fail.
         """
-        low, high = self.course.bounds(progress)
+        low, high = self.schedule.bounds(progress)
         return self.batch_of(planner, order[low:high], progress)
 
     def batch_of(self, planner: Planner, indices: np.ndarray, progress: Progress) -> LocalBatch:
         """Plan one trainer's part of a batch of the examples at `indices`; see `local_batch`."""
         plan = planner.plan(len(indices))
         is_pass = progress.activity is Activity.SELECT
-        only_chooses = is_pass and not self.course.computes_losses(progress)
+        only_chooses = is_pass and not self.schedule.computes_losses(progress)
         fewest = self._fewest_passes(planner, progress)
         pieces = () if only_chooses else self._pieces(plan, fewest)
         fetched = self._pieces_fetch(plan, pieces, indices, progress)
@@ -179,10 +179,10 @@ class JobData:
         stream, turn = TRAINING_STREAM, progress.step
         if progress.activity is Activity.VALIDATE:
             stream = VALIDATION_STREAM
-            turn = progress.epoch * self.course.num_batches(Activity.VALIDATE) + progress.batch
+            turn = progress.epoch * self.schedule.num_batches(Activity.VALIDATE) + progress.batch
         elif progress.activity is Activity.SELECT:
             stream = SELECTION_STREAM
-            turn = progress.epoch * self.course.num_train + progress.examples
+            turn = progress.epoch * self.schedule.num_train + progress.examples
         return step_seeds(
             self.spec.seed,
             stream,
@@ -260,7 +260,7 @@ class Feeder:
     def _batches(data: JobData, planner: Planner, progress: Progress) -> Iterator[_Fed]:
         visited: tuple[int, Activity] | None = None
         order = np.zeros(0, np.int64)
-        for position in data.course.positions(progress):
+        for position in data.schedule.positions(progress):
             if visited != (position.epoch, position.activity):
                 visited = (position.epoch, position.activity)
                 order = data.order(position)
@@ -315,8 +315,8 @@ class SelectingFeeder:
         Raises:
             JobCodeError: the job's data failed; also raised when a piece is taken.
         """
-        if self._data.course.takes_queued(progress):
-            indices = self._selection.queued(self._data.course.bounds(progress)[1])
+        if self._data.schedule.takes_queued(progress):
+            indices = self._selection.queued(self._data.schedule.bounds(progress)[1])
             batch = self._data.batch_of(self._planner, indices, progress)
             return dataclasses.replace(batch, pieces=self._pieces(batch, [], None))
         is_validating = progress.activity is Activity.VALIDATE
@@ -329,7 +329,7 @@ class SelectingFeeder:
             batch, waiting = ahead.batch, ahead.take()
         else:
             batch, waiting = self._data.local_batch(self._planner, self._order, progress), []
-        following = self._data.course.following(progress)
+        following = self._data.schedule.following(progress)
         pieces = self._pieces(batch, waiting, following)
         return dataclasses.replace(batch, place=progress.place, pieces=pieces)
 

@@ -48,7 +48,7 @@ class Tuner:
         spec: TuningSpec,
         proposals: Proposals,
         state: ModelState,
-        course: TrainingSchedule,
+        schedule: TrainingSchedule,
     ) -> None:
         """Tune a state, which has tunables, of a job with this schedule."""
         assert state.tunables is not None, "a tuned job's state has tunables"
@@ -57,7 +57,7 @@ class Tuner:
         self._proposals = proposals
         self._state = state
         self._tunables = state.tunables
-        self._course = course
+        self._schedule = schedule
 
     def begin(self, progress: Progress) -> Progress:
         """Begin a search before the batch at the cursor, if one is due.
@@ -71,7 +71,7 @@ class Tuner:
         if not tuning.is_due or progress.activity is not first or progress.is_over:
             return progress
         tuning = course_begin(
-            tuning, self.spec, self._tunables.values, job_steps(self._course, progress)
+            tuning, self.spec, self._tunables.values, job_steps(self._schedule, progress)
         )
         if tuning.active is not None:
             self._state.branches.fork(ROOT)
@@ -146,33 +146,33 @@ class Tuner:
             branches.free(ROOT)
 
 
-def job_steps(course: TrainingSchedule, progress: Progress) -> JobSteps:
+def job_steps(schedule: TrainingSchedule, progress: Progress) -> JobSteps:
     """Count the steps of a job by which its searches are bounded."""
-    if course.tunes_selection:
-        return _selecting_steps(course, progress)
-    per_epoch = course.num_batches(Activity.TRAIN)
-    limit, total, size = course.stop.limit, course.num_planned_steps, course.batch_size
-    if course.stop.kind is StopKind.STEPS:
+    if schedule.tunes_selection:
+        return _selecting_steps(schedule, progress)
+    per_epoch = schedule.num_batches(Activity.TRAIN)
+    limit, total, size = schedule.stop.limit, schedule.num_planned_steps, schedule.batch_size
+    if schedule.stop.kind is StopKind.STEPS:
         left = limit - progress.step
     else:
         left = (limit - progress.epoch) * per_epoch - -(-progress.examples // size)
     return JobSteps(total=total, left=left, per_epoch=per_epoch, step_examples=size)
 
 
-def _selecting_steps(course: TrainingSchedule, progress: Progress) -> JobSteps:
+def _selecting_steps(schedule: TrainingSchedule, progress: Progress) -> JobSteps:
     """Count selection passes, too; of the epochs left these alone.
 
     Trials may choose very little, and the job may not end in the middle of a search.
     """
-    selection, limit = course.selection, course.stop.limit
+    selection, limit = schedule.selection, schedule.stop.limit
     assert selection is not None, "its exponent is tuned"
-    per_epoch = course.num_batches(Activity.TRAIN)
+    per_epoch = schedule.num_batches(Activity.TRAIN)
     share = selection.expected_share
     cost = relative_cost(selection, ExampleTimes(1.0, STEP_PASSES), share)
     num_selecting = selection.num_selecting(range(limit))
     return JobSteps(
         total=math.floor(per_epoch * (limit - num_selecting + num_selecting * cost)),
-        left=(limit - progress.epoch) * course.num_train // (STEP_PASSES * course.batch_size),
+        left=(limit - progress.epoch) * schedule.num_train // (STEP_PASSES * schedule.batch_size),
         per_epoch=max(1, math.floor(per_epoch * (1.0 / STEP_PASSES + share))),
-        step_examples=course.batch_size,
+        step_examples=schedule.batch_size,
     )

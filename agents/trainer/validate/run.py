@@ -357,7 +357,7 @@ def _check_tuning(spec: TrainingSpec, job: LoadedJob) -> list[str]:
 
 def _few_steps_warnings(spec: TrainingSpec, tuning: TuningSpec, num_train: int) -> list[str]:
     """Warn if the first search has too few steps for two trials, which it could compare."""
-    course = TrainingSchedule(
+    schedule = TrainingSchedule(
         num_train,
         0,
         spec.global_batch_size,
@@ -365,8 +365,8 @@ def _few_steps_warnings(spec: TrainingSpec, tuning: TuningSpec, num_train: int) 
         selection=spec.selection,
         tunes_selection=tuning.tunes_selection,
     )
-    first_epoch = course.selection.start if course.selection and tuning.tunes_selection else 0
-    plan = job_steps(course, Progress(epoch=first_epoch))
+    first_epoch = schedule.selection.start if schedule.selection and tuning.tunes_selection else 0
+    plan = job_steps(schedule, Progress(epoch=first_epoch))
     search = course_begin(TuningCourse(), tuning, {}, plan).search
     if search is not None and search.max_steps >= 2 * search.shortest:
         return []

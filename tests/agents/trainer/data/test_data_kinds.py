@@ -248,4 +248,4 @@ def test_every_kind_trains_the_same_bits(case: str) -> None:
 def of_kind(data: JobData, given: Any) -> JobData:
     """Give the same job with its examples, for training and validation, from another kind."""
     source = source_open(given, "data.train", HERE)
-    return JobData(data.spec, data.course, source, source, data.example_specs, data.num_seeds)
+    return JobData(data.spec, data.schedule, source, source, data.example_specs, data.num_seeds)

@@ -182,14 +182,14 @@ def test_what_a_line_says() -> None:
 
 
 def test_seconds_are_those_of_the_epoch_and_survive_a_change_of_trainers() -> None:
-    course = TrainingSchedule(num_train=10, num_validation=4, batch_size=5, stop=EPOCHS)
+    schedule = TrainingSchedule(num_train=10, num_validation=4, batch_size=5, stop=EPOCHS)
     progress = Progress()
     for seconds in (1.0, 3.0):
-        progress = course.after_batch(progress, seconds)
+        progress = schedule.after_batch(progress, seconds)
         progress = Progress.from_json(progress.to_json())
-    progress = course.after_activity(progress, {"loss": 1.0})
+    progress = schedule.after_activity(progress, {"loss": 1.0})
     progress = Progress.from_json(progress.to_json())
-    progress = course.after_activity(course.after_batch(progress, 0.5), {"loss": 2.0})
+    progress = schedule.after_activity(schedule.after_batch(progress, 0.5), {"loss": 2.0})
     (row,) = progress.history
     assert (row.seconds, row.examples_per_s) == (4.5, 2.5)
     assert (progress.activity_s, progress.train_s) == (0.0, 0.0)

@@ -200,8 +200,8 @@ def test_a_fork_that_tunes_and_selects_begins_its_epoch_with_a_search(tmp_path: 
     progress = fork_read(path, state, both)
     assert (progress.epoch, progress.activity) == (CURSOR.epoch, Activity.TRAIN)
     assert (progress.batch, progress.examples, progress.queued) == (0, 0, 0)
-    course = TrainingSchedule(20, 0, 5, both.stop, selection=both.selection)
-    assert course.bounds(progress) == (0, 5), "chosen examples of an empty queue"
+    schedule = TrainingSchedule(20, 0, 5, both.stop, selection=both.selection)
+    assert schedule.bounds(progress) == (0, 5), "chosen examples of an empty queue"
     beta = TuningSpec(space={"selection_beta": TunableRange(low=0.5, high=2.0)})
     assert fork_read(path, state, replace(both, tuning=beta)).activity is Activity.SELECT
 

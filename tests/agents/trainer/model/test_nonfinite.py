@@ -96,23 +96,23 @@ def test_training_metrics_of_an_epoch_with_an_odd_loss_are_not_judged() -> None:
 
 
 def test_an_epoch_knows_whether_one_of_its_own_steps_was_odd() -> None:
-    course = TrainingSchedule(5, 0, 1, StopCondition(kind=StopKind.EPOCHS, limit=3))
+    schedule = TrainingSchedule(5, 0, 1, StopCondition(kind=StopKind.EPOCHS, limit=3))
     losses = [2.0, 1.9, 1.8, 1.7, 1.6, 1.5, math.nan, 1.3, 1.2, 1.1, 1.0, 0.9, 0.8, 0.7, 0.6]
     progress = Progress()
     for step, loss in enumerate(losses, start=1):
         track = progress.losses.after(loss, step, progress.epoch, is_skipped=True)
-        progress = course.after_batch(replace(progress, losses=track), 0.0)
-        if course.is_activity_over(progress):
-            progress = course.after_activity(progress, {"loss": loss})
+        progress = schedule.after_batch(replace(progress, losses=track), 0.0)
+        if schedule.is_activity_over(progress):
+            progress = schedule.after_activity(progress, {"loss": loss})
     assert [row.has_odd_loss for row in progress.history] == [False, True, False]
     assert progress.nonfinite == ()
 
 
 def test_training_metrics_of_an_epoch_with_trials_are_not_judged() -> None:
-    course = TrainingSchedule(1, 1, 1, StopCondition(kind=StopKind.EPOCHS, limit=3))
+    schedule = TrainingSchedule(1, 1, 1, StopCondition(kind=StopKind.EPOCHS, limit=3))
     progress = Progress(tuning=TuningCourse(is_due=False, has_tried=True))
     for _ in (Activity.TRAIN, Activity.VALIDATE):
-        progress = course.after_activity(progress, {"loss": math.inf})
+        progress = schedule.after_activity(progress, {"loss": math.inf})
     assert [found.metric for found in metrics_nonfinite(progress.history)] == ["val_loss"]
 
 
@@ -149,8 +149,8 @@ def test_a_metric_that_is_not_finite_reaches_no_target(value: float, higher: boo
     stop = StopCondition(
         kind=StopKind.METRIC, limit=2, metric="a", target=0.5, higher_is_better=higher
     )
-    course = TrainingSchedule(2, 0, 2, stop)
-    progress = course.after_activity(course.after_batch(Progress(), 0.0), {"a": value})
+    schedule = TrainingSchedule(2, 0, 2, stop)
+    progress = schedule.after_activity(schedule.after_batch(Progress(), 0.0), {"a": value})
     assert progress.ended_by is None
 
 

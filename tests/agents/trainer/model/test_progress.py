@@ -16,22 +16,22 @@ from controlplane.core.protocol.wire import StopCondition, StopKind
 
 
 def run_through(
-    course: TrainingSchedule, logs: dict[str, float]
+    schedule: TrainingSchedule, logs: dict[str, float]
 ) -> tuple[list[Progress], Progress]:
     seen = []
     progress = Progress()
     while not progress.is_over:
         seen.append(progress)
-        progress = course.after_batch(progress, seconds=1.0)
-        if course.is_activity_over(progress):
-            progress = course.after_activity(progress, logs)
+        progress = schedule.after_batch(progress, seconds=1.0)
+        if schedule.is_activity_over(progress):
+            progress = schedule.after_activity(progress, logs)
     return seen, progress
 
 
 def test_two_epochs_with_validation() -> None:
-    course = TrainingSchedule(5, 3, 2, StopCondition(kind=StopKind.EPOCHS, limit=2))
-    seen, end = run_through(course, {"loss": 0.5})
-    places = [(p.activity.value, p.epoch, p.batch, course.bounds(p)) for p in seen]
+    schedule = TrainingSchedule(5, 3, 2, StopCondition(kind=StopKind.EPOCHS, limit=2))
+    seen, end = run_through(schedule, {"loss": 0.5})
+    places = [(p.activity.value, p.epoch, p.batch, schedule.bounds(p)) for p in seen]
     epoch = [
         ("train", 0, (0, 2)),
         ("train", 1, (2, 4)),
@@ -49,8 +49,8 @@ def test_two_epochs_with_validation() -> None:
 
 
 def test_a_step_limit_cuts_the_epoch_but_not_its_validation() -> None:
-    course = TrainingSchedule(10, 2, 2, StopCondition(kind=StopKind.STEPS, limit=7))
-    seen, end = run_through(course, {"loss": 1.0})
+    schedule = TrainingSchedule(10, 2, 2, StopCondition(kind=StopKind.STEPS, limit=7))
+    seen, end = run_through(schedule, {"loss": 1.0})
     assert [p.activity for p in seen].count(Activity.TRAIN) == 7
     assert seen[-1].activity is Activity.VALIDATE
     assert (end.step, end.epoch, end.ended_by) == (7, 2, StopKind.STEPS)
@@ -93,10 +93,10 @@ def test_a_metric_that_is_not_there_is_named() -> None:
 def test_running_ahead_sees_what_will_happen_from_any_point(
     train: int, validation: int, batch: int, kind: StopKind, limit: int, data: st.DataObject
 ) -> None:
-    course = TrainingSchedule(train, validation, batch, StopCondition(kind=kind, limit=limit))
-    seen, _ = run_through(course, {})
+    schedule = TrainingSchedule(train, validation, batch, StopCondition(kind=kind, limit=limit))
+    seen, _ = run_through(schedule, {})
     start = data.draw(st.integers(0, len(seen) - 1))
-    ahead = [position.place for position in course.positions(seen[start])]
+    ahead = [position.place for position in schedule.positions(seen[start])]
     assert ahead == [progress.place for progress in seen[start:]]
 
 
@@ -132,18 +132,18 @@ def test_batches_of_any_sizes_visit_every_example_once_an_epoch(
     visited: dict[tuple[int, Activity], list[int]] = {}
     distances = [progress.distance]
     while not progress.is_over:
-        course = replace(frame, train_batch_size=sizes[turn % len(sizes)])
-        low, high = course.bounds(progress)
-        assert next(course.positions(progress)) == progress
+        schedule = replace(frame, train_batch_size=sizes[turn % len(sizes)])
+        low, high = schedule.bounds(progress)
+        assert next(schedule.positions(progress)) == progress
         seen = visited.setdefault((progress.epoch, progress.activity), [])
         seen.extend(range(low, high))
         is_train = progress.activity is Activity.TRAIN
-        size = course.train_batch_size if is_train else submitted
+        size = schedule.train_batch_size if is_train else submitted
         assert high - low == min(size, (train if is_train else validation) - low)
         turn += is_train
-        progress = course.after_batch(progress, 0.0)
-        if course.is_activity_over(progress):
-            progress = course.after_activity(progress, {})
+        progress = schedule.after_batch(progress, 0.0)
+        if schedule.is_activity_over(progress):
+            progress = schedule.after_activity(progress, {})
         distances.append(progress.distance)
     assert distances == sorted(set(distances))
     for (_, activity), seen in visited.items():

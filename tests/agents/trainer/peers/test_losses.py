@@ -46,10 +46,10 @@ def orders_of(generation: int, go: bool, **changes: bool) -> TrainerOrders:
 
 
 def test_every_point_of_a_job_is_further_than_the_one_before() -> None:
-    course = TrainingSchedule(5, 3, 2, StopCondition(kind=StopKind.STEPS, limit=7))
-    positions = list(course.positions(Progress()))
+    schedule = TrainingSchedule(5, 3, 2, StopCondition(kind=StopKind.STEPS, limit=7))
+    positions = list(schedule.positions(Progress()))
     end = positions[-1]
-    end = course.after_activity(course.after_batch(end, 0.0), {})
+    end = schedule.after_activity(schedule.after_batch(end, 0.0), {})
     assert end.is_over
     distances = [progress.distance for progress in [*positions, end]]
     assert all(earlier < later for earlier, later in itertools.pairwise(distances))

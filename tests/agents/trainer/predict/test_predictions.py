@@ -270,13 +270,13 @@ def test_parts_are_bounded_and_hold_only_what_follows_each_other(tmp_path: Path)
 
 
 def test_a_pass_goes_on_where_predictions_are_safe() -> None:
-    course = TrainingSchedule(45, 0, 20, StopCondition(kind=StopKind.EPOCHS, limit=1))
+    schedule = TrainingSchedule(45, 0, 20, StopCondition(kind=StopKind.EPOCHS, limit=1))
     ahead = Progress(step=2, batch=2, examples=40, training_s=3.0)
-    back = course.resumed(ahead, 20)
+    back = schedule.resumed(ahead, 20)
     assert (back.step, back.batch, back.examples, back.training_s) == (1, 1, 20, 3.0)
-    assert course.bounds(back) == (20, 40)
-    assert course.resumed(ahead, 39).examples == 20  # whole batches only
-    over = course.resumed(ahead, 45)
+    assert schedule.bounds(back) == (20, 40)
+    assert schedule.resumed(ahead, 39).examples == 20  # whole batches only
+    over = schedule.resumed(ahead, 45)
     assert over.is_over
     assert over.step == 3
-    assert course.resumed(over, 40).distance < over.distance
+    assert schedule.resumed(over, 40).distance < over.distance

@@ -72,12 +72,12 @@ def test_a_note_tells_the_cursor_and_who_works_meanwhile() -> None:
 
 
 def test_the_cursor_can_be_foreseen_until_a_metric_tells() -> None:
-    course = TrainingSchedule(num_train=10, num_validation=4, batch_size=5, stop=steps(3))
+    schedule = TrainingSchedule(num_train=10, num_validation=4, batch_size=5, stop=steps(3))
     cursor: Progress | None = Progress()
     places = []
     while cursor is not None and not cursor.is_over:
         places.append((cursor.step, cursor.epoch, str(cursor.activity)))
-        cursor = course.predicted_next(cursor)
+        cursor = schedule.predicted_next(cursor)
     assert places == [
         *((0, 0, "train"), (1, 0, "train"), (2, 0, "validate")),
         *((2, 1, "train"), (3, 1, "validate")),

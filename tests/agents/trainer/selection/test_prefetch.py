@@ -65,7 +65,7 @@ def _feeder(source: WatchedSource) -> SelectingFeeder:
     stop = StopCondition(kind=StopKind.EPOCHS, limit=9)
     data = JobData(
         spec=spec,
-        course=TrainingSchedule(NUM, 0, SIZE, stop, selection=SPEC),
+        schedule=TrainingSchedule(NUM, 0, SIZE, stop, selection=SPEC),
         train=source,
         validation=None,
         example_specs=tuple(example_specs(source.fetch(np.arange(2)))),

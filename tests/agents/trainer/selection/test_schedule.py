@@ -23,7 +23,9 @@ from controlplane.core.tuning.course import TuningCourse
 METHOD = SelectionMethod.SELECTIVE_BACKPROP
 
 
-def _course(num_train: int, batch_size: int, stop: StopCondition, **more: Any) -> TrainingSchedule:
+def _schedule(
+    num_train: int, batch_size: int, stop: StopCondition, **more: Any
+) -> TrainingSchedule:
     return TrainingSchedule(
         num_train, 3, batch_size, stop, selection=SelectionSpec(method=METHOD, **more)
     )
@@ -31,20 +33,20 @@ def _course(num_train: int, batch_size: int, stop: StopCondition, **more: Any) -
 
 def test_an_epoch_that_selects_by_hand() -> None:
     """Of 14 examples in passes of 6 the passes choose 4, 2 and 2; a step takes 3 of them."""
-    course = _course(14, 3, StopCondition(kind=StopKind.EPOCHS, limit=2))
+    schedule = _schedule(14, 3, StopCondition(kind=StopKind.EPOCHS, limit=2))
     progress = Progress(step=3, epoch=1, activity=Activity.SELECT, queued=1)
     places = []
     chosen = iter((4, 2, 2))
     while progress.epoch == 1 and progress.activity is not Activity.VALIDATE:
-        place = (progress.activity.value, course.bounds(progress), progress.batch)
+        place = (progress.activity.value, schedule.bounds(progress), progress.batch)
         places.append(place)
         if progress.activity is Activity.SELECT:
-            progress = course.after_pass(progress, next(chosen), seconds=1.0)
+            progress = schedule.after_pass(progress, next(chosen), seconds=1.0)
         else:
-            progress = course.after_batch(progress, seconds=2.0)
-        if course.is_activity_over(progress):
+            progress = schedule.after_batch(progress, seconds=2.0)
+        if schedule.is_activity_over(progress):
             done = progress
-            progress = course.after_activity(progress, {})
+            progress = schedule.after_activity(progress, {})
     assert places == [
         ("select", (0, 6), 0),
         ("train", (0, 3), 1),
@@ -59,7 +61,7 @@ def test_an_epoch_that_selects_by_hand() -> None:
 
 
 def test_an_epoch_without_a_step_has_the_training_metrics_of_the_one_before() -> None:
-    course = _course(7, 3, StopCondition(kind=StopKind.EPOCHS, limit=9))
+    schedule = _schedule(7, 3, StopCondition(kind=StopKind.EPOCHS, limit=9))
     row = EpochRow(0, 3, {"loss": 0.5, "selected_share": 0.25, "val_loss": 0.7})
     empty = Progress(step=3, epoch=1, activity=Activity.SELECT, examples=7, history=(row,))
     logs = {"loss": 0.0, "learning_rate": 0.1}
@@ -69,21 +71,21 @@ def test_an_epoch_without_a_step_has_the_training_metrics_of_the_one_before() ->
         (replace(empty, history=()), 0.0),
         (replace(empty, epoch=0, activity=Activity.TRAIN), 0.0),
     ):
-        assert course.training_logs(progress, logs) == {"loss": loss, "learning_rate": 0.1}
+        assert schedule.training_logs(progress, logs) == {"loss": loss, "learning_rate": 0.1}
 
 
 def test_epochs_with_trials_train_on_everything() -> None:
-    course = _course(7, 3, StopCondition(kind=StopKind.EPOCHS, limit=9), start=1)
+    schedule = _schedule(7, 3, StopCondition(kind=StopKind.EPOCHS, limit=9), start=1)
     for tuning, selects in (
         (TuningCourse(is_due=False), True),
         (TuningCourse(is_due=True), False),
         (TuningCourse(is_due=False, has_tried=True), False),
     ):
-        progress = course.with_tuning(Progress(step=9, epoch=3, queued=2), tuning)
+        progress = schedule.with_tuning(Progress(step=9, epoch=3, queued=2), tuning)
         assert progress.activity is (Activity.SELECT if selects else Activity.TRAIN)
-        assert (course.selects(progress), course.takes_queued(progress)) == (selects, False)
-        assert course.bounds(progress) == (0, 6 if selects else 3)
-    first = course.with_tuning(Progress(), None)
+        assert (schedule.selects(progress), schedule.takes_queued(progress)) == (selects, False)
+        assert schedule.bounds(progress) == (0, 6 if selects else 3)
+    first = schedule.with_tuning(Progress(), None)
     assert first.activity is Activity.TRAIN
 
 
@@ -91,19 +93,19 @@ def test_epochs_with_trials_of_the_selection_select_and_compute_losses() -> None
     """Of the stale method, which computes losses in the epochs 1, 3, 5."""
     stale = SelectionSpec(method=SelectionMethod.STALE_SELECTIVE_BACKPROP, stale_every=2)
     stop = StopCondition(kind=StopKind.EPOCHS, limit=9)
-    course = TrainingSchedule(7, 0, 3, stop, selection=stale, tunes_selection=True)
+    schedule = TrainingSchedule(7, 0, 3, stop, selection=stale, tunes_selection=True)
     for tuning, computes in (
         (TuningCourse(is_due=False), False),
         (TuningCourse(is_due=True), True),
         (TuningCourse(is_due=False, has_tried=True), True),
         (None, True),
     ):
-        progress = course.with_tuning(Progress(step=9, epoch=4), tuning)
+        progress = schedule.with_tuning(Progress(step=9, epoch=4), tuning)
         assert progress.activity is Activity.SELECT
-        assert course.computes_losses(progress) is computes
-        passed = course.after_pass(progress, 1, seconds=1.0).passed
+        assert schedule.computes_losses(progress) is computes
+        passed = schedule.after_pass(progress, 1, seconds=1.0).passed
         assert passed == SelectionPasses(3, 3 if computes else 0)
-    first = course.with_tuning(Progress(), TuningCourse())
+    first = schedule.with_tuning(Progress(), TuningCourse())
     assert first.activity is Activity.TRAIN, "the first epoch trains on everything"
 
 
@@ -111,32 +113,32 @@ def test_epochs_with_trials_of_the_selection_select_and_compute_losses() -> None
 def test_another_branch_has_another_queue(queued: int, activity: Activity) -> None:
     stop = StopCondition(kind=StopKind.EPOCHS, limit=9)
     selection = SelectionSpec(method=METHOD)
-    course = TrainingSchedule(7, 3, 3, stop, selection=selection, tunes_selection=True)
+    schedule = TrainingSchedule(7, 3, 3, stop, selection=selection, tunes_selection=True)
     for before in (Activity.SELECT, Activity.TRAIN):
         progress = Progress(epoch=1, activity=before, examples=3, queued=5)
-        moved = course.with_queue(progress, queued)
+        moved = schedule.with_queue(progress, queued)
         assert (moved.queued, moved.activity, moved.examples) == (queued, activity, 3)
     validating = Progress(epoch=1, activity=Activity.VALIDATE)
-    assert course.with_queue(validating, queued).activity is Activity.VALIDATE
+    assert schedule.with_queue(validating, queued).activity is Activity.VALIDATE
 
 
 def test_steps_are_planned_with_the_expected_share() -> None:
     """Epochs of 3 steps: 2 plain ones, 4 that choose a quarter, 1 plain one."""
     stop = StopCondition(kind=StopKind.EPOCHS, limit=7)
-    assert _course(7, 3, stop, start=2, end=6, beta=3.0).num_planned_steps == 12
+    assert _schedule(7, 3, stop, start=2, end=6, beta=3.0).num_planned_steps == 12
     assert TrainingSchedule(7, 3, 3, stop).num_planned_steps == 21
     stop = StopCondition(kind=StopKind.STEPS, limit=7)
-    assert _course(7, 3, stop, start=2).num_planned_steps == 7
+    assert _schedule(7, 3, stop, start=2).num_planned_steps == 7
 
 
 def test_a_pass_counts_until_the_next_step() -> None:
-    course = _course(9, 2, StopCondition(kind=StopKind.EPOCHS, limit=2))
+    schedule = _schedule(9, 2, StopCondition(kind=StopKind.EPOCHS, limit=2))
     progress = Progress(epoch=1, activity=Activity.SELECT)
-    progress = course.after_pass(progress, 1, seconds=1.5)
-    progress = course.after_pass(progress, 3, seconds=0.5, losses=LossSums(4.0, 3, 1.0, 1))
+    progress = schedule.after_pass(progress, 1, seconds=1.5)
+    progress = schedule.after_pass(progress, 3, seconds=0.5, losses=LossSums(4.0, 3, 1.0, 1))
     assert (progress.passed, progress.passed.seconds) == (SelectionPasses(8, 8), 2.0)
     assert Progress.from_json(json.loads(json.dumps(progress.to_json()))) == progress
-    assert course.after_batch(progress, seconds=1.0).passed == SelectionPasses()
+    assert schedule.after_batch(progress, seconds=1.0).passed == SelectionPasses()
 
 
 @given(
@@ -152,12 +154,12 @@ def test_every_example_is_a_candidate_once_and_no_chosen_one_is_lost(
     """Batch sizes change between any two batches, as memberships may."""
     random = np.random.default_rng(seed)
     stop = StopCondition(kind=kind, limit=6)
-    course = _course(num_train, batch_size, stop, start=2, end=5)
+    schedule = _schedule(num_train, batch_size, stop, start=2, end=5)
     progress = Progress()
     num_candidates = num_trained = num_chosen = num_distances = 0
     distances = set()
     while not progress.is_over:
-        changed = replace(course, train_batch_size=sizes[progress.step % len(sizes)])
+        changed = replace(schedule, train_batch_size=sizes[progress.step % len(sizes)])
         low, high = changed.bounds(progress)
         assert high > low
         distances.add(progress.distance)
@@ -201,7 +203,7 @@ def test_selecting_epochs_are_counted(epochs: range, expected: int) -> None:
 
 
 def test_epochs_that_choose_nothing_are_counted() -> None:
-    course = TrainingSchedule(
+    schedule = TrainingSchedule(
         4,
         0,
         4,
@@ -211,9 +213,9 @@ def test_epochs_that_choose_nothing_are_counted() -> None:
     progress, counts = Progress(), []
     for chosen in (0, 0, 0, 1, 0):
         if progress.activity is Activity.TRAIN:
-            progress = course.after_activity(course.after_batch(progress, 1.0), {})
-        done = course.after_pass(progress, chosen, 1.0)
-        assert course.is_empty(done) is (chosen == 0)
-        progress = course.after_activity(done, {})
+            progress = schedule.after_activity(schedule.after_batch(progress, 1.0), {})
+        done = schedule.after_pass(progress, chosen, 1.0)
+        assert schedule.is_empty(done) is (chosen == 0)
+        progress = schedule.after_activity(done, {})
         counts.append(progress.empty_epochs)
     assert counts == [1, 2, 3, 0, 1]

@@ -88,11 +88,11 @@ class Rig:
         selection = state.selection
         assert selection is not None
         source = source_open(data, "data.train", Path(__file__).parent)
-        course = TrainingSchedule(
+        schedule = TrainingSchedule(
             NUM, NUM, BATCH, StopCondition(kind=StopKind.EPOCHS, limit=3), selection=SELECTION
         )
         specs, num_seeds = tuple(self.functions.example_specs), len(state.seeds)
-        job = JobData(SPEC, course, source, source, specs, num_seeds, selection=selection)
+        job = JobData(SPEC, schedule, source, source, specs, num_seeds, selection=selection)
         feeder = SelectingFeeder(job, Planner(SPEC, membership_of({0: (0, 1, 2)}), (0,), 0))
         progress = Progress()
         while not progress.is_over:
@@ -100,13 +100,13 @@ class Rig:
             outcome = self.stepper.step(batch, lambda: False)
             if progress.activity is Activity.SELECT:
                 choice = selection.choose(progress.epoch, batch.indices, outcome.losses)
-                progress = course.after_pass(progress, choice.num, 0.0, choice.losses)
+                progress = schedule.after_pass(progress, choice.num, 0.0, choice.losses)
             else:
-                if course.takes_queued(progress):
+                if schedule.takes_queued(progress):
                     selection.dequeue(batch.plan.num_examples)
-                progress = course.after_batch(progress, 0.0)
-            if course.is_activity_over(progress):
-                progress = course.after_activity(progress, {})
+                progress = schedule.after_batch(progress, 0.0)
+            if schedule.is_activity_over(progress):
+                progress = schedule.after_activity(progress, {})
         feeder.stop()
         assert progress.step > 5, "epochs that select have steps too"
         return state_digest(state.specs, state.capture())

@@ -149,7 +149,7 @@ def test_the_method_none_is_no_selection(tmp_path: Path) -> None:
         workload_build(tmp_path, training_spec(selection=selection), reports)
         for selection in (None, none)
     )
-    assert built.data.course == plain.data.course
+    assert built.data.schedule == plain.data.schedule
     assert built.data.selection is None
     assert [(s.dtype, s.shape) for s in built.state.specs] == [
         (s.dtype, s.shape) for s in plain.state.specs

@@ -112,9 +112,9 @@ def trained_by_engine(work: BuiltJob, sizes: list[int]) -> tuple[list[float], li
         batch = data.local_batch(planner, data.order(progress), progress)
         stepper.step(batch, holds_next=lambda: False)
         taken.append(batch.plan.num_examples)
-        progress = data.course.after_batch(progress, 0.0)
-        if data.course.is_activity_over(progress):
-            progress = data.course.after_activity(progress, {})
+        progress = data.schedule.after_batch(progress, 0.0)
+        if data.schedule.is_activity_over(progress):
+            progress = data.schedule.after_activity(progress, {})
     return rates, taken
 
 

@@ -54,9 +54,9 @@ class EpochByVirtualNodes:
             num_virtual_nodes=num_virtual_nodes, global_batch_size=BATCH_SIZE, shuffle=False
         )
         stop = StopCondition(kind=StopKind.EPOCHS, limit=1)
-        course = TrainingSchedule(len(source), len(source), BATCH_SIZE, stop)
+        schedule = TrainingSchedule(len(source), len(source), BATCH_SIZE, stop)
         specs = tuple(self.functions.example_specs)
-        self.data = JobData(spec, course, source, source, specs, len(self.state.seeds))
+        self.data = JobData(spec, schedule, source, source, specs, len(self.state.seeds))
         everything = {0: tuple(range(num_virtual_nodes))}
         self.planner = Planner(spec, membership_of(everything), (0,), 0)
 
@@ -76,11 +76,11 @@ class EpochByVirtualNodes:
                 self.functions.apply(local_rows(self.functions.train, batch)[0])
             else:
                 self.functions.count(local_rows(self.functions.validate, batch)[0])
-            progress = self.data.course.after_batch(progress, 0.0)
-            if self.data.course.is_activity_over(progress):
+            progress = self.data.schedule.after_batch(progress, 0.0)
+            if self.data.schedule.is_activity_over(progress):
                 results = self.model.get_metrics_result()
                 logs = {name: float(np.asarray(value)) for name, value in results.items()}
-                progress = self.data.course.after_activity(progress, logs)
+                progress = self.data.schedule.after_activity(progress, logs)
                 self.model.reset_metrics()
         self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
         return progress.history[0].logs

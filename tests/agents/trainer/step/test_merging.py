@@ -170,11 +170,11 @@ class Steps:
             global_batch_size=BATCH_SIZE,
             reduction=ReductionMode.FAST,
         )
-        course = TrainingSchedule(
+        schedule = TrainingSchedule(
             NUM_EXAMPLES, NUM_EXAMPLES, BATCH_SIZE, StopCondition(kind=StopKind.EPOCHS, limit=1)
         )
         specs = tuple(self.functions.example_specs)
-        data = JobData(spec, course, source, source, specs, len(self.state.seeds))
+        data = JobData(spec, schedule, source, source, specs, len(self.state.seeds))
         self.data = dataclasses.replace(data, pass_examples=most_examples if is_merged else None)
         self.planner = Planner(spec, membership_of({0: tuple(range(NUM_VIRTUAL_NODES))}), (0,), 0)
 
@@ -302,7 +302,7 @@ def test_a_lone_trainer_measures_noise_in_some_steps(monkeypatch: pytest.MonkeyP
     ]
     assert counts == [2, 2, 2, 2, 2, 2]  # slices of two sizes are two passes in any case
     steps.data = dataclasses.replace(
-        steps.data, course=dataclasses.replace(steps.data.course, batch_size=24)
+        steps.data, schedule=dataclasses.replace(steps.data.schedule, batch_size=24)
     )
     counts = [
         float(steps.functions.apply(steps.vector(Progress(step=step)))[2]) for step in range(6)
@@ -325,7 +325,7 @@ def test_a_trial_says_whether_virtual_nodes_may_run_together(
     keras.utils.set_random_seed(4)
     steps = Steps(plain(), False, 1000)
     steps.data = dataclasses.replace(
-        steps.data, course=dataclasses.replace(steps.data.course, batch_size=24)
+        steps.data, schedule=dataclasses.replace(steps.data.schedule, batch_size=24)
     )
     place = Progress(step=1)
     batch = steps.data.local_batch(steps.planner, steps.data.order(place), place)

@@ -97,7 +97,7 @@ def adopted_twice_and_preempted(job: FaultyJob, state: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "course",
+    "schedule",
     [
         pytest.param(resized_and_bereft, id="resized_and_bereft"),
         pytest.param(
@@ -106,11 +106,11 @@ def adopted_twice_and_preempted(job: FaultyJob, state: Path) -> None:
     ],
 )
 def test_a_job_that_adopts_a_state_goes_on_like_one_that_started_from_it(
-    course: Callable[[FaultyJob, Path], None], trial: tuple[Path, str], tmp_path: Path
+    schedule: Callable[[FaultyJob, Path], None], trial: tuple[Path, str], tmp_path: Path
 ) -> None:
     state, digest = trial
     with local_job(tmp_path, SPEC) as job:
-        course(job, state)
+        schedule(job, state)
         result = job.wait_finished()
         numbers = adopted_numbers(job)
     assert result["digest"] == digest

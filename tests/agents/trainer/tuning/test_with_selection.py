@@ -32,14 +32,14 @@ class Run:
         epochs: per epoch, whether it selected and whether a search ran in it.
     """
 
-    course: TrainingSchedule
+    schedule: TrainingSchedule
     seed: int
     progress: Progress = field(default_factory=Progress)
     epochs: list[tuple[bool, bool]] = field(default_factory=list)
 
     def go(self) -> None:
         random = np.random.default_rng(self.seed)
-        tuner = Tuner(SPEC, Proposals(SPEC, self.seed, 1), _state(), self.course)
+        tuner = Tuner(SPEC, Proposals(SPEC, self.seed, 1), _state(), self.schedule)
         kinds: set[Activity] = set()
         has_tried = False
         while not self.progress.is_over:
@@ -52,12 +52,12 @@ class Run:
             self._batch(tuner, random)
             if self.progress.is_trying:
                 assert self.progress.queued == queued, "the queue waits"
-            if self.course.is_activity_over(self.progress):
+            if self.schedule.is_activity_over(self.progress):
                 epoch = self.progress.epoch
-                progress = self.course.after_activity(self.progress, {"loss": 1.0})
+                progress = self.schedule.after_activity(self.progress, {"loss": 1.0})
                 assert progress.tuning is not None
                 tuning = course_epoch(progress.tuning, SPEC, {"val_loss": 1.0})
-                self.progress = self.course.with_tuning(progress, tuning)
+                self.progress = self.schedule.with_tuning(progress, tuning)
                 assert self.progress.epoch == epoch + 1
                 self.epochs.append((Activity.SELECT in kinds, has_tried))
                 kinds, has_tried = set(), False
@@ -66,16 +66,16 @@ class Run:
 
     def _batch(self, tuner: Tuner, random: np.random.Generator) -> None:
         if self.progress.activity is Activity.SELECT:
-            low, high = self.course.bounds(self.progress)
+            low, high = self.schedule.bounds(self.progress)
             chosen = int(random.integers(0, high - low + 1))
-            self.progress = self.course.after_pass(self.progress, chosen, 0.1)
+            self.progress = self.schedule.after_pass(self.progress, chosen, 0.1)
             return
         trial = self.progress.tuning and self.progress.tuning.active
         steps = trial.trial.steps if trial else self.progress.step
         loss = 2.0 - 0.01 * steps * random.uniform(0.9, 1.0)
         note = tuner.note(self.progress)
         self.progress = tuner.after_step(self.progress, float(loss), BATCH, note)
-        self.progress = self.course.after_batch(self.progress, 0.1)
+        self.progress = self.schedule.after_batch(self.progress, 0.1)
 
 
 def _state() -> Any:
@@ -105,5 +105,5 @@ def test_an_epoch_selects_or_searches(kind: StopKind, seed: int) -> None:
     plain = [number for number, (selects, _) in enumerate(run.epochs) if not selects]
     searched = [number for number, (_, searches) in enumerate(run.epochs) if searches]
     assert plain == searched, "the first epoch has a search, too"
-    share = run.progress.tuning.num_steps / run.course.num_planned_steps
+    share = run.progress.tuning.num_steps / run.schedule.num_planned_steps
     assert share <= SPEC.max_share
