@@ -107,7 +107,7 @@ def option_cases() -> list[Case]:
                   refused="loss_reduction"),
         loss_case("MeanSquaredError", "mean by sample weight",
                   lambda: mse(reduction="mean_with_sample_weight"), targets, weight=weight,
-                  refused="loss_reduction"),
+                  places=weight),
         loss_case("Dice", "", losses.Dice, flags(3), "sigmoid", refused="loss_not_additive"),
         loss_case("Dice", "by example", lambda: losses.Dice(axis=-1), flags(3), "sigmoid"),
         loss_case("Tversky", "", losses.Tversky, flags(3), "sigmoid",

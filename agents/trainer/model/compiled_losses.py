@@ -2,11 +2,13 @@
 
 A mean over a batch's unmasked places is the mean of its slices' means, weighted by the number of
 these places in each. Keras takes masks from the output, as of an embedding with `mask_zero=True`,
-and from the loss, as of one with `ignore_class`.
+and from the loss, as of one with `ignore_class`. A mean that divides by the sum of sample weights
+is one over places that count by their weights.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ from agents.trainer.model.keras_private import has_own
 
 Tensor = Any
 SUM_REDUCTION = "sum"
+WEIGHTED_REDUCTION = "mean_with_sample_weight"
 #: Share of unmasked places of a slice that has none: beside another slice's it is nothing, but in a
 #: batch without any, regularisers keep their weight.
 NO_PLACES = 1e-20
@@ -36,27 +39,30 @@ class MeanTerm:
 
     Attributes:
         name: of the output, or of the loss.
-        masks: Keras's masks of the output and of the loss's values, None where there is none.
+        masks: Keras's masks of the output and of the loss's values, and the sample weights if it
+            divides by their sum; None where there is none.
         is_weighted: the loss is trained; one with the weight 0 is in the logs alone.
         total: variable that sums the loss for the logs; None if the model has no other loss.
         is_own: a `__call__` of the job's own may apply the masks, or may not.
     """
 
     name: str
-    masks: tuple[Tensor | None, Tensor | None] = (None, None)
+    masks: tuple[Tensor | None, ...] = ()
     is_weighted: bool = True
     total: Any = None
     is_own: bool = False
 
     @property
     def is_masked(self) -> bool:
-        """Whether places are left out of the mean."""
+        """Whether places are left out of the mean, or count by their weights."""
         return any(mask is not None for mask in self.masks)
 
     def unmasked(self) -> Tensor:
-        """Return 1 for each place that counts, 0 for the others: float32, in the masks' shape."""
-        given = [tf.cast(mask, tf.bool) for mask in self.masks if mask is not None]
-        return tf.cast(given[0] & given[-1], tf.float32)
+        """Return by how much each place counts, 0 if it is masked: float32, in the masks' shape."""
+        given = [tf.cast(mask, tf.float32) for mask in self.masks if mask is not None]
+        rank = max(mask.shape.rank for mask in given)
+        alike = [mask[(..., *[tf.newaxis] * (rank - mask.shape.rank))] for mask in given]
+        return math.prod(alike[1:], start=alike[0])
 
 
 class _NotedLoss(keras.Loss):  # type: ignore[misc]  # no types in Keras
@@ -70,25 +76,27 @@ class _NotedLoss(keras.Loss):  # type: ignore[misc]  # no types in Keras
         drops_masks: bool = False,
         reduction: str | None = None,
     ) -> None:
+        if drops_masks and loss.reduction == WEIGHTED_REDUCTION:
+            reduction = "sum_over_batch_size"
         super().__init__(loss.name, reduction or loss.reduction, loss.dtype)
         self._term = term
         self._loss = loss
         self._terms = terms
         self._drops_masks = drops_masks
-        self._given: Tensor | None = None
+        self._given: tuple[Tensor | None, Tensor | None] = (None, None)
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
-        self._given = backend.get_keras_mask(y_pred)
+        divides = self._loss.reduction == WEIGHTED_REDUCTION
+        self._given = (backend.get_keras_mask(y_pred), sample_weight if divides else None)
         if self._drops_masks:
             y_pred = keras.tree.map_structure(tf.identity, y_pred)
         return super().__call__(y_true, y_pred, sample_weight)
 
     def call(self, y_true: Any, y_pred: Any) -> Tensor:
         values = keras.ops.convert_to_tensor(self._loss.call(y_true, y_pred))
-        masks = (self._given, backend.get_keras_mask(values))
-        if not values.shape.rank:  # one number for the whole batch is the same with any mask
-            masks = (None, None)
-        self._terms.append(replace(self._term, masks=masks))
+        masks = (*self._given, backend.get_keras_mask(values))
+        # One number for the whole batch is the same with any mask.
+        self._terms.append(replace(self._term, masks=masks if values.shape.rank else ()))
         return tf.identity(values) if self._drops_masks else values
 
 
@@ -211,7 +219,7 @@ def means_noted(model: keras.Model, drops_masks: bool = False) -> Iterator[list[
 
 def _own_noted(term: MeanTerm, loss: Any, terms: list[MeanTerm]) -> Any:
     def noted(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
-        masks = (backend.get_keras_mask(y_pred), None)
+        masks = (backend.get_keras_mask(y_pred),)
         terms.append(replace(term, masks=masks, is_own=True))
         return loss(y_true, y_pred, sample_weight)
 

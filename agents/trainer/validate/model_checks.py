@@ -34,7 +34,7 @@ TRAINABLE_LISTS = ("trainable_weights", "trainable_variables")
 #: Methods of the same kind in a prediction job, whose step calls `predict_step` alone.
 REPLACED_IN_PREDICTION = ("predict", "make_predict_function")
 #: Loss reductions for which the mean (or sum) over virtual nodes equals that over the batch.
-ACCEPTED_REDUCTIONS = frozenset({"sum_over_batch_size", "mean", "sum"})
+ACCEPTED_REDUCTIONS = frozenset({"sum_over_batch_size", "mean", "mean_with_sample_weight", "sum"})
 
 #: Policies of layers that Keras runs only after calibration.
 CALIBRATED_POLICIES = (keras.dtype_policies.GPTQDTypePolicy, keras.dtype_policies.AWQDTypePolicy)

@@ -192,15 +192,16 @@ class PartRunner:
             self.adds_losses = bool(scope.losses)
             # Tensors of a function that the model calls cannot be read in this graph.
             graph = tf.compat.v1.get_default_graph()
-            terms = [
-                term for term in (*terms, *self.model.losses) if getattr(term, "graph", 0) is graph
-            ]
+            terms, added = (
+                [term for term in each if getattr(term, "graph", 0) is graph]
+                for each in (terms, self.model.losses)
+            )
+            losses = [tf.reduce_sum(term) for term in (loss, *terms, *added)]
             self.unequal_weights = other_weights(self.model, means)
             if any(term.is_masked for term in means) and not all(
-                is_constant(term, leaves) for term in self.model.losses
+                is_constant(term, leaves) for term in added
             ):
                 self.unequal_weights = "add_loss() or a regulariser of activity adds another loss"
-            losses = [tf.reduce_sum(term) for term in (loss, *terms)]
             metrics_update(self.model, batch, predictions, loss, count)
             ends = {id(variable): scope.get_current_value(variable) for variable, _ in mapping}
         refuse_untracked_variables(scope.untracked)

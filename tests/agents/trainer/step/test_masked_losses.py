@@ -52,6 +52,30 @@ JOBS = {
             weight = random.uniform(0, 2, size=(44, 6)).astype("float32")
             return model, (X, Y, weight), None
     """,
+    "a mean that divides by the sample weights": """
+        def build(settings):
+            inputs, features = tokens(mask_zero=False)
+            model = keras.Model(inputs, layers.Dense(5)(features))
+            model.compile(keras.optimizers.SGD(0.5),
+                          SPARSE(from_logits=True, reduction="mean_with_sample_weight"))
+            weight = random.uniform(0, 2, size=(44, 6)) * IS_REAL
+            return model, (X, Y, weight), (X[:15], Y[:15], weight[:15])
+    """,
+    "weights of examples, by which a mean divides": """
+        def build(settings):
+            model = net(layers.Dense(5, activation="tanh", kernel_regularizer="l2"))
+            model.compile("rmsprop", keras.losses.MeanAbsoluteError("mean_with_sample_weight"))
+            x, y = (random.normal(size=(44, size)) for size in (4, 1))
+            return model, (x, y, random.uniform(0, 2, size=44)), (x[:15], y[:15])
+    """,
+    "sample weights and a mask, by which a mean divides": """
+        def build(settings):
+            inputs, features = tokens()
+            model = keras.Model(inputs, layers.Dense(5)(features))
+            model.compile(keras.optimizers.SGD(0.5),
+                          SPARSE(from_logits=True, reduction="mean_with_sample_weight"))
+            return model, (X, Y, random.uniform(0, 2, size=(44, 6))), None
+    """,
     "a mask, a weight of the loss and a regulariser": """
         def build(settings):
             inputs = keras.Input((6, 1))

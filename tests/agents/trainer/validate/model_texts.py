@@ -220,7 +220,7 @@ REFUSED_MODELS = {
         """,
     ),
     "loss_reduction": returning(
-        "compiled(net(), loss=keras.losses.BinaryCrossentropy(reduction='mean_with_sample_weight'))"
+        "compiled(net(), loss=keras.losses.BinaryCrossentropy(reduction=None))"
     ),
     "stateful_layer": """
         def build(settings):
