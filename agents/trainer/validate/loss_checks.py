@@ -27,7 +27,6 @@ from agents.trainer.validate.part_runner import (
     TOLERANCE,
     PartRunner,
     length,
-    rounding_tolerance,
     rows,
 )
 from agents.trainer.validate.state_checks import slice_state, state_depends
@@ -153,9 +152,9 @@ def _trial_check(runner: PartRunner, whole: tuple[Any, ...], trial: Trial, when:
     is_finite = np.isfinite(losses)
     if not is_finite[:, 0].all() or (runner.is_random and not is_finite.all()):
         return 0.0  # which draw overflows is left to chance
-    terms = enumerate(_terms(losses, runner.model))
     chances = [
-        _compare(runner, whole, *means, when=when, is_term=number > 0) for number, means in terms
+        _compare(runner, whole, *means, when=when, number=number)
+        for number, means in _terms(losses, runner)
     ]
     return chances[0] / (abs(float(losses[:, 0, 0].mean())) + ABSOLUTE_TOLERANCE)
 
@@ -177,9 +176,9 @@ def _exchange_check(runner: PartRunner, whole: tuple[Any, ...], when: str) -> fl
         losses = _exchanged(runner, whole, size)
         if not np.isfinite(losses).all():
             continue  # which draw overflows is left to chance
-        for number, term in enumerate(_terms(losses, runner.model)):
+        for number, term in _terms(losses, runner):
             twice, mixed, swapped, others, alone, others_alone = term
-            compare = partial(_compare, runner, whole, when=when, is_term=number > 0)
+            compare = partial(_compare, runner, whole, when=when, number=number)
             for drawn in zip(mixed + swapped, twice + others, strict=True):
                 compare(*(total / 2 for total in drawn))
             chance = compare(mixed, others + alone - others_alone)
@@ -206,10 +205,10 @@ def _exchanged(runner: PartRunner, whole: tuple[Any, ...], size: int) -> np.ndar
     return np.reshape(found, (DRAWS, len(batches), -1))
 
 
-def _terms(losses: np.ndarray, model: keras.Model) -> np.ndarray:
-    """Arrange losses by terms: [n, runs, draws]; in half precision the loss alone."""
-    is_half = rounding_tolerance(model) > TOLERANCE
-    return losses.transpose(2, 1, 0)[: 1 if is_half else None]
+def _terms(losses: np.ndarray, runner: PartRunner) -> list[tuple[int, np.ndarray]]:
+    """Arrange losses as [runs, draws] by number: the loss, and terms of full precision."""
+    terms = enumerate(losses.transpose(2, 1, 0))
+    return [each for each in terms if not each[0] or runner.tolerances[each[0]] <= TOLERANCE]
 
 
 def _copies(runner: PartRunner, whole: tuple[Any, ...], global_batch_size: int) -> list[Trial]:
@@ -337,18 +336,18 @@ def _compare(
     combined: np.ndarray,
     *,
     when: str,
-    is_term: bool,
+    number: int,
 ) -> float:
     """Raise if the means of draws differ more than by rounding and chance; returns the latter."""
     values = (float(np.mean(expected)), float(np.mean(combined)))
-    rounding = ABSOLUTE_TOLERANCE + rounding_tolerance(runner.model) * abs(values[1])
+    rounding = ABSOLUTE_TOLERANCE + runner.tolerances[number] * abs(values[1])
     num_draws = np.size(expected)
     chance = 0.0
     if num_draws > 1:
         spread = np.std(expected - combined, ddof=1)
         chance = float(STANDARD_ERRORS * spread / np.sqrt(num_draws))
     if not (np.isfinite(values[1]) and abs(values[0] - values[1]) <= rounding + chance):
-        raise _not_additive(runner, whole, values, when, is_term=is_term)
+        raise _not_additive(runner, whole, values, when, is_term=number > 0)
     return chance
 
 

@@ -39,6 +39,8 @@ Tensor = Any
 #: Relative differences attributed to rounding, for single and for half precision.
 TOLERANCE = 1e-4
 HALF_TOLERANCE = 3e-2
+#: The same of a loss by the type of the numbers that it is computed from: four of its epsilons.
+LOSS_TOLERANCES = {tf.float16: 2**-8, tf.bfloat16: 2**-5}
 ABSOLUTE_TOLERANCE = 1e-5
 #: Policies of layers that compute in half precision with weights of single precision.
 MIXED_POLICIES = ("mixed_float16", "mixed_bfloat16")
@@ -75,6 +77,7 @@ class PartRunner:
         is_random: the model draws random numbers from the job's state.
         draws_vary: values of the data decide how many.
         changed: the variables that a run changes, besides metrics and states of generators.
+        tolerances: [n], the relative differences of each of the losses attributed to rounding.
     """
 
     def __init__(self, model: keras.Model, sample: tuple[Any, ...], training: bool) -> None:
@@ -92,6 +95,7 @@ class PartRunner:
         self._random_states = state.seeds
         self.trainable = state.trainable
         self.changed: list[Any] = []
+        self.tolerances: list[float] = []
         self._weights = [*state.trainable, *state.fixed]
         self._shut = {id(variable) for variable in state.trainable if _is_shut(variable)}
         self._sample = sample
@@ -197,6 +201,8 @@ class PartRunner:
                 for each in (terms, self.model.losses)
             )
             losses = [tf.reduce_sum(term) for term in (loss, *terms, *added)]
+            least = rounding_tolerance(self.model)
+            self.tolerances = [max(least, _loss_tolerance(term)) for term in losses]
             self.unequal_weights = other_weights(self.model, means)
             if any(term.is_masked for term in means) and not all(
                 is_constant(term, leaves) for term in added
@@ -264,6 +270,17 @@ def single_precision(model: keras.Model) -> Iterator[bool]:
 
 def rounding_tolerance(model: keras.Model) -> float:
     return HALF_TOLERANCE if "16" in str(model.compute_dtype) else TOLERANCE
+
+
+def _loss_tolerance(loss: Tensor) -> float:
+    """Return the tolerance by the types of a loss and the single numbers that it is made of."""
+    found = {loss.ref()}
+    waiting = [loss]
+    while waiting:
+        numbers = {tensor.ref() for tensor in waiting.pop().op.inputs if tensor.shape.rank == 0}
+        waiting += [number.deref() for number in numbers - found]
+        found |= numbers
+    return max(LOSS_TOLERANCES.get(number.deref().dtype, 0.0) for number in found)
 
 
 def length(examples: tuple[Any, ...]) -> int:

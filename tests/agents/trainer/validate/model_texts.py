@@ -140,6 +140,9 @@ ACCEPTED = {
             finally:
                 keras.config.set_dtype_policy("float32")
     """,
+    "a loss in half precision": returning(
+        "compiled(net(), loss=keras.losses.MeanSquaredError(dtype='bfloat16'))"
+    ),
     "frozen layers and constraints": returning(
         "compiled(net(layers.Dense(3, trainable=False), layers.Dense(3, kernel_constraint="
         "keras.constraints.UnitNorm())))"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import Mock
@@ -17,7 +17,7 @@ from keras import ops
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import model_build, model_layers
 from agents.trainer.validate.loss_checks import loss_check
-from agents.trainer.validate.part_runner import rows
+from agents.trainer.validate.part_runner import HALF_TOLERANCE, rows
 from agents.trainer.validate.split_checks import splitting_check
 from tests.agents.trainer.validate.split_models import (
     IMAGES,
@@ -106,7 +106,7 @@ def test_a_loss_of_pairs_of_neighbours_is_refused(loss: Function, num: int, mess
 def test_large_inputs_are_named_as_a_cause(scale: float, end: str) -> None:
     """Layer normalisation of time stamps, say, makes of their rounding what it likes."""
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    runner = Mock(model=model, metrics=[], is_random=False, is_training=False)
+    runner = Mock(model=model, metrics=[], is_random=False, is_training=False, tolerances=[0.0])
     runner.side_effect = lambda examples, *_, **__: Mock(losses=np.array([float(len(examples[0]))]))
     examples = (np.full((6, 2), scale, "float32"),)
     with pytest.raises(JobCodeError, match=rf"{re.escape(end)}$"):
@@ -115,8 +115,9 @@ def test_large_inputs_are_named_as_a_cause(scale: float, end: str) -> None:
 
 def test_half_precision_is_not_taken_for_chance_where_only_training_uses_what_is_drawn() -> None:
     """Recurrent layers of Keras draw their dropout in inference, too, and do not use it there."""
-    model = Mock(compute_dtype="float16", optimizer=keras.optimizers.SGD())
+    model = Mock(optimizer=keras.optimizers.SGD())
     runner = Mock(model=model, metrics=[], changed=[], is_random=True, draws_vary=False)
+    runner.tolerances = [HALF_TOLERANCE]
     runner.return_value = Mock(losses=np.ones(1), state=[])
     examples = (np.zeros((6, 2), "float32"),)
     assert loss_check(runner, examples, [examples]) == []
@@ -206,6 +207,46 @@ def test_a_small_term_over_the_whole_batch_is_refused(name: str, policy: str) ->
         splitting_check(model, examples)
     assert caught.value.code == "loss_not_additive"
     assert {layer.dtype_policy.name for layer in model_layers(model)} == {policy}
+
+
+def _squares(dtype: Any, reduced: Callable[[Any], Any]) -> Function:
+    return lambda y, p: reduced((tf.cast(y, dtype) - tf.cast(p, dtype) - 1) ** 2)
+
+
+HALF_MEANS: dict[str, Callable[[Any], Any]] = {
+    "mean": lambda dtype: _squares(dtype, tf.reduce_mean),
+    "a sum divided": lambda dtype: _squares(
+        dtype, lambda all_: tf.reduce_sum(all_) / tf.cast(tf.size(all_), dtype)
+    ),
+    "mean of Keras": lambda dtype: keras.losses.MeanSquaredError(dtype=dtype.name),
+    "cast back": lambda dtype: _squares(
+        dtype, lambda all_: 0.5 * tf.cast(tf.reduce_mean(all_), tf.float32) + 1
+    ),
+}
+HALF_OTHERS: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda dtype: _squares(dtype, lambda all_: tf.reduce_sum(all_ / 1000)),
+    "sum, cast back": lambda dtype: _squares(
+        dtype, lambda all_: tf.cast(tf.reduce_sum(all_ / 1000), tf.float32)
+    ),
+    "maximum": lambda dtype: _squares(dtype, lambda all_: tf.reduce_max(all_)),
+    "examples over a fixed number": lambda dtype: _squares(
+        dtype, lambda all_: tf.reduce_sum(tf.reduce_mean(all_, (1, 2, 3))) / 256
+    ),
+}
+HALVES = (tf.float16, tf.bfloat16)
+
+
+@pytest.mark.parametrize(("name", "dtype"), pairs(HALF_MEANS, HALVES))
+def test_a_mean_in_half_precision_is_accepted(name: str, dtype: Any) -> None:
+    model, examples = model_of(HALF_MEANS[name](dtype))
+    assert splitting_check(model, rows(examples, 0, 100), global_batch_size=NUM_EXAMPLES) == []
+
+
+@pytest.mark.parametrize(("name", "dtype"), pairs(HALF_OTHERS, HALVES))
+def test_another_loss_in_half_precision_is_refused(name: str, dtype: Any) -> None:
+    with pytest.raises(JobCodeError, match="not the mean over its parts") as caught:
+        splitting_check(*model_of(HALF_OTHERS[name](dtype)))
+    assert caught.value.code == "loss_not_additive"
 
 
 class OwnCast(keras.layers.Layer):
