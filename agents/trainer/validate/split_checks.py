@@ -116,9 +116,10 @@ def _mask_check(runner: PartRunner) -> None:
             "masked_loss",
             "code.build",
             "a loss is the mean over the places that a mask leaves (of mask_zero=True, a Masking "
-            "layer or ignore_class), so a slice counts by the number of these places; but "
-            f"{runner.unequal_weights}, which would count it by its examples. Give sample weights "
-            "that are 0 for padding and take the mask off the output, or use reduction='sum'",
+            "layer or ignore_class) or that sample weights count (mean_with_sample_weight), so a "
+            f"slice counts by these places; but {runner.unequal_weights}, which would count it by "
+            "its examples. Let the loss be a mean over all places, with sample weights that are 0 "
+            "for padding and no mask on the output, or use reduction='sum'",
         )
 
 
