@@ -28,7 +28,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from rest_framework.exceptions import AuthenticationFailed
 
-from jobs.api.agent.views import node_of, upload_job
+from jobs.api.agent.views import node_of, node_requests_check, upload_job
 from jobs.api.authentication import TokenAuthentication
 from jobs.api.downloads import ThreadResponse
 from jobs.exceptions import (
@@ -93,7 +93,8 @@ def announced_body(request: HttpRequest) -> Announcement:
     Raises:
         LengthRequiredError: the length is not declared.
         TooLargeError: the body is larger than this path and this caller may send.
-        ControlPlaneError: the declared length is no number, or an agent may not send this here.
+        ControlPlaneError: the declared length is no number, or an agent may not send this here, or
+            not this minute.
     """
     declared = request.headers.get("Content-Length") or "0"
     if "Transfer-Encoding" in request.headers:
@@ -109,6 +110,7 @@ def announced_body(request: HttpRequest) -> Announcement:
         return Announcement(length)
     if request.path_info.startswith(_AGENT_PATHS):
         node = node_of(request)
+        node_requests_check(node, new=0)
         file = _FILE_PATH.match(request.path_info)
         if file is None:
             return Announcement(length)

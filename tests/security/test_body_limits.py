@@ -13,11 +13,14 @@ from typing import Any, cast
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.test import Client
 from django.utils import timezone
 
 from controlplane import request_bodies
 from controlplane.core.values.lifecycle import JobStatus
 from controlplane.request_bodies import ANONYMOUS_LIMIT_BYTES, bounded_asgi, bounded_wsgi
+from jobs.api import throttles
+from jobs.api.agent import views
 from jobs.exceptions import RETRY_S
 from jobs.models import Job
 from jobs.places import WAITING_LIMIT
@@ -169,6 +172,29 @@ def test_a_body_above_the_limit_of_its_path_is_refused_unread(
         by_wsgi(path, within)
     whole = {"type": "http.request", "body": b"", "more_body": False}
     assert by_asgi(path, within, whole) == (200, [whole])
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("path", [f"{AGENT}reports/", f"{AGENT}hello/", FILES])
+def test_a_body_of_a_node_that_sent_too_many_requests_is_refused_unread(
+    path: str, headers_of: Callable[[str], dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "_NODE_REQUESTS_LIMIT", 2)
+    monkeypatch.setattr(throttles.time, "time", lambda: 1_000_000.0)
+    headers = headers_of("agent of the job")
+    large = headers | {"content-length": str(SMALL + 1)}
+    client = Client(headers=headers)
+    whole = {"type": "http.request", "body": b"", "more_body": False}
+    for _ in range(2):
+        for _ in range(3):  # a body that comes is counted once, by the view
+            assert by_asgi(path, large, whole) == (200, [whole])
+        with pytest.raises(AssertionError, match="the body was read"):
+            by_wsgi(path, large)
+        assert client.get(f"{AGENT}wanted/").status_code == 200
+    assert by_wsgi(path, large) == (429, False)
+    assert by_asgi(path, large) == (429, [])
+    unknown = large | {"authorization": "Agent vfa_x"}
+    assert by_wsgi(path, unknown) == (401, False)
 
 
 def test_a_refused_form_is_told_in_a_page() -> None:

@@ -120,17 +120,20 @@ def node_of(request: HttpRequest) -> Node:
 
 
 def _counted(request: HttpRequest) -> Node:
-    """Return the node of the requesting agent, and count its request.
+    node = node_of(request)
+    node_requests_check(node, new=1)
+    return node
+
+
+def node_requests_check(node: Node, *, new: int) -> None:
+    """Add 1 to a node's requests of this minute, or 0 before a request's body is read.
 
     Raises:
-        NotAuthenticatedError, GoneError: as of `node_of`.
         ThrottledError: the node has had this minute's.
     """
-    node = node_of(request)
-    if times_this_minute(f"node:{node.pk}", 1) > _NODE_REQUESTS_LIMIT:
+    if times_this_minute(f"node:{node.pk}", new) + 1 - new > _NODE_REQUESTS_LIMIT:
         text = f"At most {_NODE_REQUESTS_LIMIT} requests of a node a minute."
         raise ThrottledError(text, seconds_to_next_minute())
-    return node
 
 
 def _message(
