@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from django.conf import settings
 from django.core.files.storage import default_storage
@@ -94,17 +94,45 @@ def files_left_remove(now: datetime.datetime) -> None:
 
 def code_left_remove(now: datetime.datetime) -> None:
     """Remove code that no row has, as of processes that were killed, among a 256th of all code."""
-    start, before = secrets.token_hex(1), now - datetime.timedelta(days=1)
+    for file in _code_left(secrets.token_hex(1), now):
+        default_storage.delete(file)
+
+
+def files_left(now: datetime.datetime) -> Iterator[str]:
+    """Find code and jobs' files that no row has, as after a restored backup; a day old at least."""
+    for number in range(256):
+        yield from _code_left(f"{number:02x}", now)
+    for folder in _listed("jobs")[0]:
+        if folder.isdecimal():
+            names = [f"jobs/{folder}/{name}" for name in _listed(f"jobs/{folder}")[1]]
+            rows = Artifact.objects.filter(file__in=names).values_list("file", flat=True)
+            yield from _old({*names} - {*rows}, now)
+
+
+def _code_left(start: str, now: datetime.datetime) -> list[str]:
+    files = [f"code/{name}" for name in _listed("code")[1] if name.startswith(start)]
+    old = _old(files, now)
+    for model in (Job, Validation):
+        rows = model.objects.filter(code__in=old)
+        old = sorted({*old} - {*rows.values_list("code", flat=True)})
+    return old
+
+
+def _listed(folder: str) -> tuple[list[str], list[str]]:
+    """Return the folders and files in a folder of the storage; none if it is not there."""
     with contextlib.suppress(FileNotFoundError):
-        files = [f"code/{name}" for name in default_storage.listdir("code")[1]]
-        files = [file for file in files if file.startswith(f"code/{start}")]
-        # A job that is being made has a new file, or makes an old one new by another name for it.
-        old = [file for file in files if default_storage.get_created_time(file) < before]
-        for model in (Job, Validation):
-            rows = model.objects.filter(code__in=old)
-            old = sorted({*old} - {*rows.values_list("code", flat=True)})
-        for file in old:
-            default_storage.delete(file)
+        return default_storage.listdir(folder)
+    return [], []
+
+
+def _old(files: Iterable[str], now: datetime.datetime) -> list[str]:
+    """Return the files that nobody is making: a day old, also by each other name for them."""
+    old, before = [], now - datetime.timedelta(days=1)
+    for file in sorted(files):
+        with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
+            if default_storage.get_created_time(file) < before:
+                old.append(file)
+    return old
 
 
 def storage_check(user_id: int, new_bytes: int, *, times: int = 1) -> None:

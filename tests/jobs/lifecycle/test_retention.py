@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+from io import StringIO
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
+from django.core.management import call_command
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -17,6 +19,7 @@ from controlplane.core.protocol import wire
 from controlplane.core.values.lifecycle import JobStatus
 from jobs import tasks
 from jobs.exceptions import ConflictError
+from jobs.management.commands import unknown_files
 from jobs.models import Allocation, ExamplePreview, Job, LogChunk
 from jobs.selectors.retention import stored_bytes
 from jobs.services.lifecycle import retention
@@ -42,6 +45,29 @@ def ended_job(owner: User, days: float, **other: Any) -> tuple[Job, list[str]]:
     log_add(job, "hello", now=now)
     job.refresh_from_db()
     return job, [job.code.name, artifact.file.name]
+
+
+@pytest.mark.parametrize("days", [0.9, 1.1])
+def test_files_that_a_restored_database_does_not_know_are_removed_once_they_are_old(
+    ada: User, monkeypatch: pytest.MonkeyPatch, days: float
+) -> None:
+    job, known = ended_job(ada, 1)
+    lost, lost_files = ended_job(ada, 1)
+    foreign = ["other/1.npz", "jobs/readme", "jobs/notes/1.npz"]
+    for name in (f"jobs/{job.pk}/since.npz", *foreign):
+        default_storage.save(name, ContentFile(b"1"))
+    Job.objects.filter(pk=lost.pk).delete()
+    unknown = [*lost_files, f"jobs/{job.pk}/since.npz"] if days > 1 else []
+    later = timezone.now() + days * DAY
+    monkeypatch.setattr(unknown_files.timezone, "now", lambda: later)
+    listed, removed = StringIO(), StringIO()
+    call_command("unknown_files", stdout=listed)
+    assert {line.split()[0] for line in listed.getvalue().splitlines()} == {*unknown}
+    every = [*known, *lost_files, f"jobs/{job.pk}/since.npz", *foreign]
+    assert all(map(default_storage.exists, every))
+    call_command("unknown_files", "--remove", stdout=removed)
+    assert removed.getvalue() == listed.getvalue()
+    assert [file for file in every if not default_storage.exists(file)] == unknown
 
 
 def test_old_files_are_deleted_and_the_job_stays(
