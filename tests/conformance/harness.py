@@ -176,6 +176,7 @@ def train_by_fit(
             lambda grads, variables: apply([_dense(gradient) for gradient in grads], variables),
         )
     inputs, targets, weight = (*arrays, None, None)[:3]
+    inputs = keras.tree.map_structure(_fed_to_fit, inputs)
     seeds = ModelState(model).seeds
     history = model.fit(
         inputs,
@@ -190,6 +191,11 @@ def train_by_fit(
     epochs = range(schedule.epochs)
     logs = [{name: values[epoch] for name, values in history.items()} for epoch in epochs]
     return Trained(variables_read(model), logs)
+
+
+def _fed_to_fit(array: Any) -> Any:
+    """Give text as a tensor: `fit` refuses arrays of it."""
+    return tf.constant(array) if array.dtype == object else array
 
 
 class Accumulation:

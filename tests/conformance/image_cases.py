@@ -149,11 +149,15 @@ def feature_cases() -> list[Case]:
              ((integers(4).astype("int32")[:, None], integers(3).astype("int32")[:, None]),
               numbers(2, seed=1))),
         Case("StringLookup", "", lambda: text_model(layers.StringLookup(vocabulary=["a", "b"])),
-             text_data(5), refused="data_type"),
+             text_data(5)),
+        Case("StringLookup", "adapted, counts",
+             lambda: text_model(adapted(layers.StringLookup(output_mode="count"),
+                                        text_data(5)[0])), text_data(5)),
+        Case("Hashing", "text", lambda: text_model(layers.Hashing(5)), text_data(5)),
         Case("TextVectorization", "",
              lambda: text_model(layers.TextVectorization(vocabulary=["a", "b"],
                                                          output_sequence_length=4), 1),
-             text_data(1), refused="data_type"),
+             text_data(1)),
     ]  # fmt: skip
 
 

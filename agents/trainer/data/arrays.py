@@ -10,7 +10,14 @@ import keras
 import numpy as np
 
 from agents.trainer.contract.user_errors import JobCodeError
-from agents.trainer.data.nests import PART_NAMES, as_floatx, common_length, parts_arrays
+from agents.trainer.data.nests import (
+    PART_NAMES,
+    array_bytes,
+    as_floatx,
+    common_length,
+    is_text,
+    parts_arrays,
+)
 
 _UINT64_MASK = (1 << 64) - 1
 #: Most numbers of an array of labels that are compared: targets as large as images may be on disk.
@@ -160,7 +167,8 @@ class UnitWeightedSource(AdaptedSource):
 class TypedSource(AdaptedSource):
     """Another source in the types of `like`, as long as that changes no value.
 
-    Data in memory are looked at as a whole at once, other data as they are read.
+    Data in memory are looked at as a whole at once; of other data one example, the rest as they are
+    read.
     """
 
     def __init__(self, source: Any, like: tuple[Any, ...], field: str) -> None:
@@ -168,8 +176,7 @@ class TypedSource(AdaptedSource):
         self._types = [leaf.dtype for leaf in keras.tree.flatten(like)]
         self._field = field
         self.has_sample_weight = source.has_sample_weight
-        if isinstance(source, ArraySource):
-            self.fetch(np.arange(len(source)))
+        self.fetch(np.arange(len(source) if isinstance(source, ArraySource) else 1))
 
     def fetch(self, indices: np.ndarray) -> tuple[Any, ...]:
         parts = self._source.fetch(indices)
@@ -180,6 +187,10 @@ class TypedSource(AdaptedSource):
         return packed
 
     def _typed(self, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        if is_text(array) != (dtype.kind == "O"):
+            held, wanted = ("text", "numbers") if is_text(array) else ("numbers", "text")
+            reason = f"holds {held} where the training data hold {wanted}; give both the same type"
+            raise JobCodeError("data_type", self._field, reason)
         with np.errstate(invalid="ignore"):  # what is no number has no whole number
             typed = array.astype(dtype, copy=False)
         if dtype.kind != "f" and not np.array_equal(typed, array):
@@ -266,6 +277,4 @@ def refuse_changing(once: Any, again: Any, field: str) -> None:
 
 
 def _is_same_array(one: np.ndarray, other: np.ndarray) -> bool:
-    if one.dtype == object:  # text: the array's bytes are addresses
-        return np.array_equal(one, other)
-    return one.shape == other.shape and one.tobytes() == other.tobytes()
+    return one.shape == other.shape and array_bytes(one) == array_bytes(other)

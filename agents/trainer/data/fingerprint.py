@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from agents.trainer.data.arrays import refuse_changing
-from agents.trainer.data.nests import PART_NAMES
+from agents.trainer.data.nests import PART_NAMES, array_bytes
 from agents.trainer.data.sources import ExampleSource
 
 #: Number of sampled examples, spread evenly over the data.
@@ -30,7 +30,7 @@ def data_fingerprint(*sources: ExampleSource | None) -> str:
         digest.update(f"{len(source)};".encode())
         for path, leaf in keras.tree.flatten_with_path(_sampled(source)):
             digest.update(f"{path}{leaf.dtype}{leaf.shape};".encode())
-            digest.update(np.ascontiguousarray(leaf).tobytes())
+            digest.update(array_bytes(leaf))
     return digest.hexdigest()
 
 

@@ -13,7 +13,7 @@ from agents.trainer.data.arrays import ArraySource, example_order, refuse_changi
 from agents.trainer.data.nests import (
     PART_NAMES,
     as_floatx,
-    is_number_list,
+    is_value_list,
     parts_arrays,
     refuse_unlike,
 )
@@ -55,7 +55,7 @@ class ItemSource:
             item = self._read(int(index))
             refuse_unlike(item, self._first, f"{self._field}[{index}]")
             for array, leaf in zip(arrays, keras.tree.flatten(item), strict=True):
-                array[row] = leaf
+                array[row, ...] = leaf  # of text an object, not an array around it
         return stacked
 
     def _read(self, index: int) -> tuple[Any, ...]:
@@ -76,7 +76,7 @@ def list_open(data: list[Any], field: str) -> ArraySource:
     """
     if not data:
         raise JobCodeError("empty_data", field, "there are no examples in the data")
-    if is_number_list(data):
+    if is_value_list(data):
         return ArraySource((data,), field)
     if len(data) > len(PART_NAMES) or all(isinstance(item, tuple) for item in data):
         return _stacked(_examples(data, field), field)

@@ -1,18 +1,22 @@
-"""Nests of arrays of numbers, as in items of a job's data: checks, with errors naming the path."""
+"""Nests of arrays of numbers, or text in x, as in items of a job's data; errors name the path."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
 
 PART_NAMES = ("x", "y", "sample_weight")
 #: Booleans, signed and unsigned integers, floats.
 NUMBER_KINDS = frozenset("biuf")
+#: Text and bytes of fixed width, text of any width.
+TEXT_KINDS = frozenset("UST")
 STACK_HINT = "a list of arrays or lists is several inputs or outputs; np.stack makes one of it"
 
 
@@ -25,12 +29,14 @@ def parts_arrays(item: Any, path: str, min_rank: int = 1) -> tuple[Any, ...]:
         min_rank: 0 for an example, 1 for an item with a row per example.
 
     Raises:
-        JobCodeError: the item has other parts, or a part holds values other than numbers.
+        JobCodeError: the item has other parts, or a part holds values other than numbers; x may
+            hold text.
     """
     arrays: tuple[Any, ...] = ()
     for part, name in zip(parts_split(item, path), PART_NAMES, strict=False):
-        given = part if name == "x" else _no_numbers_for_none(part, arrays[0], min_rank)
-        arrays += (nested_arrays(given, f"{path}.{name}", min_rank),)
+        is_x = name == "x"
+        given = part if is_x else _no_numbers_for_none(part, arrays[0], min_rank)
+        arrays += (nested_arrays(given, f"{path}.{name}", min_rank, takes_text=is_x),)
     if len(arrays) == len(PART_NAMES):  # 1 in one place and 0.5 in another are of one type
         floatx = keras.config.floatx()
         weights = keras.tree.map_structure(lambda leaf: leaf.astype(floatx, copy=False), arrays[2])
@@ -41,12 +47,12 @@ def parts_arrays(item: Any, path: str, min_rank: int = 1) -> tuple[Any, ...]:
 def parts_split(item: Any, path: str) -> tuple[Any, ...]:
     """Split an item as Keras does: a tuple or list is (x,), (x, y) or (x, y, w), all else is x.
 
-    A list of plain numbers counts as one array, so it is x.
+    A list of plain numbers, or of plain texts, counts as one array, so it is x.
 
     Raises:
         JobCodeError: there are no parts or too many.
     """
-    if not isinstance(item, (tuple, list)) or (isinstance(item, list) and is_number_list(item)):
+    if not isinstance(item, (tuple, list)) or (isinstance(item, list) and is_value_list(item)):
         return (item,)
     parts = tuple(item)
     while len(parts) > 1 and parts[-1] is None:  # (x, y, None), as pack_x_y_sample_weight makes it
@@ -67,7 +73,7 @@ def _no_numbers_for_none(part: Any, x: Any, min_rank: int) -> Any:
 
     `keras_private.batch_of` gives None to Keras again.
     """
-    is_nest = isinstance(part, (dict, tuple, list)) and not is_number_list(part)
+    is_nest = isinstance(part, (dict, tuple, list)) and not is_value_list(part)
     if not is_nest or all(leaf is not None for leaf in keras.tree.flatten(part)):
         return part
     num_rows = keras.tree.flatten(x)[0].shape[:min_rank]
@@ -81,30 +87,31 @@ def _tuple_like(value: Any, items: Iterable[Any]) -> Any:
     return named(items)
 
 
-def nested_arrays(value: Any, path: str, min_rank: int = 1) -> Any:
-    """Convert nested dicts, tuples and lists to the same nest with arrays of numbers as leaves.
+def nested_arrays(value: Any, path: str, min_rank: int = 1, *, takes_text: bool) -> Any:
+    """Convert nested dicts, tuples and lists to the same nest with arrays as leaves.
 
-    Lists become tuples, as in Keras; named tuples stay; a list of plain numbers is one array.
+    Lists become tuples, as in Keras; named tuples stay; a list of plain numbers or texts is one
+    array.
 
     Args:
         value: the user's data.
         path: its place, for error messages.
         min_rank: 1 for a batch of examples, 0 for a single example.
+        takes_text: arrays of text are taken, too, as arrays of objects: bytes in UTF-8.
 
     Raises:
-        JobCodeError: a leaf is not an array of numbers, or has fewer dimensions.
+        JobCodeError: a leaf is not an array of numbers, or text, or has fewer dimensions.
     """
+    inner = partial(nested_arrays, min_rank=min_rank, takes_text=takes_text)
     if isinstance(value, (Mapping, tuple, list)) and not value:
         raise JobCodeError("empty_data", path, f"an empty {type(value).__name__} holds no data")
     if isinstance(value, Mapping):
-        return {
-            key: nested_arrays(item, f"{path}[{key!r}]", min_rank) for key, item in value.items()
-        }
+        return {key: inner(item, f"{path}[{key!r}]") for key, item in value.items()}
     is_structure = isinstance(value, tuple) and min_rank == 0  # (1.0, 2.0): two outputs' targets
-    if isinstance(value, (tuple, list)) and (is_structure or not is_number_list(value)):
-        items = (nested_arrays(item, f"{path}[{i}]", min_rank) for i, item in enumerate(value))
+    if isinstance(value, (tuple, list)) and (is_structure or not is_value_list(value)):
+        items = (inner(item, f"{path}[{i}]") for i, item in enumerate(value))
         return _tuple_like(value, items)
-    array = number_array(value, path)
+    array = leaf_array(value, path, takes_text)
     if array.ndim < min_rank:
         raise JobCodeError(
             "data_structure", path, f"got the single value {value!r:.60}; give one per example"
@@ -112,11 +119,11 @@ def nested_arrays(value: Any, path: str, min_rank: int = 1) -> Any:
     return array
 
 
-def number_array(value: Any, path: str) -> np.ndarray:
-    """Convert one leaf to an array of numbers.
+def leaf_array(value: Any, path: str, takes_text: bool) -> np.ndarray:
+    """Convert one leaf to an array of numbers, or of text where `takes_text`.
 
     Raises:
-        JobCodeError: the leaf is not an array of numbers.
+        JobCodeError: the leaf is neither.
     """
     is_plain = isinstance(value, (int, float, complex, str, bytes, np.generic, tuple, list))
     if not is_plain and not hasattr(value, "__array__"):
@@ -130,7 +137,7 @@ def number_array(value: Any, path: str) -> np.ndarray:
         name = "None" if value is None else type(value).__name__
         raise JobCodeError("data_type", path, f"{name} is not an array; {hint}")
     try:
-        array = np.asarray(value)
+        array = np.asarray(value, object if takes_text and _is_text_value(value) else None)
     except Exception as error:  # the conversion runs the object's own code, which may fail
         reason = f"{type(value).__name__} cannot be turned into a NumPy array ({error!s:.200})"
         raise JobCodeError("data_type", path, f"{reason}; do it in build") from error
@@ -138,11 +145,45 @@ def number_array(value: Any, path: str) -> np.ndarray:
         return array
     if array.dtype.name == "bfloat16":  # not one of NumPy's number kinds
         return array.astype(keras.config.floatx())
+    if takes_text and (array.dtype.kind in TEXT_KINDS or _holds_text(array)):
+        return _text_array(array, path)
     raise JobCodeError(
         "data_type",
         path,
         f"values of type {array.dtype} cannot be trained on; {_type_hint(array.dtype)}",
     )
+
+
+def _is_text_value(value: Any) -> bool:
+    """Return whether a value is text, of which an array of fixed width would cut off last zeros."""
+    of = value[0] if isinstance(value, (tuple, list)) and value else value
+    return isinstance(of, (str, bytes)) or getattr(value, "dtype", None) == tf.string
+
+
+def _holds_text(array: np.ndarray) -> bool:
+    is_object = array.dtype.kind == "O"
+    return is_object and any(isinstance(value, (str, bytes)) for value in array.flat)
+
+
+def _text_array(array: np.ndarray, path: str) -> np.ndarray:
+    """Return an array of text as objects, bytes in UTF-8: what TensorFlow takes as `tf.string`."""
+    texts = array.ravel().tolist()
+    for value in texts:
+        if not isinstance(value, (str, bytes)):
+            raise JobCodeError(
+                "data_type",
+                path,
+                f"holds {value!r:.60} ({type(value).__name__}) among text; put text in the place "
+                "of what is missing, and give numbers as an input of their own",
+            )
+    try:
+        encoded = [value.encode() if isinstance(value, str) else value for value in texts]
+    except UnicodeEncodeError as error:
+        reason = f"holds text that UTF-8 cannot encode ({error!s:.100}); take those characters out"
+        raise JobCodeError("data_type", path, reason) from error
+    objects = np.empty(len(encoded), object)
+    objects[:] = encoded
+    return objects.reshape(array.shape)
 
 
 def _dense_call(value: Any) -> str:
@@ -159,11 +200,11 @@ def _dense_call(value: Any) -> str:
 def _type_hint(dtype: np.dtype) -> str:
     if dtype.names:
         return "give its fields as a dict: {name: data[name] for name in data.dtype.names}"
-    text = "turn text into numbers in build (apply StringLookup or TextVectorization there)"
-    if dtype.kind in "SU":
+    text = "text may stand in x alone; turn other text into numbers in build, as by StringLookup"
+    if dtype.kind in TEXT_KINDS:
         return text
     if dtype.kind == "O":
-        return f"pad or crop rows of different lengths to one, and {text}"
+        return f"pad or crop rows of different lengths to one; {text}"
     if dtype.kind == "c":
         return "give the real and the imaginary part as two arrays, x.real and x.imag"
     return "turn them into numbers in build"
@@ -227,9 +268,14 @@ def _places(places: list[tuple[Any, ...]]) -> str:
     return ", ".join(".".join(map(str, place)) for place in places)
 
 
-def is_number_list(value: Any) -> bool:
-    """Return whether all entries are single numbers, so that they form one array."""
-    return bool(value) and all(isinstance(item, (int, float, np.generic)) for item in value)
+def is_value_list(value: Any) -> bool:
+    """Return whether all entries are single numbers, or all text, so that they form one array."""
+    if not isinstance(value, (tuple, list)):
+        return False
+    are_text = {isinstance(item, (str, bytes)) for item in value}
+    return are_text == {True} or (
+        are_text == {False} and all(isinstance(item, (int, float, np.generic)) for item in value)
+    )
 
 
 def refuse_unlike(
@@ -244,7 +290,8 @@ def refuse_unlike(
 
     Args:
         num_axes: number of leading dimensions that may differ: 0 for examples, 1 for batches.
-        is_typed: also require that the first item's types can hold this item's values.
+        is_typed: also require that the first item's types can hold this item's values. Text and
+            numbers are never of one type.
         hint: how to give arrays one shape.
 
     Raises:
@@ -285,6 +332,13 @@ def _refuse_unlike_leaf(
             f"is {_described(value, num_axes)}, but {_described(first, num_axes)} in the first "
             f"item; give every item the same structure, padded or cropped to one shape{hint}",
         )
+    if is_text(value) != is_text(first):
+        raise JobCodeError(
+            "data_type",
+            path,
+            f"is {_kind(value)}, but {_kind(first)} in the first item; give every item the same "
+            "type",
+        )
     if is_typed and first.dtype.kind != "f" and not np.can_cast(value.dtype, first.dtype, "safe"):
         raise JobCodeError(
             "data_type",
@@ -292,6 +346,20 @@ def _refuse_unlike_leaf(
             f"is of type {value.dtype}, but of {first.dtype} in the first item; give every item "
             f"the same type, for example np.asarray(value, {value.dtype.name!r})",
         )
+
+
+def is_text(array: np.ndarray) -> bool:
+    """Return whether an array that was taken as data holds text, not numbers."""
+    return array.dtype.kind == "O"
+
+
+def _kind(array: np.ndarray) -> str:
+    return "text" if is_text(array) else "numbers"
+
+
+def array_bytes(array: np.ndarray) -> bytes:
+    """Return the bytes of an array's values; an array of text holds only their addresses."""
+    return repr(array.tolist()).encode() if is_text(array) else array.tobytes()
 
 
 def _described(value: Any, num_axes: int) -> str:

@@ -71,9 +71,10 @@ def source_open(data: Any, field: str, code_dir: Path) -> ExampleSource:
         return ArraySource(arrays, field, batch_size)
     if _is_plain(data, list):
         return list_open(data, field)
-    if _is_plain(data, tuple) or isinstance(data, Mapping) or hasattr(data, "__array__"):
+    if _is_plain(data, tuple) or isinstance(data, Mapping) or _is_array(data):
         return ArraySource(data, field)
-    if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+    is_indexed = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    if is_indexed and not isinstance(data, (str, bytes)):
         return ItemSource(data, field, code_dir)
     hint = ""
     if isinstance(data, Iterator):
@@ -85,6 +86,10 @@ def source_open(data: Any, field: str, code_dir: Path) -> ExampleSource:
         "arrays (x, y), a list of examples [(x0, y0), ...], a keras.utils.PyDataset, or an object "
         "with __len__ and __getitem__",
     )
+
+
+def _is_array(data: Any) -> bool:
+    return hasattr(data, "__array__") and not isinstance(data, (str, bytes))  # NumPy's text, too
 
 
 def _is_plain(data: Any, kind: type[list[Any] | tuple[Any, ...]]) -> bool:

@@ -6,6 +6,7 @@ trainer keeps a whole copy in memory and reads the data set once at its start.
 
 from __future__ import annotations
 
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError, user_code
 from agents.trainer.data.arrays import same_values
-from agents.trainer.data.nests import common_length, parts_arrays, refuse_unlike
+from agents.trainer.data.nests import common_length, is_text, parts_arrays, refuse_unlike
 
 #: Most bytes of arrays that a data set may hold.
 MATERIALISED_LIMIT_BYTES = 2 * 1024**3
@@ -111,7 +112,7 @@ def _read_all(dataset: tf.data.Dataset, field: str) -> list[tuple[Any, ...]]:
         common_length(parts, path, BATCH_HINT)
         if batches:
             refuse_unlike(parts, batches[0], path, num_axes=1, is_typed=False, hint=WIDTH_HINT)
-        num_bytes += sum(leaf.nbytes for leaf in keras.tree.flatten(parts))
+        num_bytes += sum(map(_num_bytes, keras.tree.flatten(parts)))
         if num_bytes > MATERIALISED_LIMIT_BYTES or number >= MATERIALISED_LIMIT_BATCHES:
             raise JobCodeError(
                 "data_too_large",
@@ -122,3 +123,8 @@ def _read_all(dataset: tf.data.Dataset, field: str) -> list[tuple[Any, ...]]:
             )
         batches.append(parts)
     return batches
+
+
+def _num_bytes(array: np.ndarray) -> int:
+    """Return the bytes of an array in memory, with the texts that it points to."""
+    return array.nbytes + (sum(map(sys.getsizeof, array.flat)) if is_text(array) else 0)

@@ -40,7 +40,7 @@ def _constants(graph: Any, known: set[int]) -> Iterator[np.ndarray]:
             yield tf.make_ndarray(node.attr["value"].tensor)
     for outer, _ in graph.captures:
         if hasattr(outer, "numpy") and outer.dtype not in (tf.resource, tf.variant):
-            yield outer.numpy()
+            yield np.asarray(outer.numpy())  # of one text it gives bytes
     for variable in graph.variables:
         if id(variable.handle) not in known:
             yield variable.numpy()

@@ -32,15 +32,14 @@ def _none_for_no_numbers(leaf: Any) -> Any:
 def model_build(model: keras.Model, batch: tuple[Any, ...]) -> None:
     """Create every variable of model, loss, metrics and optimizer, as `fit` does at its start."""
     given = batch_of(batch, keras.tree.flatten(batch))
+    leaves = keras.tree.map_structure(_symbolic, given)
     if not all(layer.built for layer in model_layers(model)):
         # Variables come with the first step in `fit`, also of layers that training, or
         # compute_loss, alone calls.
-        inputs = keras.tree.map_structure(_symbolic, given[0])
-        backend.compute_output_spec(partial(model_call, model, training=True), inputs)
+        backend.compute_output_spec(partial(model_call, model, training=True), leaves[0])
     if has_own(model, "compute_loss") and not all(layer.built for layer in model_layers(model)):
-        leaves = keras.tree.map_structure(_symbolic, given)
         backend.compute_output_spec(partial(_training_loss, model), *leaves)
-    model._symbolic_build(data_batch=given[: len(batch)])  # noqa: SLF001
+    model._symbolic_build(data_batch=leaves[: len(batch)])  # noqa: SLF001
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     model.reset_metrics()
@@ -60,7 +59,9 @@ def _training_loss(model: keras.Model, *batch: Any) -> Tensor:
 def _symbolic(leaf: Any) -> keras.KerasTensor | None:
     if leaf is None:
         return None
-    return keras.KerasTensor(leaf.shape, backend.standardize_dtype(leaf.dtype))
+    is_text = leaf.dtype == object  # NumPy has no type of its own for it
+    dtype = "string" if is_text else backend.standardize_dtype(leaf.dtype)
+    return keras.KerasTensor(leaf.shape, dtype)
 
 
 def model_call(model: keras.Model, inputs: Any, training: bool) -> Any:

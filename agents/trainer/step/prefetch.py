@@ -40,6 +40,8 @@ Tensor = Any
 #: Pieces of batches prepared ahead, at most.
 QUEUE_LIMIT = 2
 STOP_LIMIT_S = 0.2
+#: Bytes that a text of an example counts as: about a paragraph.
+TEXT_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -194,8 +196,11 @@ class JobData:
 
     @property
     def example_bytes(self) -> int:
-        """Bytes of one example in memory; of text only the pointers count."""
-        return sum(math.prod(spec.shape[1:]) * spec.dtype.size for spec in self.example_specs)
+        """Bytes of one example in memory; of text, whose length varies, an assumed number."""
+        return sum(
+            math.prod(spec.shape[1:]) * (spec.dtype.size or TEXT_BYTES)
+            for spec in self.example_specs
+        )
 
     def _fetch(self, source: ExampleSource, indices: np.ndarray) -> list[Tensor]:
         if not len(indices):  # no examples in this batch; the functions still need the dtypes

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from agents.trainer.contract.user_errors import ENTRY_MODULE, JobCodeError, user_code
 from agents.trainer.data.arrays import ClassWeightedSource, TypedSource, UnitWeightedSource
+from agents.trainer.data.nests import is_text
 from agents.trainer.data.sources import ExampleSource, source_open
 from agents.trainer.model.stateful_ops import random_operations
 from agents.trainer.predict.job import prediction_job
@@ -145,7 +146,9 @@ def _sources_matched(
 
 def _layout(parts: tuple[Any, ...]) -> str:
     """Describe parts by structure, shape of one example and type."""
-    described = keras.tree.map_structure(lambda leaf: f"{leaf.dtype}{list(leaf.shape[1:])}", parts)
+    described = keras.tree.map_structure(
+        lambda leaf: f"{'text' if is_text(leaf) else leaf.dtype}{list(leaf.shape[1:])}", parts
+    )
     return str(described).replace("'", "")
 
 

@@ -101,7 +101,7 @@ def examples_of(parts: Parts) -> list[Parts]:
 def plain_examples_of(parts: Parts) -> list[Parts]:
     """List examples in which single numbers are Python's own."""
     return [
-        keras.tree.map_structure(lambda a: a if np.ndim(a) else a.item(), example)
+        keras.tree.map_structure(lambda a: a.item() if isinstance(a, np.generic) else a, example)
         for example in examples_of(parts)
     ]
 

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from agents.trainer.data.sources import source_open
 from agents.trainer.predict.job import prediction_job
 from agents.trainer.step.prefetch import JobData
-from tests.agents.trainer.data_kinds import KINDS, Batches, Items, Parts, examples_of, num_rows
+from tests.agents.trainer.data_kinds import (
+    KINDS,
+    Batches,
+    Items,
+    Parts,
+    examples_of,
+    num_rows,
+    rows_of,
+)
 from tests.agents.trainer.step import test_functions
 from tests.agents.trainer.step.test_functions import EpochByVirtualNodes
 from tests.support.cases import some
@@ -111,6 +119,18 @@ def test_every_kind_gives_the_same_examples_in_any_order(
         assert sorted(source.order(seed, 3, shuffle=True)) == in_order.tolist(), kind
         for indices in (in_order, shuffled, picked):
             assert_same(source.fetch(indices), expected(parts, indices), kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_is_the_same_in_every_kind(kind: str) -> None:
+    texts = np.array([f"{row} \u00e9\0".encode() * row for row in range(7)], object)
+    x = {"one": texts, "several": np.stack([texts, texts[::-1]], 1)}
+    source = source_open(KINDS[kind]((x, numbers_of(7, (), "int64")), 3), "data.train", HERE)
+    chosen = np.array([5, 0, 6, 5])
+    given, wanted = source.fetch(chosen)[0], rows_of((x,), chosen)[0]
+    assert {name: array.tolist() for name, array in given.items()} == {
+        name: array.tolist() for name, array in wanted.items()
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.data.fingerprint import data_fingerprint
+from agents.trainer.data.sources import source_open
 from agents.trainer.engine.workload import workload_build
 from agents.trainer.model.constants import constants_fingerprint
 from agents.trainer.validate.job_file import job_load
@@ -87,6 +88,13 @@ def test_the_fingerprint_follows_the_data(tmp_path: Path) -> None:
     shorter = fingerprint(tmp_path, returning("compiled(net())", "(X[:-1], Y[:-1])"))
     assert same[0] == same[1]
     assert len({same[0], other, shorter}) == 3
+
+
+def test_the_fingerprint_of_text_is_that_of_its_characters() -> None:
+    texts = ["a cat", "a cat", "a dog"]
+    sources = [source_open([text, text * 9], "data.train", Path()) for text in texts]
+    same, again, other = (data_fingerprint(source) for source in sources)
+    assert same == again != other
 
 
 def test_the_fingerprint_sees_data_that_depends_on_the_process(tmp_path: Path) -> None:

@@ -107,6 +107,13 @@ def test_a_tf_data_set_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPa
     assert refusal(numbers(20).batch(2)).code == "data_too_large"
 
 
+def test_the_length_of_text_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = tf.data.Dataset.from_tensor_slices(["a" * 900] * 20).batch(2)
+    assert len(opened(texts)) == 20
+    monkeypatch.setattr(tf_dataset, "MATERIALISED_LIMIT_BYTES", 9000)
+    assert refusal(texts).code == "data_too_large"
+
+
 def test_a_tf_data_set_of_unknown_length_ends_by_the_limit_on_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -110,6 +110,35 @@ def test_a_template_resized_1_3_2_4_ends_with_the_bits_of_the_undisturbed_run(
     assert all(len(found) == 1 for found in digests(job).values()), digests(job)
 
 
+#: Text in batches that two virtual nodes cut into 11 and 10, and a short last one.
+TEXT_JOB = """
+import keras
+import numpy as np
+
+
+def build(settings):
+    generator = np.random.default_rng(5)
+    x = generator.choice(["a", "bb", "ccc"], size=(101, 3))
+    y = (x[:, :1] == "a").astype("float32")
+    inputs = keras.Input((3,), dtype="string")
+    numbers = keras.layers.StringLookup(vocabulary=["a", "bb"])(inputs)
+    words = keras.layers.Flatten()(keras.layers.Embedding(4, 2)(numbers))
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dropout(0.3)(words)))
+    model.compile("adam", "mse")
+    return model, (x, y), (x[:33], y[:33])
+"""
+
+
+def test_a_job_with_text_resized_in_the_middle_ends_with_the_same_bits(tmp_path: Path) -> None:
+    spec = training_spec(num_virtual_nodes=2, global_batch_size=21, stop=steps(30))
+    expected = undisturbed(tmp_path / "one", spec, TEXT_JOB)
+    with local_job(tmp_path, spec, TEXT_JOB, num_slots=5) as job:
+        job.program = scheduled_program({1: 10, 2: 20})
+        result = resized(job, [1, 2, 1], every=0)
+    assert result["digest"] == expected["digest"]
+    assert result["metrics"] == expected["metrics"]
+
+
 def test_uneven_mappings_a_leaving_leader_and_a_checkpoint_change_nothing(
     uneven: tuple[dict[str, Any], list[TrainerReport]], tmp_path: Path
 ) -> None:

@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from agents.trainer.contract.run_dir import ReportWriter
+from agents.trainer.data.sources import ExampleSource
 from agents.trainer.engine.workload import BuiltJob, workload_build
 from agents.trainer.model.progress import Activity, Progress
 from agents.trainer.step.batch_plan import Planner
@@ -61,16 +65,22 @@ def has_data(work: BuiltJob, activity: Activity) -> bool:
     return activity is Activity.TRAIN or work.data.validation is not None
 
 
+def fetched(source: ExampleSource, indices: np.ndarray) -> Any:
+    """Fetch examples, text among them as tensors: `fit` refuses arrays of it."""
+    parts = source.fetch(indices)
+    return keras.tree.map_structure(lambda a: tf.constant(a) if a.dtype == object else a, parts)
+
+
 def trained_by_keras(job: LoadedJob) -> list[dict[str, float]]:
     """Run `fit` over the same examples in the same order; returns the logs of each epoch."""
     batches = []
     for epoch in range(EPOCHS):
         order = job.train.order(spec().seed, epoch, spec().shuffle)
         cuts = range(0, len(order), BATCH_SIZE)
-        batches.extend(job.train.fetch(order[low : low + BATCH_SIZE]) for low in cuts)
+        batches.extend(fetched(job.train, order[low : low + BATCH_SIZE]) for low in cuts)
     validation = None
     if job.validation is not None:
-        validation = job.validation.fetch(np.arange(len(job.validation)))
+        validation = fetched(job.validation, np.arange(len(job.validation)))
     history = job.model.fit(
         (batch for batch in batches),
         steps_per_epoch=len(batches) // EPOCHS,

@@ -143,6 +143,31 @@ JOBS = {
             inputs = keras.Input((4,))
             return compiled(Own(inputs, layers.Dense(1)(inputs)), loss=None), (X, Y), None
     """,
+    "text, looked up": """
+        import tensorflow as tf
+
+        def build(settings):
+            inputs = keras.Input((3,), dtype="string")
+            numbers = layers.StringLookup(vocabulary=["a", "bb"])(inputs)
+            words = layers.Flatten()(layers.Embedding(4, 2)(numbers))
+            model = keras.Model(inputs, layers.Dense(1, activation="sigmoid")(words))
+            text = tf.constant(random.choice(["a", "bb", "ccc"], size=(44, 3)))  # fit takes tensors
+            return compiled(model), (text, Y), (text[:15], Y[:15])
+    """,
+    "text, split into words": """
+        import tensorflow as tf
+
+        def build(settings):
+            inputs = keras.Input((), dtype="string")
+            numbers = layers.TextVectorization(
+                vocabulary=["a", "bb"], output_sequence_length=4
+            )(inputs)
+            words = layers.Flatten()(layers.Embedding(4, 2)(numbers))
+            model = keras.Model(inputs, layers.Dense(1, activation="sigmoid")(words))
+            texts = [" ".join(row) for row in random.choice(["a", "bb", "ccc"], size=(44, 3))]
+            text = tf.constant(texts)
+            return compiled(model), (text, Y), (text[:15], Y[:15])
+    """,
     "inputs in a named tuple": """
         from collections import namedtuple
 

@@ -185,6 +185,24 @@ def build(settings):
     assert "training data" in error.message
 
 
+@pytest.mark.parametrize("kinds", [("X", "TEXT"), ("TEXT", "X"), ("X", "Late()"), ("Late()", "X")])
+def test_text_and_numbers_in_training_and_validation_are_refused(
+    kinds: tuple[str, str], tmp_path: Path
+) -> None:
+    body = f"""
+TEXT = X.astype(str)
+
+class Late:
+    __len__, __getitem__ = TEXT.__len__, TEXT.__getitem__
+
+def build(settings):
+    return compiled(), {kinds[0]}, {kinds[1]}
+"""
+    error = refusal(tmp_path, MODEL + body)
+    assert (error.code, error.field) == ("data_type", "data.validation")
+    assert "text" in error.message
+
+
 def test_validation_data_read_later_are_looked_at_when_they_are_read(tmp_path: Path) -> None:
     body = """
 class Lazy:
