@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.trainer.data.arrays import ArraySource
+from agents.trainer.model.schedule import TrainingSchedule
+from agents.trainer.step.functions import example_specs
 from agents.trainer.step.microbatches import (
     PIECE_BYTES,
     PiecePlan,
@@ -15,11 +19,13 @@ from agents.trainer.step.microbatches import (
     pieces_plan,
     virtual_nodes_per_piece,
 )
+from agents.trainer.step.prefetch import TEXT_BYTES, JobData
 from controlplane.core.virtual_nodes.reduction_tree import (
     Schedule,
     plan_reduction,
     running_sum,
 )
+from tests.agents.trainer.local_jobs import training_spec
 from tests.support.reduction import execute
 
 Sum = tuple["Sum", "Sum"] | int
@@ -107,3 +113,11 @@ def test_pieces_are_sized_by_bytes_and_never_empty() -> None:
     assert virtual_nodes_per_piece(example_bytes=512, largest_slice=64) == 32
     assert virtual_nodes_per_piece(example_bytes=1000, largest_slice=350) == 2
     assert virtual_nodes_per_piece(example_bytes=PIECE_BYTES, largest_slice=9) == 1
+
+
+def test_text_counts_though_its_length_is_not_known() -> None:
+    source = ArraySource((np.full((9, 3), "word"), np.zeros(9, "float32")), "data.train")
+    spec = training_spec()
+    course = TrainingSchedule(len(source), 0, spec.global_batch_size, spec.stop)
+    specs = tuple(example_specs(source.fetch(np.arange(2))))
+    assert JobData(spec, course, source, None, specs, 0).example_bytes == 3 * TEXT_BYTES + 4
