@@ -168,6 +168,22 @@ JOBS = {
             text = tf.constant(texts)
             return compiled(model), (text, Y), (text[:15], Y[:15])
     """,
+    "text and numbers in a feature space": """
+        import tensorflow as tf
+        from keras.utils import FeatureSpace
+
+        def build(settings):
+            text = random.choice(["a", "bb", "ccc"], size=44)
+            data = {"word": text, "hashed": text[::-1], "number": X[:, 0]}
+            space = FeatureSpace({
+                "word": FeatureSpace.string_categorical(),
+                "hashed": FeatureSpace.string_hashed(5),
+                "number": FeatureSpace.float_normalized(),
+            })
+            space.adapt(tf.data.Dataset.from_tensor_slices(data))
+            outputs = layers.Dense(1, activation="sigmoid")(space.get_encoded_features())
+            return compiled(keras.Model(space.get_inputs(), outputs)), (data, Y), None
+    """,
     "inputs in a named tuple": """
         from collections import namedtuple
 
