@@ -278,6 +278,16 @@ _FAMILIES: tuple[tuple[re.Pattern[str], str | Callable[[Match, DataShapes], str]
             r"module 'keras\.backend' has no attribute '(?P<name>\w+)'",
             "Keras 3 has no keras.backend.{name}; what keras.backend could do is in keras.ops",
         ),
+        (
+            r"Cast string to \w+ is not supported|dtype='string' is not a valid dtype",
+            "The model gets text where it computes with numbers; let a layer such as StringLookup, "
+            "Hashing or TextVectorization make numbers of it first",
+        ),
+        (
+            r"Cast \w+ to string is not supported",
+            "The model gets numbers where it takes text, as an input with dtype='string' and a "
+            "StringLookup do; give it strings, or an IntegerLookup for whole numbers",
+        ),
         # In a layer, its own text stands twice: Keras makes a new error of the same class.
         (
             r"TensorBoard is not installed, missing implementation for (?P<call>tf\.summary\.\w+)",

@@ -346,6 +346,28 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "computed as partial shapes: input[1] = [?,2]. (job.py, line {line})",
         "ops.reshape(p, (-1, 2))",
     ),
+    "text for numbers": (
+        returning("compiled(net())", '(np.full((24, 4), "a"), Y)'),
+        "The model gets text where it computes with numbers; let a layer such as StringLookup, "
+        "Hashing or TextVectorization make numbers of it first",
+    ),
+    "text for numbers, without an input layer": (
+        """
+        def build(settings):
+            return compiled(keras.Sequential([layers.Dense(1)])), (np.full((24, 4), "a"), Y), None
+        """,
+        "The model gets text where it computes with numbers; let a layer such as StringLookup, "
+        "Hashing or TextVectorization make numbers of it first",
+    ),
+    "numbers for text": (
+        """
+        def build(settings):
+            known = layers.StringLookup(vocabulary=["a"], output_mode="multi_hot")
+            return compiled(keras.Sequential([known, layers.Dense(1)])), (X, Y), None
+        """,
+        "The model gets numbers where it takes text, as an input with dtype='string' and a "
+        "StringLookup do; give it strings, or an IntegerLookup for whole numbers",
+    ),
     "a function of the backend of Keras 2": (
         """
         def build(settings):
