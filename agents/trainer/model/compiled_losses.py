@@ -54,7 +54,7 @@ class MeanTerm:
 
     @property
     def is_masked(self) -> bool:
-        """Whether places are left out of the mean, or count by their weights."""
+        """True if places are left out of the mean, or count by their weights."""
         return any(mask is not None for mask in self.masks)
 
     def unmasked(self) -> Tensor:
