@@ -35,7 +35,8 @@ from agents.supervision.trainer_handle import Stage, TrainerHandle
 from agents.supervision.validations import ValidationAttempt, ValidationKey, validations_sweep
 from agents.supervision.watchdog import Watchdog
 from agents.trainer.contract.full_disk import is_disk_full
-from controlplane.core.protocol.wire import AcceleratorInfo, TrainerState, WantedState
+from controlplane.core.protocol.node_messages import TrainerState, WantedState
+from controlplane.core.protocol.wire import AcceleratorInfo
 
 log = logging.getLogger("agents")
 

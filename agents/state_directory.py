@@ -13,7 +13,8 @@ from typing import Any
 
 from agents.trainer.contract.atomic_write import text_write
 from agents.trainer.contract.plain_files import json_parse, plain_file_read
-from controlplane.core.protocol.wire import EnrolReply, decode, encode
+from controlplane.core.protocol.node_messages import EnrolReply
+from controlplane.core.protocol.wire import decode, encode
 
 #: Largest file that is read: orders of a job with as many trainers as possible.
 JSON_LIMIT_BYTES = 8 * 1024 * 1024

@@ -13,17 +13,15 @@ from typing import Any, BinaryIO
 import httpx
 
 from agents.trainer.contract.plain_files import plain_file_open
-from controlplane.core.protocol.wire import (
+from controlplane.core.protocol.node_messages import (
     BatchReply,
     EnrolReply,
     EnrolRequest,
     HelloRequest,
-    Message,
     ReportBatch,
     WantedState,
-    decode,
-    encode,
 )
+from controlplane.core.protocol.wire import Message, decode, encode
 
 MAX_REPLY_BYTES = 32 * 1024 * 1024
 MAX_CODE_BYTES = 256 * 1024 * 1024

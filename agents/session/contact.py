@@ -23,7 +23,7 @@ from agents.session.registration import RefusedError, Registration
 from agents.settings import AgentSettings
 from agents.supervision.trainer_handle import TrainerHandle
 from agents.supervision.validations import ValidationAttempt
-from controlplane.core.protocol.wire import BatchReply, EnrolReply, TrainerState
+from controlplane.core.protocol.node_messages import BatchReply, EnrolReply, TrainerState
 
 log = logging.getLogger("agents")
 

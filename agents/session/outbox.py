@@ -13,13 +13,8 @@ from agents.session.uploads import Uploads
 from agents.supervision.readings import Readings
 from agents.supervision.trainer_handle import Stage, TrainerHandle
 from agents.supervision.validations import ValidationAttempt
-from controlplane.core.protocol.wire import (
-    REPORT_EVERY_S,
-    LogChunk,
-    ReportBatch,
-    ReportKind,
-    TrainerReport,
-)
+from controlplane.core.protocol.node_messages import LogChunk, ReportBatch
+from controlplane.core.protocol.wire import REPORT_EVERY_S, ReportKind, TrainerReport
 
 log = logging.getLogger("agents")
 

@@ -16,7 +16,7 @@ from agents.session.client import (
     wished_wait_s,
 )
 from agents.settings import AgentSettings
-from controlplane.core.protocol.wire import WantedState
+from controlplane.core.protocol.node_messages import WantedState
 
 log = logging.getLogger("agents")
 

@@ -14,7 +14,8 @@ from agents.session.client import (
 )
 from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
-from controlplane.core.protocol.wire import AcceleratorInfo, EnrolReply, EnrolRequest, HelloRequest
+from controlplane.core.protocol.node_messages import EnrolReply, EnrolRequest, HelloRequest
+from controlplane.core.protocol.wire import AcceleratorInfo
 
 log = logging.getLogger("agents")
 

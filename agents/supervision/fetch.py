@@ -17,7 +17,8 @@ from agents.trainer.contract.plain_files import (
 )
 from controlplane.core.protocol.code_archive import archive_unpack
 from controlplane.core.protocol.fork import Adoption
-from controlplane.core.protocol.wire import TrainingSpec, WantedTrainer
+from controlplane.core.protocol.node_messages import WantedTrainer
+from controlplane.core.protocol.wire import TrainingSpec
 
 #: Name of the other job's model, beside the code folder; the trainer uses the same name.
 SOURCE_FILE = "source.keras"

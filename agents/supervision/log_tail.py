@@ -19,7 +19,7 @@ from agents.trainer.contract.plain_files import (
     plain_file_size,
     plain_file_truncate,
 )
-from controlplane.core.protocol.wire import LogChunk
+from controlplane.core.protocol.node_messages import LogChunk
 
 CHUNK_BYTES = 64 * 1024
 #: Seconds between chunks beyond the beginning, and the most that waits to be sent there.

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from controlplane.core.protocol.wire import BUSY_FACTOR
+from controlplane.core.protocol.node_messages import BUSY_FACTOR
 
 
 class Starvation:

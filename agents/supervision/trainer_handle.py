@@ -25,14 +25,13 @@ from agents.supervision.oom_kills import OomKillCounter
 from agents.supervision.processes import OwnedProcess, leader_found, processes_of
 from agents.supervision.run_directory import RunDirectory, TrainerKey
 from agents.trainer.contract.full_disk import is_disk_full
+from controlplane.core.protocol.node_messages import TrainerState, WantedTrainer
 from controlplane.core.protocol.wire import (
     REPORT_EVERY_S,
     AcceleratorInfo,
     ReportKind,
     TrainerOrders,
     TrainerReport,
-    TrainerState,
-    WantedTrainer,
 )
 
 log = logging.getLogger("agents")

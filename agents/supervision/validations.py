@@ -31,7 +31,8 @@ from agents.trainer.contract.plain_files import (
     plain_file_truncate,
     plain_file_write,
 )
-from controlplane.core.protocol.wire import ValidationReport, WantedValidation, decode, encode
+from controlplane.core.protocol.node_messages import ValidationReport, WantedValidation
+from controlplane.core.protocol.wire import decode, encode
 
 log = logging.getLogger("agents")
 

@@ -14,7 +14,8 @@ import psutil
 from agents.state_directory import boot_id_of
 from benchmarks.intrusions.attempts import Attempt, Site, accepted
 from controlplane.core.protocol.codec import encode
-from controlplane.core.protocol.wire import AcceleratorInfo, HelloRequest
+from controlplane.core.protocol.node_messages import HelloRequest
+from controlplane.core.protocol.wire import AcceleratorInfo
 
 NODE = "node-b"
 MEBIBYTE = 2**20

@@ -13,13 +13,7 @@ from django.db.models import F, Q
 from controlplane.core.protocol.fork import Adoption, ForkSpec
 from controlplane.core.protocol.selection import LABEL_LENGTH, SelectionSpec
 from controlplane.core.protocol.tuning import TunableName, TuningSpec
-from controlplane.core.protocol.wire import (
-    OnNonfinite,
-    ReductionMode,
-    StopKind,
-    Task,
-    decode,
-)
+from controlplane.core.protocol.wire import OnNonfinite, ReductionMode, StopKind, Task, decode
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from controlplane.core.values.tiers import Tier
 from jobs.models.choices import choices, values

@@ -10,6 +10,7 @@ from typing import Any
 from agents.settings import AgentSettings
 from agents.supervision.isolation import Isolation
 from agents.supervision.run_directory import RunDirectory
+from controlplane.core.protocol.node_messages import WantedTrainer, WantedValidation
 from controlplane.core.protocol.wire import (
     Member,
     Membership,
@@ -18,8 +19,6 @@ from controlplane.core.protocol.wire import (
     StopCondition,
     StopKind,
     TrainingSpec,
-    WantedTrainer,
-    WantedValidation,
 )
 from controlplane.core.virtual_nodes.mapping import even_mapping
 from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane

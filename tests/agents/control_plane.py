@@ -14,19 +14,21 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from controlplane.core.protocol.wire import (
-    REPORT_EVERY_S,
+from controlplane.core.protocol.node_messages import (
     BatchReply,
     EnrolReply,
     EnrolRequest,
     HelloRequest,
     ReportBatch,
-    ReportKind,
-    TrainerReport,
     TrainerState,
     WantedState,
     WantedTrainer,
     WantedValidation,
+)
+from controlplane.core.protocol.wire import (
+    REPORT_EVERY_S,
+    ReportKind,
+    TrainerReport,
     decode,
     encode,
 )

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from agents.trainer.contract import fork_server
+from controlplane.core.protocol.node_messages import ValidationReport
 from controlplane.core.protocol.wire import (
     ReportKind,
     TrainerOrders,
     TrainerReport,
     TrainingSpec,
-    ValidationReport,
     decode,
     encode,
 )

@@ -13,12 +13,8 @@ import psutil
 import pytest
 
 from agents.supervision.isolation import Isolation
-from controlplane.core.protocol.wire import (
-    AcceleratorInfo,
-    EnrolReply,
-    ReportKind,
-    TrainerOrders,
-)
+from controlplane.core.protocol.node_messages import EnrolReply
+from controlplane.core.protocol.wire import AcceleratorInfo, ReportKind, TrainerOrders
 from tests.agents.builders import membership, run_directory, training_spec, wanted_trainer
 from tests.agents.conftest import Drive, Spawn, trainers_below, wait_until
 from tests.agents.control_plane import AGENT_TOKEN, ENROLMENT_TOKEN, ControlPlane

@@ -58,7 +58,7 @@ Project.objects.update(description="W" * 200)
 #: Code for `Site.run`: a node's answer to the newest validation, and two reports for it.
 VALIDATION_ANSWER = """
 from django.utils import timezone
-from controlplane.core.protocol.wire import ValidationReport
+from controlplane.core.protocol.node_messages import (ValidationReport)
 from jobs import nudges
 from jobs.models import Validation
 from jobs.services.submission.validations import validation_take

@@ -9,7 +9,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.utils import timezone
 
-from controlplane.core.protocol.wire import ValidationReport
+from controlplane.core.protocol.node_messages import ValidationReport
 from jobs.models import Job, Node, Validation
 from jobs.services.submission.validations import validation_take
 from tests.frontend.submitted_form import TEMPLATE, form_values

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from controlplane.core.protocol.wire import WantedTrainer
+from controlplane.core.protocol.node_messages import WantedTrainer
 from controlplane.core.values.lifecycle import GenerationPhase
 from jobs.models import Generation, Job
 from tests.jobs.world import PlayedNode, World, num_held

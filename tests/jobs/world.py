@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from controlplane.core.protocol.wire import (
+from controlplane.core.protocol.node_messages import (
     ReportBatch,
-    ReportKind,
-    TrainerReport,
     TrainerState,
     ValidationReport,
     WantedTrainer,
 )
+from controlplane.core.protocol.wire import ReportKind, TrainerReport
 from jobs.models import Allocation, ClusterSetting, Job, Node
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.selectors.estimates.job import fits_forget

@@ -16,14 +16,8 @@ from django.contrib.auth.models import User
 from django.core.serializers.json import DjangoJSONEncoder
 from django.test import Client
 
-from controlplane.core.protocol.wire import (
-    BatchReply,
-    ReportKind,
-    ValidationReport,
-    WantedState,
-    decode,
-    encode,
-)
+from controlplane.core.protocol.node_messages import BatchReply, ValidationReport, WantedState
+from controlplane.core.protocol.wire import ReportKind, decode, encode
 from jobs.models import Job, Node, Validation
 from tests.jobs.world import PlayedNode, World
 from tests.security.hostile_reports import FACTS

@@ -14,7 +14,7 @@ from django.test import Client
 from django.utils import timezone
 
 from controlplane.core.protocol.codec import encode
-from controlplane.core.protocol.wire import LogChunk as WireChunk
+from controlplane.core.protocol.node_messages import LogChunk as WireChunk
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, EnrolmentToken, LogChunk, Node
 from jobs.services.cluster.agent_tokens import node_by_token, node_token_replace

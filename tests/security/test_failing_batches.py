@@ -9,7 +9,8 @@ import pytest
 from django.utils import timezone
 
 from agents.session.outbox import MAX_ITEMS
-from controlplane.core.protocol.wire import LogChunk, ReportKind, ValidationReport
+from controlplane.core.protocol.node_messages import LogChunk, ValidationReport
+from controlplane.core.protocol.wire import ReportKind
 from jobs.exceptions import TooLargeError
 from jobs.models import Node
 from jobs.services.reports.batches import ITEMS_LIMIT, batch_take

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from controlplane.core.protocol.node_messages import ValidationReport
 from controlplane.core.protocol.reported_values import facts_read
-from controlplane.core.protocol.wire import ReportKind, ValidationReport
+from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
 from jobs.models import Validation
 from jobs.services.reports.batches import batch_take

@@ -18,13 +18,8 @@ import pytest
 
 from agents.supervision.isolation import CAPABILITIES, processes_of_user
 from agents.trainer.contract.job_user import ipc_objects
-from controlplane.core.protocol.wire import (
-    ReportKind,
-    SlotAddress,
-    TrainerReport,
-    ValidationReport,
-    WantedTrainer,
-)
+from controlplane.core.protocol.node_messages import ValidationReport, WantedTrainer
+from controlplane.core.protocol.wire import ReportKind, SlotAddress, TrainerReport
 from jobs.demo.stack.ports import free_port
 from tests.agents.builders import job_uids, membership, wanted_trainer, wanted_validation
 from tests.agents.conftest import wait_until

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 from django.contrib.auth.models import User
 
-from controlplane.core.protocol.wire import HelloRequest
+from controlplane.core.protocol.node_messages import HelloRequest
 from jobs.exceptions import ConflictError
 from jobs.models import Job, Node
 from jobs.services.cluster.cordons import Cordon, node_cordon

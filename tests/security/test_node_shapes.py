@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from controlplane.core.protocol.codec import encode
-from controlplane.core.protocol.wire import HelloRequest
+from controlplane.core.protocol.node_messages import HelloRequest
 from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import Event, Node
 from jobs.services.cluster import node_shapes

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from pytest_django import DjangoDbBlocker
 
 from controlplane.core.policies import POLICIES
+from controlplane.core.protocol.node_messages import LogChunk, ValidationReport
 from controlplane.core.protocol.reported_values import facts_read, report_read
-from controlplane.core.protocol.wire import LogChunk, ReportKind, TrainerReport, ValidationReport
+from controlplane.core.protocol.wire import ReportKind, TrainerReport
 from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
 from jobs.api.jobs.submission_request import submission_read
 from jobs.models import ClusterSetting, Event, Job, StepReport, Validation

@@ -11,7 +11,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.management import call_command
 
-from controlplane.core.protocol.wire import WantedState, decode, encode
+from controlplane.core.protocol.node_messages import WantedState
+from controlplane.core.protocol.wire import decode, encode
 from jobs.models import Allocation, Job, Secret, Validation
 from jobs.sealing import UnsealError, seal, unseal
 from jobs.selectors.desired_state.state import wanted_orders, wanted_state

@@ -15,7 +15,8 @@ from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from controlplane.core.protocol.wire import AcceleratorInfo, EnrolRequest, Member, Membership
+from controlplane.core.protocol.node_messages import EnrolRequest
+from controlplane.core.protocol.wire import AcceleratorInfo, Member, Membership
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus, ValidationStatus
 from jobs.models import ApiToken, AuditEntry, Job, Node, StepReport, Validation
 from jobs.services.cluster.api_tokens import JOB_SCOPES, SCOPES

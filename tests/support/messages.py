@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controlplane.core.protocol.wire import HelloRequest, ReportBatch
+from controlplane.core.protocol.node_messages import HelloRequest, ReportBatch
 from jobs.models import Node
 from tests.support.builders import accelerators
 

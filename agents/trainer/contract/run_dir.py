@@ -15,13 +15,7 @@ from agents.trainer.contract.atomic_write import text_write
 from agents.trainer.contract.failures import EXIT_FAILED, TrainerError
 from agents.trainer.contract.full_disk import FULL_DISK_POLL_S, is_disk_full
 from agents.trainer.contract.plain_files import plain_file_open
-from controlplane.core.protocol.wire import (
-    ReportKind,
-    TrainerOrders,
-    TrainerReport,
-    decode,
-    encode,
-)
+from controlplane.core.protocol.wire import ReportKind, TrainerOrders, TrainerReport, decode, encode
 
 #: Poll intervals for new orders: while training, and while waiting for orders.
 POLL_S = 0.02

@@ -13,7 +13,8 @@ from typing import Any
 from agents.trainer.contract.environment import HASH_ENVIRONMENT
 from agents.trainer.local.local_cluster import TRAINER_PROGRAM, LocalJobError
 from agents.trainer.local.local_trainer import REPOSITORY
-from controlplane.core.protocol.wire import TrainingSpec, ValidationReport, decode, encode
+from controlplane.core.protocol.node_messages import ValidationReport
+from controlplane.core.protocol.wire import TrainingSpec, decode, encode
 
 _LOG_TAIL = 2_000
 #: A site ends code that is built longer than two minutes; this machine may be slower or busy.

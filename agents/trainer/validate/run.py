@@ -50,16 +50,10 @@ from agents.trainer.validate.model_summary import model_facts, model_summary
 from agents.trainer.validate.split_checks import splitting_check
 from agents.trainer.validate.trial_prediction import prediction_try
 from agents.trainer.validate.trial_steps import free_bytes, memory_read, steps_try
+from controlplane.core.protocol.node_messages import ValidationReport
 from controlplane.core.protocol.selection import SelectionMethod
 from controlplane.core.protocol.tuning import TuningSpec
-from controlplane.core.protocol.wire import (
-    StopKind,
-    Task,
-    TrainingSpec,
-    ValidationReport,
-    decode,
-    encode,
-)
+from controlplane.core.protocol.wire import StopKind, Task, TrainingSpec, decode, encode
 from controlplane.core.tuning.course import TuningCourse, course_begin
 from controlplane.core.virtual_nodes.mapping import even_bounds
 

@@ -14,10 +14,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from controlplane.core.protocol.node_messages import ValidationReport
 from controlplane.core.protocol.plain_text import plain_text, plain_values
 from controlplane.core.protocol.selection import LABEL_LENGTH, MOST_CHOSEN_LIMIT, PICTURE_SIDE
 from controlplane.core.protocol.tuning import NUM_POINTS
-from controlplane.core.protocol.wire import ReportKind, TrainerReport, ValidationReport
+from controlplane.core.protocol.wire import ReportKind, TrainerReport
 
 Reader = Callable[[Any], Any]
 

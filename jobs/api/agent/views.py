@@ -1,6 +1,6 @@
 """The agent protocol over HTTP (docs/protocol.md).
 
-Plain Django views: the messages of core.protocol.wire validate themselves without serializers.
+Plain Django views: the messages of core.protocol validate themselves without serializers.
 """
 
 from __future__ import annotations
@@ -23,15 +23,9 @@ from django.http import (
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 
+from controlplane.core.protocol.node_messages import EnrolRequest, HelloRequest, ReportBatch
 from controlplane.core.protocol.prediction_parts import PARTS_LIMIT, part_of
-from controlplane.core.protocol.wire import (
-    EnrolRequest,
-    HelloRequest,
-    Message,
-    ReportBatch,
-    decode,
-    encode,
-)
+from controlplane.core.protocol.wire import Message, decode, encode
 from controlplane.turns import turn_end
 from jobs import nudges
 from jobs.api.downloads import file_response

@@ -13,6 +13,7 @@ from django.conf import settings
 from django.db.models import F
 
 from controlplane.core.protocol.codec import is_nested_deeper
+from controlplane.core.protocol.node_messages import WantedState, WantedTrainer, WantedValidation
 from controlplane.core.protocol.wire import (
     OnNonfinite,
     ReductionMode,
@@ -20,9 +21,6 @@ from controlplane.core.protocol.wire import (
     StopKind,
     Task,
     TrainingSpec,
-    WantedState,
-    WantedTrainer,
-    WantedValidation,
     encode,
 )
 from controlplane.core.values.lifecycle import OPEN_PHASES, GenerationPhase, ValidationStatus

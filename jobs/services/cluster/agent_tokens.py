@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Q
 
-from controlplane.core.protocol.wire import EnrolRequest
+from controlplane.core.protocol.node_messages import EnrolRequest
 from jobs.exceptions import ConflictError, ForbiddenError
 from jobs.models import AuditAction, EnrolmentToken, Node
 from jobs.selectors.prepared import PreparedObjects

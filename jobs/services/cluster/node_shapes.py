@@ -18,12 +18,8 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from controlplane.core.protocol.wire import (
-    AcceleratorInfo,
-    HelloRequest,
-    decode,
-    encode,
-)
+from controlplane.core.protocol.node_messages import HelloRequest
+from controlplane.core.protocol.wire import AcceleratorInfo, decode, encode
 from controlplane.core.values.explanations import counted
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.exceptions import ConflictError, InvalidInputError

@@ -10,12 +10,8 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 
-from controlplane.core.protocol.wire import (
-    PROTOCOL_VERSION,
-    EnrolReply,
-    EnrolRequest,
-    HelloRequest,
-)
+from controlplane.core.protocol.node_messages import EnrolReply, EnrolRequest, HelloRequest
+from controlplane.core.protocol.wire import PROTOCOL_VERSION
 from controlplane.core.values.explanations import counted
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.exceptions import (

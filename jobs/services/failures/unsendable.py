@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from django.db import transaction
 
-from controlplane.core.protocol.wire import ValidationReport, WantedTrainer
+from controlplane.core.protocol.node_messages import ValidationReport, WantedTrainer
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.models import Node
 from jobs.selectors.desired_state.state import Unsendable

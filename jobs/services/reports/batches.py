@@ -21,16 +21,14 @@ from itertools import groupby
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, transaction
 
-from controlplane.core.protocol.reported_values import is_addressed, report_read, validation_read
-from controlplane.core.protocol.wire import (
-    REPORT_EVERY_S,
+from controlplane.core.protocol.node_messages import (
     BatchReply,
     ReportBatch,
-    ReportKind,
-    TrainerReport,
     TrainerState,
     ValidationReport,
 )
+from controlplane.core.protocol.reported_values import is_addressed, report_read, validation_read
+from controlplane.core.protocol.wire import REPORT_EVERY_S, ReportKind, TrainerReport
 from jobs import counters
 from jobs.exceptions import TooLargeError
 from jobs.models import Allocation, Node

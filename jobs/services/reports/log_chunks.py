@@ -18,7 +18,7 @@ from django.conf import settings
 from django.db.models import Exists, F, Max, OuterRef, Q, QuerySet, Sum
 from django.db.models.functions import Greatest
 
-from controlplane.core.protocol import wire
+from controlplane.core.protocol.node_messages import LogChunk as LogMessage
 from controlplane.core.protocol.plain_text import plain_part
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES
 from jobs.models import Allocation, Artifact, Job, LogChunk, Node
@@ -34,9 +34,7 @@ _FILED_AT_ONCE = 20
 _END = Max(F("offset") + F("size_bytes"))
 
 
-def log_chunks_store(
-    node: Node, chunks: Sequence[wire.LogChunk], now: datetime.datetime
-) -> set[int]:
+def log_chunks_store(node: Node, chunks: Sequence[LogMessage], now: datetime.datetime) -> set[int]:
     """Store new chunks of trainers that this node has, or had within a day; return the jobs.
 
     Runs in a transaction.
@@ -98,7 +96,7 @@ def _tenures(node: Node, job_ids: Collection[int], now: datetime.datetime) -> Qu
     )
 
 
-def _store(job_id: int, slot: int, chunks: Sequence[wire.LogChunk], now: datetime.datetime) -> bool:
+def _store(job_id: int, slot: int, chunks: Sequence[LogMessage], now: datetime.datetime) -> bool:
     stored = _of_trainer(job_id, slot).aggregate(
         end=_END, size=Sum(Greatest("size_bytes", _least_bytes()))
     )

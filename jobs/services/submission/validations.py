@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Case, Count, F, Min, Q, QuerySet, When
 
-from controlplane.core.protocol.wire import BUSY_FACTOR, ValidationReport
+from controlplane.core.protocol.node_messages import BUSY_FACTOR, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus, ValidationStatus
 from jobs.models import Allocation, Job, Node, Validation
 from jobs.models.validations import OPEN_STATUSES, WAITS_FOR_NODE

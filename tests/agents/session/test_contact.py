@@ -18,7 +18,8 @@ from agents.session.outbox import MAX_ITEMS
 from agents.session.registration import Registration
 from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory, StateDirectoryBusyError
-from controlplane.core.protocol.wire import EnrolReply, ReportKind
+from controlplane.core.protocol.node_messages import EnrolReply
+from controlplane.core.protocol.wire import ReportKind
 from tests.agents.builders import membership, wanted_trainer
 from tests.agents.conftest import Drive, trainers_below
 from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane

@@ -13,13 +13,8 @@ import pytest
 from agents.session.outbox import BYTE_SPACING_S, ITEM_SPACING_S, MAX_ITEMS, Outbox
 from agents.session.report_queue import ReportQueue
 from agents.supervision.trainer_handle import Stage, TrainerHandle
-from controlplane.core.protocol.wire import (
-    LogChunk,
-    ReportKind,
-    TrainerReport,
-    ValidationReport,
-    encode,
-)
+from controlplane.core.protocol.node_messages import LogChunk, ValidationReport
+from controlplane.core.protocol.wire import ReportKind, TrainerReport, encode
 from tests.agents.builders import run_directory
 from tests.support.cases import pairs
 

@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from agents.session.client import ControlPlaneAwayError, ControlPlaneClient
-from controlplane.core.protocol.wire import EnrolReply, EnrolRequest
+from controlplane.core.protocol.node_messages import EnrolReply, EnrolRequest
 from tests.agents.control_plane import AGENT_TOKEN, ENROLMENT_TOKEN, ControlPlane
 
 AUTHORITY = trustme.CA()

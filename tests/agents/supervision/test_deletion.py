@@ -18,7 +18,7 @@ from agents.supervision.deletion import DELETED_PREFIX, deletions_resume, folder
 from agents.supervision.isolation import Isolation
 from agents.supervision.run_directory import RunDirectory
 from agents.supervision.validations import ValidationAttempt, validations_sweep
-from controlplane.core.protocol.wire import WantedValidation
+from controlplane.core.protocol.node_messages import WantedValidation
 from tests.agents.builders import training_spec
 from tests.agents.conftest import deletions_wait
 

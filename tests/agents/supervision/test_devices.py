@@ -17,7 +17,8 @@ from agents.supervision.devices import accelerator_environment, accelerators_fou
 from agents.supervision.processes import trainer_environment
 from agents.supervision.trainer_handle import Stage, TrainerHandle
 from agents.trainer.contract.environment import FILTER_VARIABLE, heap_environment
-from controlplane.core.protocol.wire import AcceleratorInfo, WantedTrainer
+from controlplane.core.protocol.node_messages import WantedTrainer
+from controlplane.core.protocol.wire import AcceleratorInfo
 from tests.agents.builders import agent_settings, membership, run_directory, training_spec
 
 GIBIBYTE = 1024**3

@@ -13,7 +13,8 @@ import pytest
 from agents.supervision import fork_servers
 from agents.supervision.devices import VALIDATION_ENVIRONMENT
 from agents.supervision.processes import OwnedProcess, orphans_reap
-from controlplane.core.protocol.wire import ReportKind, ValidationReport
+from controlplane.core.protocol.node_messages import ValidationReport
+from controlplane.core.protocol.wire import ReportKind
 from tests.agents.builders import (
     agent_settings,
     membership,

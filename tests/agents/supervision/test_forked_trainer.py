@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from agents.settings import TRAINER_COMMAND
-from controlplane.core.protocol.wire import ReportKind, SlotAddress, WantedTrainer
+from controlplane.core.protocol.node_messages import WantedTrainer
+from controlplane.core.protocol.wire import ReportKind, SlotAddress
 from tests.agents.builders import membership, wanted_trainer
 from tests.agents.conftest import Drive
 from tests.agents.control_plane import ControlPlane

@@ -17,7 +17,8 @@ from agents.supervision import oom_kills, run_directory, trainer_handle
 from agents.supervision.cache import FileCache
 from agents.supervision.isolation import Isolation
 from agents.supervision.run_directory import AGENT_SEQUENCE, RunDirectory
-from controlplane.core.protocol.wire import ReportKind, TrainerState
+from controlplane.core.protocol.node_messages import TrainerState
+from controlplane.core.protocol.wire import ReportKind
 from tests.agents.builders import membership, wanted_trainer
 from tests.agents.conftest import Drive, orders_of, trainers_below
 from tests.agents.control_plane import ControlPlane

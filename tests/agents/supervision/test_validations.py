@@ -24,7 +24,7 @@ from agents.supervision.isolation import Isolation
 from agents.supervision.processes import OwnedProcess
 from agents.supervision.starvation import Starvation
 from agents.trainer.contract.job_user import JobUser
-from controlplane.core.protocol.wire import BUSY_FACTOR, ValidationReport, WantedValidation
+from controlplane.core.protocol.node_messages import BUSY_FACTOR, ValidationReport, WantedValidation
 from tests.agents.builders import training_spec, wanted_validation
 from tests.agents.conftest import Drive, run_dirs_below, trainers_below, wait_until
 from tests.agents.control_plane import ControlPlane

@@ -14,14 +14,8 @@ from agents.supervision.devices import VALIDATION_ENVIRONMENT
 from agents.supervision.processes import trainer_environment
 from agents.trainer.local.local_trainer import REPOSITORY
 from agents.trainer.validate.run import job_validate
-from controlplane.core.protocol.wire import (
-    StopCondition,
-    StopKind,
-    TrainingSpec,
-    ValidationReport,
-    decode,
-    encode,
-)
+from controlplane.core.protocol.node_messages import ValidationReport
+from controlplane.core.protocol.wire import StopCondition, StopKind, TrainingSpec, decode, encode
 from tests.agents.trainer.job_texts import SMALL_NETWORK
 from tests.agents.trainer.local_jobs import training_spec
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from controlplane.core.protocol.codec import decode, encode
+from controlplane.core.protocol.node_messages import ReportBatch
 from controlplane.core.protocol.readings import AcceleratorReading, readings_read
-from controlplane.core.protocol.wire import ReportBatch
 
 SOUND = {"index": 1, "utilisation_percent": 40.5, "memory_bytes": 2**30}
 HOSTILE = [

@@ -11,7 +11,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from controlplane.core.protocol.wire import HelloRequest, decode, encode
+from controlplane.core.protocol.node_messages import HelloRequest
+from controlplane.core.protocol.wire import decode, encode
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus
 from jobs.api import throttles
 from jobs.api.agent import views

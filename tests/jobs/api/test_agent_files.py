@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from controlplane.core.protocol.wire import ReportKind, ValidationReport, encode
+from controlplane.core.protocol.node_messages import ValidationReport
+from controlplane.core.protocol.wire import ReportKind, encode
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Artifact, Job, Node
 from jobs.selectors.forks import ADOPTED_FILE

@@ -14,7 +14,8 @@ from django.core.management import CommandError, call_command
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models.signals import pre_migrate
 
-from controlplane.core.protocol.wire import AcceleratorInfo, EnrolRequest
+from controlplane.core.protocol.node_messages import EnrolRequest
+from controlplane.core.protocol.wire import AcceleratorInfo
 from jobs.models import ApiToken, EnrolmentToken, Node, NotificationChannel, Secret
 from jobs.sealing import UnsealError, unseal
 from jobs.services.cluster.nodes import node_enrol, node_remove

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db.models import Sum
 
-from controlplane.core.protocol import wire
+from controlplane.core.protocol import node_messages
 from jobs.models import Job, LogChunk
 from jobs.services.reports import log_chunks
 from jobs.services.reports.log_chunks import log_chunks_store
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 class TestLogs:
     def store(self, world: World, job: Job, *chunks: tuple[int, str]) -> str:
         (played,) = world.nodes
-        rows = [wire.LogChunk(job_id=job.pk, slot=0, offset=o, text=t) for o, t in chunks]
+        rows = [node_messages.LogChunk(job_id=job.pk, slot=0, offset=o, text=t) for o, t in chunks]
         log_chunks_store(played.node, rows, world.now)
         return "".join(
             LogChunk.objects.filter(job=job).order_by("offset").values_list("text", flat=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from controlplane.core.protocol.wire import ValidationReport
+from controlplane.core.protocol.node_messages import ValidationReport
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Event, Job, Node, Validation
 from jobs.selectors.desired_state.state import wanted_state

@@ -15,7 +15,7 @@ from django.core.management import call_command
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from controlplane.core.protocol import wire
+from controlplane.core.protocol import node_messages
 from controlplane.core.values.lifecycle import JobStatus
 from jobs import tasks
 from jobs.exceptions import ConflictError
@@ -188,7 +188,7 @@ def test_a_log_that_comes_late_is_not_kept(ada: User, client_of: Clients) -> Non
     client_of(ada).post(f"/api/v1/jobs/{job.pk}/cancel/", {})
     world.settle(3)
     assert client_of(ada).delete(f"/api/v1/jobs/{job.pk}/files/").status_code == 204
-    chunk = wire.LogChunk(job_id=job.pk, slot=0, offset=0, text="late")
+    chunk = node_messages.LogChunk(job_id=job.pk, slot=0, offset=0, text="late")
     assert log_chunks_store(world.nodes[0].node, [chunk], world.now) == set()
     assert not LogChunk.objects.exists()
 

@@ -13,7 +13,8 @@ import pytest
 from django.conf import settings
 from django.db import connection, connections, transaction
 
-from controlplane.core.protocol.wire import LogChunk, ReportKind, ValidationReport
+from controlplane.core.protocol.node_messages import LogChunk, ValidationReport
+from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.api.jobs.submission_request import submission_read
 from jobs.exceptions import ConflictError, InvalidInputError

@@ -6,9 +6,10 @@ import dataclasses
 
 import pytest
 
-from controlplane.core.protocol import wire
+from controlplane.core.protocol import node_messages
+from controlplane.core.protocol.node_messages import ValidationReport
 from controlplane.core.protocol.plain_text import parts_shown
-from controlplane.core.protocol.wire import ReportKind, ValidationReport
+from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, LogChunk
 from jobs.selectors import logs
@@ -86,7 +87,9 @@ class TestLogs:
         (played,) = world.nodes
         for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
             offset = len(text[:start].encode())
-            chunk = wire.LogChunk(job_id=job.pk, slot=0, offset=offset, text=text[start:end])
+            chunk = node_messages.LogChunk(
+                job_id=job.pk, slot=0, offset=offset, text=text[start:end]
+            )
             log_chunks_store(played.node, [chunk], world.now)
 
     @pytest.mark.parametrize("cut", range(1, 41, 3))
@@ -107,7 +110,7 @@ class TestLogs:
     def test_a_repeat_that_has_grown_goes_on_in_the_middle_of_a_sequence(self) -> None:
         world, job = settled()
         (played,) = world.nodes
-        chunk = wire.LogChunk(job_id=job.pk, slot=0, offset=0, text="a\x1b[3")
+        chunk = node_messages.LogChunk(job_id=job.pk, slot=0, offset=0, text="a\x1b[3")
         log_chunks_store(played.node, [chunk], world.now)
         grown = dataclasses.replace(chunk, text="a\x1b[31mb")
         log_chunks_store(played.node, [grown], world.now)
@@ -122,7 +125,7 @@ class TestLogs:
         shown = ""
         (played,) = world.nodes
         for start in range(0, len(text), 17):
-            chunk = wire.LogChunk(
+            chunk = node_messages.LogChunk(
                 job_id=job.pk, slot=0, offset=start, text=text[start : start + 17]
             )
             log_chunks_store(played.node, [chunk], world.now)

@@ -8,7 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from controlplane.core.protocol.wire import LogChunk, ReportKind
+from controlplane.core.protocol.node_messages import LogChunk
+from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from jobs.models import (
     Allocation,

@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from rest_framework.test import APIClient
 
-from controlplane.core.protocol.wire import ValidationReport
+from controlplane.core.protocol.node_messages import ValidationReport
 from jobs.api.jobs.submission_request import submission_read
 from jobs.models import Job, Node, Validation
 from jobs.selectors.desired_state.state import wanted_state

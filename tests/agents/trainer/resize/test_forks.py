@@ -13,12 +13,7 @@ import pytest
 
 from agents.trainer.model.progress import Activity
 from controlplane.core.protocol.fork import ForkSpec
-from controlplane.core.protocol.wire import (
-    ReportKind,
-    StopCondition,
-    StopKind,
-    TrainingSpec,
-)
+from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind, TrainingSpec
 from tests.agents.trainer.local_jobs import PLAIN_JOB, local_job, training_spec
 from tests.agents.trainer.scheduled_trainer import scheduled_program
 

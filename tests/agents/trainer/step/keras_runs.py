@@ -15,11 +15,7 @@ from agents.trainer.engine.workload import BuiltJob, workload_build
 from agents.trainer.model.progress import Activity, Progress
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.validate.job_file import LoadedJob, job_load
-from controlplane.core.protocol.wire import (
-    StopCondition,
-    StopKind,
-    TrainingSpec,
-)
+from controlplane.core.protocol.wire import StopCondition, StopKind, TrainingSpec
 from tests.agents.trainer.local_jobs import membership_of, training_spec
 
 BATCH_SIZE, EPOCHS = 11, 2

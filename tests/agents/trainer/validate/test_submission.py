@@ -12,15 +12,10 @@ from typing import Any
 import pytest
 
 from agents.trainer.validate.run import validation_run
+from controlplane.core.protocol.node_messages import ValidationReport
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.tuning import TunableRange, TuningSpec
-from controlplane.core.protocol.wire import (
-    StopCondition,
-    StopKind,
-    ValidationReport,
-    decode,
-    encode,
-)
+from controlplane.core.protocol.wire import StopCondition, StopKind, decode, encode
 from tests.agents.trainer.trial_jobs import HEAD, returning, spec_of, validated, warnings_of
 
 

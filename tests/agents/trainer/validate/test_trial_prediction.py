@@ -19,7 +19,8 @@ from agents.trainer.predict.job import prediction_job
 from agents.trainer.step.prefetch import LocalPiece
 from agents.trainer.validate.model_checks import predicting_check
 from agents.trainer.validate.run import job_validate
-from controlplane.core.protocol.wire import StopCondition, StopKind, Task, ValidationReport
+from controlplane.core.protocol.node_messages import ValidationReport
+from controlplane.core.protocol.wire import StopCondition, StopKind, Task
 from tests.agents.trainer.local_jobs import training_spec
 from tests.support.cases import some
 
