@@ -240,7 +240,7 @@ class MembershipSession:
             self._phase_reports.settle()
         if not schedule.is_activity_over(progress):
             return self.judged(progress)
-        logs = self._work.logs(with_learning_rate=is_train)
+        logs = self._work.logs(training=is_train)
         if is_train:
             logs = schedule.training_logs(progress, logs)
         if is_train and schedule.selects(progress) and progress.examples:

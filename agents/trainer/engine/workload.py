@@ -16,7 +16,8 @@ from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.contract.user_errors import JobCodeError, user_code
 from agents.trainer.data.fingerprint import data_fingerprint
 from agents.trainer.model.batch_scaling import BatchScaling
-from agents.trainer.model.keras_private import metric_results, model_build, model_call
+from agents.trainer.model.custom_steps import building_steps, logged_results
+from agents.trainer.model.keras_private import model_build, model_call
 from agents.trainer.model.progress import Activity, Progress
 from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.model.state import ModelState
@@ -111,13 +112,15 @@ class BuiltJob:
         order = np.arange(self.data.schedule.bounds(position)[1], dtype=np.int64)
         return self.data.local_batch(planner, order, position)
 
-    def logs(self, with_learning_rate: bool) -> dict[str, float]:
-        """Return metric values under their names in Keras's logs, and the next learning rate.
+    def logs(self, training: bool) -> dict[str, float]:
+        """Return metric values under their names in Keras's logs of training, or of validation.
 
-        A metric of the job that is named `learning_rate` keeps its value.
+        With those of training comes the next learning rate, unless a metric has this name.
         """
-        results = metric_results(self.model) if self.is_trained else {}
-        if with_learning_rate and self.is_trained:
+        results = {}
+        if self.is_trained:
+            results = logged_results(self.model, training)
+        if training and self.is_trained:
             results.setdefault("learning_rate", self.learning_rate())
         return {name: float(np.asarray(value)) for name, value in results.items()}
 
@@ -150,7 +153,7 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
     sample = job.train.fetch(np.arange(min(SAMPLE_SIZE, len(job.train)), dtype=np.int64))
     with user_code(code_dir, "code.build", "building the model on the first examples", sample):
         if is_trained:
-            model_build(job.model, sample)
+            model_build(job.model, sample, building_steps(job.model, job.validation is not None))
         else:
             model_call(job.model, sample[0], training=False)  # creates the variables
     scaling = None

@@ -251,8 +251,9 @@ def other_weights(model: keras.Model, terms: Sequence[MeanTerm]) -> str:
     masked = [term for term in terms if term.is_masked]
     if not masked:
         return ""
-    if has_own(model, "compute_loss"):
-        return "the model has a compute_loss() of its own"
+    for name in ("compute_loss", "train_step"):
+        if has_own(model, name):
+            return f"the model has a {name}() of its own"
     if own := [term.name for term in terms if term.is_own]:
         return f"the loss of {own[0]!r} has a __call__() of its own"
     has_sums = len(terms) < len(_entries(model))

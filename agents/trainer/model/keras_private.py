@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from keras.src.random.seed_generator import global_seed_generator
 from agents.trainer.contract.user_errors import JobCodeError
 
 Tensor = Any
+_OF_CLASS = object()  # stands for an attribute that the object itself does not have
 
 
 def batch_of(sample: tuple[Any, ...], leaves: Sequence[Any]) -> tuple[Any, Any | None, Any | None]:
@@ -29,20 +30,36 @@ def _none_for_no_numbers(leaf: Any) -> Any:
     return None if tuple(leaf.shape[1:]) == (0,) else leaf
 
 
-def model_build(model: keras.Model, batch: tuple[Any, ...]) -> None:
-    """Create every variable of model, loss, metrics and optimizer, as `fit` does at its start."""
+def model_build(
+    model: keras.Model, batch: tuple[Any, ...], steps: Sequence[Callable[..., Any]] = ()
+) -> None:
+    """Create every variable of model, loss, metrics and optimizer, as `fit` does at its start.
+
+    Args:
+        steps: custom steps of the model, of `(x, y, sample_weight)`; they create what they use.
+    """
     given = batch_of(batch, keras.tree.flatten(batch))
     leaves = keras.tree.map_structure(_symbolic, given)
+    for step in steps:
+        backend.compute_output_spec(step, *leaves)
+    if has_own(model, "call") or not steps:
+        _called_build(model, leaves, len(batch))
+    else:
+        model.built = True  # its layers are, and it is never called itself
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    model.reset_metrics()
+
+
+def _called_build(model: keras.Model, leaves: tuple[Any, ...], num_given: int) -> None:
+    """Create the variables that calling a model creates, and those of its compiled losses."""
     if not all(layer.built for layer in model_layers(model)):
         # Variables come with the first step in `fit`, also of layers that training, or
         # compute_loss, alone calls.
         backend.compute_output_spec(partial(model_call, model, training=True), leaves[0])
     if has_own(model, "compute_loss") and not all(layer.built for layer in model_layers(model)):
         backend.compute_output_spec(partial(_training_loss, model), *leaves)
-    model._symbolic_build(data_batch=leaves[: len(batch)])  # noqa: SLF001
-    if not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
-    model.reset_metrics()
+    model._symbolic_build(data_batch=leaves[:num_given])  # noqa: SLF001
 
 
 def has_own(model: keras.Model, name: str) -> bool:
@@ -103,6 +120,12 @@ def metrics_update(
     if tracker is not None:
         tracker.update_state(loss, sample_weight=count)
     model.compute_metrics(inputs, targets, predictions, sample_weight=sample_weight)
+
+
+def loss_tracker(model: keras.Model) -> keras.metrics.Metric | None:
+    """Return Keras's tracker of the loss if it is among the model's metrics, else None."""
+    tracker = model._loss_tracker  # noqa: SLF001
+    return tracker if any(metric is tracker for metric in model.metrics) else None
 
 
 def model_layers(model: keras.Model) -> list[Any]:
@@ -260,18 +283,21 @@ def learning_rates_scaled(optimizer: keras.optimizers.Optimizer, factor: Tensor)
 
 @contextmanager
 def attributes_set(settings: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Set attributes of optimizers (object, name, value) inside the block.
+    """Set attributes of optimizers or metrics (object, name, value) inside the block.
 
-    Bypasses the attribute tracking of optimizers, because the values are temporary.
+    Bypasses Keras's tracking of attributes, because the values are temporary.
     """
-    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in settings]
+    originals = [(owner, name, vars(owner).get(name, _OF_CLASS)) for owner, name, _ in settings]
     for owner, name, value in settings:
         object.__setattr__(owner, name, value)
     try:
         yield
     finally:
         for owner, name, value in originals:
-            object.__setattr__(owner, name, value)
+            if value is _OF_CLASS:
+                object.__delattr__(owner, name)
+            else:
+                object.__setattr__(owner, name, value)
 
 
 def dataset_graphs(dataset: Any) -> list[Any]:

@@ -23,6 +23,7 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
         enclosed: variables that an inner function of the model assigned, and whose value could not
             leave it: a loop, or any function if the variable was read later.
         assigned: all values that weights which the optimizer trains were assigned, in order.
+        stale: variables without a value in the scope that were read after `weights_applied`.
     """
 
     def __init__(
@@ -42,6 +43,8 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
         self.untracked: list[Any] = []
         self.enclosed: list[Any] = []
         self.assigned: list[tuple[Any, Tensor]] = []
+        self.stale: list[Any] = []
+        self._is_applied = False
         self._live = {id(variable): variable.value for variable in live}
         self._watch = watch
         self._graph = tf.compat.v1.get_default_graph()
@@ -64,12 +67,18 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
         """Return the newest value of a variable, None if it has none in the scope."""
         value = super().get_current_value(variable)
         if value is None:
+            if self._is_applied:
+                self.stale.append(variable)
             return self._live.get(id(variable))
         made_in = getattr(value, "graph", None)
         inner = self._inner_graphs()
         if isinstance(made_in, FuncGraph) and made_in not in [*inner, *_outer_graphs(self._graph)]:
             self.enclosed.append(variable)
         return value
+
+    def weights_applied(self) -> None:
+        """Note that a step of the job's own has handed its gradients to the optimizer."""
+        self._is_applied = True
 
     def _inner_graphs(self) -> list[Any]:
         """List the graphs of the functions that the model is tracing, inside out."""

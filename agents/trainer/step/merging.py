@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.constants import constants_fingerprint
+from agents.trainer.model.custom_steps import is_custom
 from agents.trainer.model.state import ModelState
 from agents.trainer.model.stateful_ops import graph_nodes, refuse_process_operations
 from agents.trainer.step.gradient_layout import LayoutField, MessageWriter, message_width
@@ -65,7 +66,8 @@ class PassTracer:
             JobCodeError: the model draws random numbers from state of the process.
         """
         state = self._node.state
-
+        if is_custom(self._node.model, training):
+            raise NotMergeableError("it has a step of its own")
         stacked = partial(self._pass, pieces, training)
         try:
             one_pass = tf.function(stacked, autograph=False).get_concrete_function(
@@ -127,6 +129,7 @@ class PassTracer:
         summed = SliceResults(
             loss=tf.reduce_sum(loss),
             objective=total,
+            gradients=None,
             changes=[(n, tf.reduce_sum(v, 0)) for n, v in zip(numbers, changes, strict=True)],
             integers=[(n, v[lowest]) for n, v in zip(integers, values, strict=True)],
             metrics=[tf.reduce_sum(value, 0) for value in metrics],

@@ -22,6 +22,7 @@ from agents.trainer.model.compiled_losses import (
     sums_scaled,
     unmasked_share,
 )
+from agents.trainer.model.custom_steps import custom_step, is_custom, stale_reads_refuse
 from agents.trainer.model.keras_private import (
     batch_of,
     mean_metrics,
@@ -45,6 +46,8 @@ class SliceResults:
     Attributes:
         loss: loss of the slice times `weight`.
         objective: `loss` times the optimizer's loss scale; to be differentiated.
+        gradients: by each weight, times the share, as a custom `train_step` took them; None: they
+            are those of `objective`.
         changes: changes of floating-point state, weighted by the share: (index in `fixed`, change).
         integers: new values of other state: (index in `fixed`, value).
         metrics: growth of each metric variable.
@@ -59,6 +62,7 @@ class SliceResults:
 
     loss: Tensor
     objective: Tensor
+    gradients: list[Tensor | None] | None
     changes: list[tuple[int, Tensor]]
     integers: list[tuple[int, Tensor]]
     metrics: list[Tensor]
@@ -104,14 +108,12 @@ class VirtualNode:
         batch = batch_of(self.sample, examples)
         count = tf.cast(tf.shape(examples[0])[0], tf.float32)
         with self._scope(fixed, seeds, trainable, watch) as scope, enclosed_state_refused(scope):
-            predictions = model_call(self.model, batch[0], training=training)
             with means_noted(self.model) as means, sums_scaled(self.model, 1.0 / weight):
-                loss = model_loss(self.model, batch, predictions, training=training)
+                loss, gradients = self._step(scope, batch, count, weight, training)
             unmasked = unmasked_share(means)
             loss_weight = weight if unmasked is None else weight * unmasked
             weighted = tf.cast(loss, self.dtype) * tf.cast(loss_weight, self.dtype)
             objective = self.model.optimizer.scale_loss(weighted) if training else weighted
-            metrics_update(self.model, batch, predictions, loss, count)
             state = [scope.get_current_value(variable) for variable in self.state.fixed]
             metrics = self._metrics(scope, count, weight)
         refuse_untracked_variables(scope.untracked)
@@ -144,6 +146,7 @@ class VirtualNode:
         return SliceResults(
             weighted,
             objective,
+            gradients,
             changes,
             integers,
             metrics,
@@ -152,6 +155,24 @@ class VirtualNode:
             loss_weight,
             by_places,
         )
+
+    def _step(
+        self,
+        scope: TrainingScope,
+        batch: tuple[Any, Any, Any],
+        count: Tensor,
+        weight: Tensor,
+        training: bool,
+    ) -> tuple[Tensor, list[Tensor | None] | None]:
+        """Run the model, update its metrics; returns the loss, and gradients of a custom step."""
+        if is_custom(self.model, training):
+            step = custom_step(self.model, batch, training, weight, scope.weights_applied)
+            stale_reads_refuse(self.model, scope.stale)
+            return step.loss, step.gradients
+        predictions = model_call(self.model, batch[0], training=training)
+        loss = model_loss(self.model, batch, predictions, training=training)
+        metrics_update(self.model, batch, predictions, loss, count)
+        return loss, None
 
     def losses(
         self,
@@ -282,7 +303,10 @@ def gradients_of(
     """Differentiate the objective by the weights, also by values that the model assigned to them.
 
     As in `fit`, where the gradient by a variable is that by all of its values that were read.
+    A custom step has taken them itself.
     """
+    if results.gradients is not None:
+        return list(results.gradients)
     values = [*enumerate(trainable), *results.assigned]
     found = tape.gradient(results.objective, [value for _, value in values])
     gradients: list[Tensor | None] = [None] * len(trainable)

@@ -14,22 +14,20 @@ import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.compiled_losses import compiled_losses
+from agents.trainer.model.custom_steps import logged_results
 from agents.trainer.model.keras_private import (
     compiled_metrics,
     has_own,
-    metric_results,
     metric_variables,
     model_layers,
     trainability_changed,
 )
 
 #: Methods of a model that the engine's own step replaces; an override would not be called.
-REPLACED_METHODS = ("train_step", "fit", "make_train_function", "train_on_batch")
-LOSSES_INSTEAD = (
-    "Move losses into compile(loss=...), add_loss() or compute_loss(), metrics into compile()"
-)
+REPLACED_METHODS = ("fit", "make_train_function", "train_on_batch")
+STEPS_INSTEAD = "Move what it does with a batch into train_step() or test_step()"
 #: Methods of the same kind that `fit` calls only if there are validation data.
-REPLACED_IN_VALIDATION = ("test_step", "evaluate", "make_test_function")
+REPLACED_IN_VALIDATION = ("evaluate", "make_test_function")
 TRAINABLE_LISTS = ("trainable_weights", "trainable_variables")
 #: Methods of the same kind in a prediction job, whose step calls `predict_step` alone.
 REPLACED_IN_PREDICTION = ("predict", "make_predict_function")
@@ -181,9 +179,9 @@ def variables_check(model: keras.Model) -> None:
             )
 
 
-def metric_names(model: keras.Model) -> list[str]:
-    """List the names in a built model's training logs, "loss" included."""
-    return [str(name) for name in metric_results(model)]
+def metric_names(model: keras.Model, training: bool = True) -> list[str]:
+    """List the names in a built model's logs of training, or of validation without "val_"."""
+    return [str(name) for name in logged_results(model, training)]
 
 
 def loss_reductions(model: keras.Model) -> dict[str, str | None]:
@@ -229,14 +227,14 @@ def _layer_name(layer: Any) -> str:
 
 
 def _refuse_replaced_methods(
-    model: keras.Model, names: tuple[str, ...], instead: str = LOSSES_INSTEAD
+    model: keras.Model, names: tuple[str, ...], instead: str = STEPS_INSTEAD
 ) -> None:
     for name in names:
         if has_own(model, name):
             raise _refusal(
                 f"custom_{name}",
-                f"{type(model).__name__} has its own {name}(). What it does cannot be split safely "
-                f"over virtual nodes, so the platform runs its own step. {instead}",
+                f"{type(model).__name__} has its own {name}(), which would not be called: the "
+                f"platform itself goes over the batches. {instead}",
             )
 
 
@@ -283,7 +281,8 @@ def _trainability_check(model: keras.Model) -> list[str]:
 def _refuse_vectors(model: keras.Model) -> None:
     vectors = [metric for metric in compiled_metrics(model) if np.size(metric.result()) != 1]
     kinds = ", ".join(sorted({type(metric).__name__ for metric in vectors}))
-    for name, value in metric_results(model).items():
+    results = [logged_results(model, training) for training in (True, False)]
+    for name, value in (item for each in results for item in each.items()):
         if np.asarray(value).dtype.kind in "OUS":
             raise _refusal(
                 "metric_not_a_number",

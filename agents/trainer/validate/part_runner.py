@@ -18,6 +18,7 @@ from agents.trainer.model.compiled_losses import (
     other_weights,
     sums_scaled,
 )
+from agents.trainer.model.custom_steps import custom_step, is_custom
 from agents.trainer.model.keras_private import (
     batch_of,
     metrics_update,
@@ -171,8 +172,10 @@ class PartRunner:
             mapping.append((state, tf.cast([seed, number], state.dtype)))
         scope = TrainingScope(mapping, collect_losses=True)
         with scope, enclosed_state_refused(scope):
-            predictions = model_call(self.model, batch[0], training=self.is_training)
-            if not self.is_training:
+            model, training = self.model, self.is_training
+            is_own = is_custom(model, training)
+            predictions = None if is_own else model_call(model, batch[0], training)
+            if not (is_own or training):
                 predictions = keras.tree.map_structure(
                     lambda leaf: _scaled(leaf, outputs), predictions
                 )
@@ -192,7 +195,10 @@ class PartRunner:
                 sums_scaled(self.model, factor),
                 losses_noted(self.model) as terms,
             ):
-                loss = model_loss(self.model, batch, predictions, training=self.is_training)
+                if is_own:
+                    loss = custom_step(model, batch, training).loss
+                else:
+                    loss = model_loss(model, batch, predictions, training)
             self.adds_losses = bool(scope.losses)
             # Tensors of a function that the model calls cannot be read in this graph.
             graph = tf.compat.v1.get_default_graph()
@@ -208,7 +214,8 @@ class PartRunner:
                 is_constant(term, leaves) for term in added
             ):
                 self.unequal_weights = "add_loss() or a regulariser of activity adds another loss"
-            metrics_update(self.model, batch, predictions, loss, count)
+            if not is_own:
+                metrics_update(self.model, batch, predictions, loss, count)
             ends = {id(variable): scope.get_current_value(variable) for variable, _ in mapping}
         refuse_untracked_variables(scope.untracked)
         given = {id(variable): value for variable, value in mapping}

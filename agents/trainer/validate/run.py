@@ -30,6 +30,7 @@ from agents.trainer.data.fingerprint import changing_refuse, data_fingerprint, d
 from agents.trainer.data.nests import STACK_HINT
 from agents.trainer.data.sources import ExampleSource
 from agents.trainer.model.compiled_losses import SUM_REDUCTION, compiled_losses
+from agents.trainer.model.custom_steps import building_steps, is_custom
 from agents.trainer.model.fork import DAMAGED, MISFIT, fork_read
 from agents.trainer.model.keras_private import model_build
 from agents.trainer.model.outputs import MODEL_FILE, WEIGHTS_FILE, model_save
@@ -165,7 +166,7 @@ def loaded_job_check(
         findings.facts["summary"] = model_summary(job.model)
     doing = f"building the model for {max(sizes)} of a batch's examples, a virtual node's slice,"
     with user_code(code_dir, "code.build", doing, sample):
-        model_build(job.model, sample)
+        model_build(job.model, sample, building_steps(job.model, job.validation is not None))
     variables_check(job.model)  # first: the summary of complex ones fails
     with user_code(code_dir, "code.build", "describing the model and its metrics"):
         findings.facts |= model_facts(job.model)
@@ -305,6 +306,13 @@ def _check_selection(spec: TrainingSpec, job: LoadedJob) -> list[str]:
     selection = spec.selection
     if selection is None or selection.method is SelectionMethod.NONE:
         return []
+    if selection.needs_losses and is_custom(job.model, training=True):
+        raise JobCodeError(
+            "custom_train_step",
+            "selection.method",
+            f"{type(job.model).__name__} has its own train_step(), which gives no loss for each "
+            "example to select by; move the loss into compute_loss(), or select nothing",
+        )
     if selection.control_every is not None and job.validation is None:
         raise JobCodeError(
             "no_validation_data",
@@ -381,7 +389,9 @@ def _data_facts(spec: TrainingSpec, job: LoadedJob) -> dict[str, Any]:
 
 def _metric_names(job: LoadedJob) -> list[str]:
     names = metric_names(job.model)
-    return [*names, *([] if job.validation is None else [f"val_{name}" for name in names])]
+    if job.validation is None:
+        return names
+    return [*names, *(f"val_{name}" for name in metric_names(job.model, training=False))]
 
 
 def _save_try(model: keras.Model) -> list[str]:

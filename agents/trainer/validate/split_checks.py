@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.model.custom_steps import is_custom, logs_warnings
 from agents.trainer.model.keras_private import (
     compiled_metrics,
     mean_metrics,
@@ -69,17 +70,23 @@ def _splitting_check(
     # Parts of different size show wrong weights, and an odd one that a loss is over pairs.
     cut = max(1, (num_examples // 3 - 1) | 1)
     first, second = rows(examples, 0, cut), rows(examples, cut, num_examples)
-    inference = _inference_runner(model, examples, has_validation)
-    _mask_check(inference)
-    warnings = [] if inference.is_training else inference_changes(inference.changed)
-    warnings += loss_check(inference, examples, (first, second), global_batch_size)
-    _metrics_check(inference, first, second)
-    warnings += _slice_metrics(inference, examples)
+    is_custom_step = is_custom(model, training=True)
+    warnings = []
+    if has_validation or not is_custom_step:
+        inference = _inference_runner(model, examples, has_validation)
+        _mask_check(inference)
+        warnings += [] if inference.is_training else inference_changes(inference.changed)
+        warnings += loss_check(inference, examples, (first, second), global_batch_size)
+        _metrics_check(inference, first, second)
+        warnings += _slice_metrics(inference, examples)
     training = PartRunner(model, examples, training=True)  # tracing also checks the operations
     _mask_check(training)
+    if is_custom_step:
+        warnings += _slice_metrics(training, examples)
     if own_metrics(model):  # which may be updated, or read, in training alone
         _metrics_check(training, first, second)
     state_check(training, examples, first, second)
+    warnings += logs_warnings(model)
     return warnings + training_loss_check(training, examples, (first, second))
 
 

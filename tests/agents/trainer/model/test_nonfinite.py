@@ -162,6 +162,9 @@ def test_history_csv_says_what_it_is() -> None:
 
 
 def test_a_metric_named_learning_rate_keeps_its_value() -> None:
-    model = SimpleNamespace(get_metrics_result=lambda: {"learning_rate": 5.0})
-    work: Any = SimpleNamespace(is_trained=True, model=model, learning_rate=lambda: 0.1)
-    assert BuiltJob.logs(work, with_learning_rate=True) == {"learning_rate": 5.0}
+    class Model:
+        def get_metrics_result(self) -> dict[str, float]:
+            return {"learning_rate": 5.0}
+
+    work: Any = SimpleNamespace(is_trained=True, model=Model(), learning_rate=lambda: 0.1)
+    assert BuiltJob.logs(work, training=True) == {"learning_rate": 5.0}

@@ -192,12 +192,6 @@ REFUSED_MODELS = {
             return inputs, layers.Dense(1)(inputs)
         """,
     ),
-    "custom_test_step": """
-        def build(settings):
-            model = compiled(net())
-            model.test_step = lambda data: {"loss": 0.0}
-            return model, (X, Y), (X, Y)
-    """,
     "run_eagerly": returning("compiled(net(), run_eagerly=True)"),
     "distribution_scope": """
         import tensorflow as tf

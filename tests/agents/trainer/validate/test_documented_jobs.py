@@ -24,7 +24,7 @@ def test_a_documented_job_is_valid(number: int, tmp_path: Path) -> None:
 
 
 def test_there_are_jobs_in_the_documentation() -> None:
-    assert len(JOBS) == 3
+    assert len(JOBS) == 4
 
 
 def test_every_code_of_a_refusal_is_documented() -> None:

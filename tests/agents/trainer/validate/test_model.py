@@ -90,7 +90,7 @@ EVALUATED = """
 
 
 @pytest.mark.usefixtures("no_trial_steps")
-@pytest.mark.parametrize("name", ["test_step", "evaluate", "make_test_function"])
+@pytest.mark.parametrize("name", ["evaluate", "make_test_function"])
 def test_a_validation_of_its_own_is_refused_where_fit_would_call_it(
     name: str, tmp_path: Path
 ) -> None:
