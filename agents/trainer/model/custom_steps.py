@@ -324,16 +324,16 @@ def _is_optimizer(value: Any) -> bool:
     return isinstance(value, keras.optimizers.Optimizer)
 
 
-def stale_reads_refuse(model: keras.Model, variables: Sequence[Any]) -> None:
-    """Raise if a `train_step` has read variables that the optimizer would have updated before."""
+def unsettled_refuse(model: keras.Model, variables: Sequence[Any]) -> None:
+    """Raise if a `train_step` computes variables from updated weights and from the slice."""
     if variables:
         names = ", ".join(sorted({repr(variable.path) for variable in variables})[:3])
         _refuse(
             model,
-            f"reads {names} after self.optimizer.apply(), where they are not updated yet: the "
-            "update follows when the gradients of all slices are added up. Do it before apply(), "
-            "so with the weights of the step before; for averages of weights use use_ema=True of "
-            "the optimizer",
+            f"computes {names} from the examples and from weights that it reads after "
+            "self.optimizer.apply(). Slices do not have these yet: the update follows when the "
+            "gradients of all slices are added up. Compute it before apply(), with the weights of "
+            "the step before",
         )
 
 

@@ -23,7 +23,8 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
         enclosed: variables that an inner function of the model assigned, and whose value could not
             leave it: a loop, or any function if the variable was read later.
         assigned: all values that weights which the optimizer trains were assigned, in order.
-        stale: variables without a value in the scope that were read after `weights_applied`.
+        updated: by id, variables without a value in the scope that were read after
+            `weights_applied`, each with the tensor that stands for its value then.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
         self.untracked: list[Any] = []
         self.enclosed: list[Any] = []
         self.assigned: list[tuple[Any, Tensor]] = []
-        self.stale: list[Any] = []
+        self.updated: dict[int, tuple[Any, Tensor]] = {}
         self._is_applied = False
         self._live = {id(variable): variable.value for variable in live}
         self._watch = watch
@@ -67,9 +68,7 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
         """Return the newest value of a variable, None if it has none in the scope."""
         value = super().get_current_value(variable)
         if value is None:
-            if self._is_applied:
-                self.stale.append(variable)
-            return self._live.get(id(variable))
+            return self._updated(variable) if self._is_applied else self._live.get(id(variable))
         made_in = getattr(value, "graph", None)
         inner = self._inner_graphs()
         if isinstance(made_in, FuncGraph) and made_in not in [*inner, *_outer_graphs(self._graph)]:
@@ -79,6 +78,13 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
     def weights_applied(self) -> None:
         """Note that a step of the job's own has handed its gradients to the optimizer."""
         self._is_applied = True
+
+    def _updated(self, variable: Any) -> Tensor:
+        if id(variable) not in self.updated:
+            self._is_applied = False  # read the value that it has now
+            self.updated[id(variable)] = (variable, tf.identity(variable.value))
+            self._is_applied = True
+        return self.updated[id(variable)][1]
 
     def _inner_graphs(self) -> list[Any]:
         """List the graphs of the functions that the model is tracing, inside out."""

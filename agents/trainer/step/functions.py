@@ -221,6 +221,8 @@ class StepFunctions:
         loss = tf.zeros([], self.dtype)
         square = num_messages = tf.zeros([], self.dtype)
         sums = []
+        after = self.virtual_node.after_update
+        before = after.values_before() if after else []
         scale = tf.cast(self.model.optimizer.scale_loss(tf.ones([])), self.dtype)
         for piece, value in message_read(self.train_pieces, vector):
             if piece.kind in (FieldKind.GRADIENT, FieldKind.VALUE):
@@ -250,6 +252,8 @@ class StepFunctions:
             is_skipped = tf.logical_not(optimizer.check_finite(gradients))
         with self._tunables(), self._learning_rates():
             optimizer.apply_gradients(zip(gradients, self.state.trainable, strict=True))
+        if after:
+            after.assign(before)
         unscaled = 1.0 / scale**2
         lengths = [square * unscaled, num_messages, square_of_mean * unscaled]
         return tf.stack([loss, *lengths, tf.cast(is_skipped, self.dtype)])

@@ -22,7 +22,7 @@ from agents.trainer.model.compiled_losses import (
     sums_scaled,
     unmasked_share,
 )
-from agents.trainer.model.custom_steps import custom_step, is_custom, stale_reads_refuse
+from agents.trainer.model.custom_steps import custom_step, is_custom, unsettled_refuse
 from agents.trainer.model.keras_private import (
     batch_of,
     mean_metrics,
@@ -34,6 +34,7 @@ from agents.trainer.model.keras_private import (
 from agents.trainer.model.state import ModelState
 from agents.trainer.model.stateful_ops import enclosed_state_refused, refuse_untracked_variables
 from agents.trainer.model.training_scope import TrainingScope
+from agents.trainer.step.after_update import AfterUpdate
 from agents.trainer.step.gradient_layout import FieldKind, MessageWriter
 
 Tensor = Any
@@ -73,12 +74,17 @@ class SliceResults:
 
 
 class VirtualNode:
-    """The forward pass of one model, for examples of one structure."""
+    """The forward pass of one model, for examples of one structure.
+
+    Attributes:
+        after_update: what a custom step computes after its update, as traced last.
+    """
 
     def __init__(self, model: keras.Model, state: ModelState, sample: tuple[Any, ...]) -> None:
         self.model = model
         self.state = state
         self.sample = sample
+        self.after_update = AfterUpdate((), ())
         self.dtype = _message_dtype([*state.trainable, *state.fixed, *state.metrics])
 
     def forward(
@@ -116,7 +122,11 @@ class VirtualNode:
             objective = self.model.optimizer.scale_loss(weighted) if training else weighted
             state = [scope.get_current_value(variable) for variable in self.state.fixed]
             metrics = self._metrics(scope, count, weight)
+            grown = [scope.get_current_value(variable) for variable in self.state.metrics]
         refuse_untracked_variables(scope.untracked)
+        after = AfterUpdate(
+            list(scope.updated.values()), list(zip(self.state.fixed, fixed, strict=True))
+        )
         if training:
             self._refuse_other_weights()
         by_places = None
@@ -129,8 +139,8 @@ class VirtualNode:
         changes: list[tuple[int, Tensor]] = []
         integers: list[tuple[int, Tensor]] = []
         for index, (new, old) in enumerate(zip(state, fixed, strict=True)):
-            if new is old:  # untouched state is the same tensor
-                continue
+            if new is old or after.takes(self.state.fixed[index], new):
+                continue  # untouched state is the same tensor
             if old.dtype.is_floating:
                 change = tf.cast(new, self.dtype) - tf.cast(old, self.dtype)
                 changes.append((index, change * share))
@@ -142,7 +152,13 @@ class VirtualNode:
         weights = [
             (index, (tf.cast(new, self.dtype) - tf.cast(before[index], self.dtype)) * share)
             for index, new in dict(assigned).items()
+            if not after.takes(self.state.trainable[index], new)
         ]
+        for variable, value in zip(self.state.metrics, grown, strict=True):
+            after.takes(variable, value, is_sum=True)
+        unsettled_refuse(self.model, after.unsettled)
+        if training:
+            self.after_update = after
         return SliceResults(
             weighted,
             objective,
@@ -167,7 +183,6 @@ class VirtualNode:
         """Run the model, update its metrics; returns the loss, and gradients of a custom step."""
         if is_custom(self.model, training):
             step = custom_step(self.model, batch, training, weight, scope.weights_applied)
-            stale_reads_refuse(self.model, scope.stale)
             return step.loss, step.gradients
         predictions = model_call(self.model, batch[0], training=training)
         loss = model_loss(self.model, batch, predictions, training=training)

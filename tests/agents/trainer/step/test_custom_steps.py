@@ -234,6 +234,38 @@ JOBS = {
             model.compile(optimizer, "mse")
             return model, (X, Y), None
     """,
+    "averages of the updated weights, and a copy of some at every third step": """
+        class Averaged(keras.Model):
+            def __init__(self, **options):
+                super().__init__(**options)
+                parts = keras.Input((6,)), layers.Dense(4), layers.Dense(2)
+                self.network = keras.Sequential(parts)
+                self.averages = keras.models.clone_model(self.network)
+                self.copy = self.add_weight(shape=(6, 4), trainable=False, name="copy")
+                self.count = self.add_weight(shape=(), dtype="int32", trainable=False, name="count")
+                self.tracker = keras.metrics.Mean("tracked")
+
+            def call(self, x):
+                return self.averages(x)
+
+            def train_step(self, data):
+                x, y = data
+                with tf.GradientTape() as tape:
+                    loss = ops.mean(squares(y, self.network(x)))
+                weights = self.network.trainable_weights
+                self.count.assign_add(1)
+                self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+                for weight, average in zip(self.network.weights, self.averages.weights):
+                    average.assign(0.9 * average + 0.1 * weight)
+                self.copy.assign(ops.where(self.count % 3 == 0, weights[0], self.copy))
+                self.tracker.update_state(loss)
+                return {"tracked": self.tracker.result()}
+
+        def build(settings):
+            model = Averaged()
+            model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+            return model, (X, Y), (X[:15], Y[:15])
+    """,
     "averages by hand of a loss that Keras would show as 0": """
         class Own(keras.Model):
             def train_step(self, data):

@@ -92,13 +92,13 @@ except Exception:
         code_of(update=f"tf.cond(loss > 1.0, lambda: ({APPLY}, 0)[1], lambda: 0)"),
         "a loop or a branch",
     ),
-    "an average of the updated weights": (
-        code_of(update=f"{APPLY}; self.average.assign(0.9 * self.average + 0.1 * weights[0])"),
+    "state by the updated weights and the examples": (
+        code_of(update=f"{APPLY}; self.average.assign(0.9 * self.average + ops.mean(self(x)))"),
         "after self.optimizer.apply()",
     ),
     "metrics by the updated weights": (
         code_of(update=f"{APPLY}; self.mean.update_state(self(x))"),
-        "use_ema=True",
+        "computes 'mean/count', 'mean/total'",
     ),
 }  # fmt: skip
 
@@ -115,6 +115,10 @@ NOT_ADDITIVE = {
 
 #: Jobs that train, with a part of their warning, if any.
 ACCEPTED = {
+    "an average of the updated weights": (
+        code_of(update=f"{APPLY}; self.average.assign(0.9 * self.average + 0.1 * weights[0])"),
+        "",
+    ),
     "a mean over examples": (code_of(), ""),
     "random numbers": (
         code_of("ops.mean(ops.square(y - p + keras.random.normal(ops.shape(p), seed=self.noise)))"),
