@@ -96,7 +96,7 @@ def build(settings):
             use_ema=True,
         ),
         loss=keras.losses.BinaryCrossentropy(from_logits=True),
-        metrics=["accuracy", keras.metrics.AUC(num_thresholds=20, from_logits=True)],
+        metrics=["accuracy"],
     )
     return model, (x, y, weight), (x[:33], y[:33])
 '''

@@ -186,7 +186,7 @@ def check_outputs(outputs: Path, result: dict[str, Any]) -> None:
     assert summary["digest"] == result["digest"]
     assert summary["steps"] == result["step"] == NUM_STEPS
     rows = (outputs / "history.csv").read_text().splitlines()
-    assert rows[0].startswith("epoch,step,accuracy,auc,learning_rate,loss,val_accuracy")
+    assert rows[0].startswith("epoch,step,accuracy,learning_rate,loss,val_accuracy")
     assert len(rows) == 1 + NUM_EPOCHS
 
 

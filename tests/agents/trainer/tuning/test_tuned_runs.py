@@ -26,7 +26,6 @@ from tests.agents.trainer.scheduled_trainer import scheduled_program
 CODE = (
     UNEVEN_JOB.replace("(x[:, :1] * x[:, 1:2] > 0)", "(x[:, :1] > 0)")
     .replace("Dropout(0.3)", "Dropout(0.02)")
-    .replace(", keras.metrics.AUC(num_thresholds=20, from_logits=True)", "")
     .replace("ExponentialDecay(0.01, 10, 0.9)", "ExponentialDecay(0.02, 50, 0.9)")
 )
 TUNING = TuningSpec(
