@@ -96,42 +96,31 @@ def check_counts(job: LocalJob, spec: TrainingSpec, num_steps: int) -> None:
         assert {one["place"] for data in epochs for one in data["previews"]} == chosen
 
 
-def test_until_it_selects_a_job_trains_as_without_a_selection(tmp_path: Path) -> None:
+def test_a_selection_begins_in_its_epoch_and_counts_passes_and_epochs_without_a_step(
+    tmp_path: Path,
+) -> None:
+    """A tenth is chosen, half a batch in an epoch: a loss of 0 would end the job.
+
+    Less than a batch is left at the end, whose passes are told with it.
+    """
     stop = StopCondition(kind=StopKind.EPOCHS, limit=2)
     plain = undisturbed(tmp_path / "plain", training_spec(stop=stop))
-    later = SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP, start=2)
-    result = undisturbed(tmp_path / "later", training_spec(stop=stop, selection=later))
-    assert result["metrics"] == plain["metrics"]
-    assert result["step"] == plain["step"]
-
-
-def test_passes_after_the_last_step_are_reported_with_the_end(tmp_path: Path) -> None:
-    """Less than a batch is left at the end, as 20 does not divide what is chosen."""
-    spec = training_spec(
-        selection=SelectionSpec(method=SelectionMethod.RANDOM, beta=9.0),
-        stop=StopCondition(kind=StopKind.EPOCHS, limit=3),
+    stop = StopCondition(
+        kind=StopKind.METRIC, limit=6, metric="loss", target=0.01, higher_is_better=False
     )
-    with local_job(tmp_path, spec) as job:
+    selection = SelectionSpec(
+        method=SelectionMethod.SELECTIVE_BACKPROP, beta=9.0, start=2, guard=False
+    )
+    with local_job(tmp_path, training_spec(selection=selection, stop=stop)) as job:
         job.resize(1)
         passed = job.wait_finished()["passed"]
         stepped = sum(report.data["candidates"] for report in job.step_reports())
+        rows = [report.data for report in job.told(ReportKind.EPOCH)]
+    assert [row["epoch"] for row in rows] == [*range(6)]
+    assert (rows[1]["logs"], rows[1]["step"]) == (plain["metrics"], plain["step"])
     assert passed["candidates"] > 0, "nobody would see a lost count"
-    assert passed["analysed"] == 0
-    assert stepped + passed["candidates"] == 2 * NUM_EXAMPLES
-
-
-def test_an_epoch_without_a_step_repeats_the_metrics_of_the_one_before(tmp_path: Path) -> None:
-    """A tenth is chosen, half a batch in an epoch: a loss of 0 would end the job."""
-    stop = StopCondition(
-        kind=StopKind.METRIC, limit=4, metric="loss", target=0.01, higher_is_better=False
-    )
-    selection = SelectionSpec(method=SelectionMethod.RANDOM, beta=9.0)
-    with local_job(tmp_path, training_spec(selection=selection, stop=stop)) as job:
-        job.resize(1)
-        job.wait_finished()
-        (trainer,) = job.trainers.values()
-        rows = [report.data for report in trainer.reports if report.kind is ReportKind.EPOCH]
-    assert [row["epoch"] for row in rows] == [0, 1, 2, 3]
+    assert passed["analysed"] == passed["candidates"]
+    assert stepped + passed["candidates"] == 4 * NUM_EXAMPLES
     same = [(old["logs"], new["logs"]) for old, new in pairwise(rows) if old["step"] == new["step"]]
     assert same, "each epoch has a step"
     for old, new in same:
