@@ -188,10 +188,21 @@ def test_three_trainers_that_were_one_stop_before_the_same_step(
     assert all((outputs / name).is_file() for name in data["files"])
 
 
-def test_the_checkpoint_is_of_before_the_bad_step_and_can_be_gone_on_from(tmp_path: Path) -> None:
-    with local_job(tmp_path, spec_of(OnNonfinite.STOP), JOB) as job:
-        job.resize(1)
-        _, outputs = stopped(job)
+def test_a_lost_leader_changes_nothing_and_the_checkpoint_can_be_gone_on_from(
+    tmp_path: Path,
+) -> None:
+    """The leader is lost when it is about to write; the other writes and reports the same."""
+    with local_job(tmp_path, spec_of(OnNonfinite.STOP), JOB, num_slots=4) as job:
+        ending = Ending(slot=0, place="agents.trainer.engine.tasks:failure_save")
+        job.program = dying_program([ending])
+        job.resize(2)
+        job.wait_lost(0)
+        job.recover([1])
+        data, outputs = stopped(job)
+        kinds_of(job)
+    assert outputs.parent.name == "0-1"
+    assert data["step"] == BAD_STEP - 1
+    assert nonfinite_read(data["nonfinite"]).step == BAD_STEP
     with np.load(outputs / "checkpoint.npz") as archive:
         progress = json.loads(archive["meta"].tobytes())["progress"]
         numbers = [
@@ -302,21 +313,6 @@ def test_all_stop_together_once_a_listener_has_caught_up(tmp_path: Path) -> None
     assert data["step"] > bad, "it was to be found beside a listener"
     assert kinds.count(ReportKind.FAILED) == 1
     assert ReportKind.STALLED not in kinds
-
-
-def test_the_loss_of_the_leader_in_the_end_changes_nothing(tmp_path: Path) -> None:
-    """The leader is lost when it is about to write; the other writes and reports the same."""
-    with local_job(tmp_path, spec_of(OnNonfinite.STOP), JOB, num_slots=4) as job:
-        ending = Ending(slot=0, place="agents.trainer.engine.tasks:failure_save")
-        job.program = dying_program([ending])
-        job.resize(2)
-        job.wait_lost(0)
-        job.recover([1])
-        data, outputs = stopped(job)
-        kinds_of(job)
-    assert outputs.parent.name == "0-1"
-    assert data["step"] == BAD_STEP - 1
-    assert nonfinite_read(data["nonfinite"]).step == BAD_STEP
 
 
 def test_an_overflow_that_the_loss_scale_skips_is_no_failure(tmp_path: Path) -> None:
