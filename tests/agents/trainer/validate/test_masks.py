@@ -75,7 +75,7 @@ LOGITS = "SPARSE(from_logits=True)"
 IGNORING = "SPARSE(from_logits=True, ignore_class=0)"
 ACCEPTED = {
     "a mask": "masked()",
-    "a mask and layers": "masked(layers.LSTM(3, return_sequences=True), layers.Dropout(0.1))",
+    "a mask and layers": "masked(layers.SimpleRNN(3, return_sequences=True), layers.Dropout(0.1))",
     "an ignored class under a mask": f"masked(loss={IGNORING})",
     "a loss of one's own": "masked(loss=Squares())",
     "a regulariser of weights": "masked(layers.Dense(3, kernel_regularizer='l2'))",
