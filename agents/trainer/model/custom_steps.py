@@ -71,7 +71,7 @@ class CustomStep:
 
 @dataclass
 class _Notes:
-    """What a `train_step` has done so far.
+    """Gradients and updates of a `train_step` so far.
 
     Attributes:
         gradients: by id, what tapes returned for weights: (gradient, weight, differentiated value).
@@ -325,12 +325,12 @@ def _is_optimizer(value: Any) -> bool:
 
 
 def unsettled_refuse(model: keras.Model, variables: Sequence[Any]) -> None:
-    """Raise if a `train_step` computes variables from updated weights and from the slice."""
+    """Raise if a `train_step` computes variables from updated weights on each slice anew."""
     if variables:
         names = ", ".join(sorted({repr(variable.path) for variable in variables})[:3])
         _refuse(
             model,
-            f"computes {names} from the examples and from weights that it reads after "
+            f"computes {names} on each slice from weights that it reads after "
             "self.optimizer.apply(). Slices do not have these yet: the update follows when the "
             "gradients of all slices are added up. Compute it before apply(), with the weights of "
             "the step before",

@@ -20,7 +20,7 @@ class AfterUpdate:
 
     Attributes:
         read: tensors that stand for variables as they are after the update: (variable, tensor).
-        unsettled: variables whose new values depend on the updated weights and on the slice.
+        unsettled: variables that depend on the updated weights and differ between slices.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class AfterUpdate:
     def __bool__(self) -> bool:
         return bool(self._assigned)
 
-    def takes(self, variable: Any, value: Tensor, is_sum: bool = False) -> bool:
-        """Return whether a new value depends on the update, and if so, assign it later.
+    def defer(self, variable: Any, value: Tensor, is_sum: bool = False) -> bool:
+        """Assign a new value later if it depends on the update; returns whether it does.
 
         Args:
             is_sum: the variable is a metric's, to which every slice adds.

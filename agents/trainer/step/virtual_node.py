@@ -139,7 +139,7 @@ class VirtualNode:
         changes: list[tuple[int, Tensor]] = []
         integers: list[tuple[int, Tensor]] = []
         for index, (new, old) in enumerate(zip(state, fixed, strict=True)):
-            if new is old or after.takes(self.state.fixed[index], new):
+            if new is old or after.defer(self.state.fixed[index], new):
                 continue  # untouched state is the same tensor
             if old.dtype.is_floating:
                 change = tf.cast(new, self.dtype) - tf.cast(old, self.dtype)
@@ -152,10 +152,10 @@ class VirtualNode:
         weights = [
             (index, (tf.cast(new, self.dtype) - tf.cast(before[index], self.dtype)) * share)
             for index, new in dict(assigned).items()
-            if not after.takes(self.state.trainable[index], new)
+            if not after.defer(self.state.trainable[index], new)
         ]
         for variable, value in zip(self.state.metrics, grown, strict=True):
-            after.takes(variable, value, is_sum=True)
+            after.defer(variable, value, is_sum=True)
         unsettled_refuse(self.model, after.unsettled)
         if training:
             self.after_update = after

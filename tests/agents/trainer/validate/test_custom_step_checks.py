@@ -98,7 +98,11 @@ except Exception:
     ),
     "metrics by the updated weights": (
         code_of(update=f"{APPLY}; self.mean.update_state(self(x))"),
-        "computes 'mean/count', 'mean/total'",
+        "computes 'mean/count', 'mean/total' on each slice",
+    ),
+    "a metric of the updated weights alone": (
+        code_of(update=f"{APPLY}; self.mean.update_state(ops.mean(weights[0]))"),
+        "computes 'mean/total' on each slice",
     ),
 }  # fmt: skip
 
