@@ -51,7 +51,7 @@ def main() -> int:
     vector = tf.constant(np.full(functions.train_width, 1e-3), functions.dtype)
 
     def update() -> None:
-        functions.apply(vector).numpy()
+        functions.turns[0].apply(vector).numpy()
 
     update()
     grown, again = (_growth(state, update) for _ in range(2))

@@ -101,7 +101,8 @@ class Engine:
         progress = Progress()
         logs: Logs = []
         while not progress.is_over:
-            self.functions.apply(self._sum(data, planners, progress))
+            (turn,) = self.functions.turns
+            turn.apply(self._sum(data, planners, progress))
             progress = data.schedule.after_batch(progress, 0.0)
             if data.schedule.is_activity_over(progress):
                 logs.append(logs_read(self.model))
@@ -114,7 +115,7 @@ class Engine:
         """Run every trainer's part of a batch and add as their exchange would."""
         order = data.order(progress)
         batches = [data.local_batch(planner, order, progress) for planner in planners]
-        rows = [local_rows(self.functions.train, batch) for batch in batches]
+        rows = [local_rows(self.functions.turns[0].train, batch) for batch in batches]
         if len(planners) == 1:
             return rows[0][0]
         plan = batches[0].plan

@@ -91,6 +91,8 @@ def _run_s(work: BuiltJob, functions: StepFunctions, planner: Planner) -> float:
     batch = work.data.local_batch(planner, order, position)
     started_at = time.perf_counter()
     with step_failures():
-        rows = local_rows(functions.train, batch)
-        np.asarray(functions.apply(tf.reduce_sum(rows, 0)))  # waits for the result on any device
+        parts = batch.repeated(len(functions.turns))
+        for turn, part in zip(functions.turns, parts, strict=True):
+            rows = local_rows(turn.train, part)
+            np.asarray(turn.apply(tf.reduce_sum(rows, 0)))  # waits for the result on any device
     return time.perf_counter() - started_at

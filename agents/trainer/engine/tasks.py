@@ -87,7 +87,8 @@ class Training(TaskRunner):
 
     def finish(self) -> None:
         model = self.work.model
-        model.optimizer.finalize_variable_values(model.trainable_variables)
+        if model.optimizer.built:  # by fit alone, not by a step that uses other optimizers
+            model.optimizer.finalize_variable_values(model.trainable_variables)
 
     def results_save(self, folder: Path, progress: Progress) -> dict[str, Any]:
         if progress.is_failed:

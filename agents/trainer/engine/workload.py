@@ -18,6 +18,7 @@ from agents.trainer.data.fingerprint import data_fingerprint
 from agents.trainer.model.batch_scaling import BatchScaling
 from agents.trainer.model.custom_steps import building_steps, logged_results
 from agents.trainer.model.keras_private import model_build, model_call
+from agents.trainer.model.optimizers import optimizer_of
 from agents.trainer.model.progress import Activity, Progress
 from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.model.state import ModelState
@@ -87,17 +88,15 @@ class BuiltJob:
         activities = [Activity.TRAIN] + [Activity.VALIDATE] * has_validation
         for activity in activities:
             batch = self.first_batch(planner, Progress(activity=activity))
-            is_train = activity is Activity.TRAIN
-            compute = functions.train if is_train else functions.validate
-            put = functions.apply if is_train else functions.count
+            calls = [(functions.validate, functions.count)]
+            if activity is Activity.TRAIN:
+                calls = [(turn.train, turn.apply) for turn in functions.turns]
             with step_failures():
                 arguments = next(batch.pieces).arguments  # all pieces run the same functions
-                rows = compute(*arguments)
-                if not is_wanted():
-                    break
-                put(tf.reduce_sum(rows, 0))
-                if not is_wanted():
-                    break
+                for compute, put in calls if is_wanted() else ():
+                    rows = compute(*arguments)
+                    if is_wanted():
+                        put(tf.reduce_sum(rows, 0))
         self.state.put(before)
         selection = self.data.selection
         if selection is not None and functions.losses is not None and is_wanted():
@@ -129,7 +128,7 @@ class BuiltJob:
         if not self.is_trained:
             return None
         scaling, tunables = self.state.scaling, self.state.tunables
-        rate = float(np.asarray(self.model.optimizer.learning_rate))
+        rate = float(np.asarray(optimizer_of(self.model).learning_rate))
         if tunables is not None:
             rate *= tunables.learning_rate_scale
         return rate if scaling is None else rate * scaling.factor
@@ -158,7 +157,7 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
             model_call(job.model, sample[0], training=False)  # creates the variables
     scaling = None
     if spec.batch_size_min is not None:
-        scaling = BatchScaling(job.model.optimizer, spec.global_batch_size)
+        scaling = BatchScaling(optimizer_of(job.model), spec.global_batch_size)
     tunables = tunables_of(job.model, spec)
     state = ModelState(job.model, is_trained, scaling, selection, tunables)
     state.data_fingerprint = data_fingerprint(job.train, job.validation)

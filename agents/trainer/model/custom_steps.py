@@ -1,9 +1,12 @@
-"""Custom `train_step` and `test_step` of a model, run on a slice without the optimizer's update.
+"""Custom `train_step` and `test_step` of a model, run on a slice without updates.
 
 A slice's gradients are those that `train_step` takes with its own `tf.GradientTape`; they are noted
-where it hands them to the model's optimizer, which later gets their sum over all slices. They have
-to arrive there as the tape returned them: what is done to a sum (clipping, noise) is something else
-than the sum of what is done to its parts.
+where it hands them to an optimizer, which later gets their sum over all slices. They have to arrive
+there as the tape returned them: what is done to a sum (clipping, noise) is something else than the
+sum of what is done to its parts.
+
+A step whose later gradients depend on weights that it has updated before, as that of a GAN, takes
+several turns: it runs once for each of them, on weights that the turns before have updated.
 """
 
 from __future__ import annotations
@@ -19,16 +22,21 @@ import keras
 import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
-from agents.trainer.model.keras_private import attributes_set, has_own, loss_tracker, metric_results
+from agents.trainer.model.keras_private import (
+    attributes_set,
+    built_for,
+    has_own,
+    loss_tracker,
+    metric_results,
+    model_layers,
+    own_variable,
+)
+from agents.trainer.model.optimizers import optimizer_note
+from agents.trainer.model.training_scope import TrainingScope
 
 Tensor = Any
 #: Name of the loss in Keras's logs.
 LOSS = "loss"
-SEVERAL_OPTIMIZERS = (
-    "updates weights with another optimizer than self.optimizer. Networks that are updated in "
-    "turns, as in a GAN, cannot be trained here; if there is only this optimizer, hand it to "
-    "super().compile(optimizer=...) and use it as self.optimizer"
-)
 
 
 @dataclass(frozen=True)
@@ -56,17 +64,31 @@ _logs: WeakKeyDictionary[keras.Model, dict[bool, StepLogs]] = WeakKeyDictionary(
 
 
 @dataclass(frozen=True)
+class Update:
+    """Gradients handed to an optimizer: (gradient, weight)."""
+
+    optimizer: Any
+    pairs: list[tuple[Tensor | None, Any]]
+    turn: int
+
+
+@dataclass(frozen=True)
 class CustomStep:
     """A custom step that has been run on a slice.
 
     Attributes:
-        loss: the number that `train_step` differentiates, without loss scale; 0 of a `test_step`.
+        loss: sum of the numbers that `train_step` differentiates in its turn, without loss scale;
+            0 of a `test_step`.
         gradients: by each trainable weight, as handed to the optimizer, times the slice's share;
-            None for a weight that is not trained by the step. None of a `test_step`.
+            None for a weight that is not trained in this turn. None of a `test_step`.
+        updates: those of the turn, in their order.
+        num_turns: of the step.
     """
 
     loss: Tensor
     gradients: list[Tensor | None] | None
+    updates: list[Update] = field(default_factory=list)
+    num_turns: int = 1
 
 
 @dataclass
@@ -77,13 +99,13 @@ class _Notes:
         gradients: by id, what tapes returned for weights: (gradient, weight, differentiated value).
         zeros: what stood for gradients by weights that were not taken.
         scaled: by id, what the optimizer has scaled: (scaled loss, loss).
-        applied: (gradient, weight) of the update; None before.
+        updates: what the optimizers were handed.
     """
 
     gradients: dict[int, tuple[Tensor, Any, Any]] = field(default_factory=dict)
     zeros: list[Tensor] = field(default_factory=list)
     scaled: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    applied: list[tuple[Tensor | None, Any]] | None = None
+    updates: list[Update] = field(default_factory=list)
 
 
 def is_custom(model: keras.Model, training: bool) -> bool:
@@ -96,18 +118,20 @@ def custom_step(
     batch: tuple[Any, Any, Any],
     training: bool,
     share: Tensor | None = None,
-    on_applied: Callable[[], None] = lambda: None,
+    scope: TrainingScope | None = None,
+    turn: int = 0,
 ) -> CustomStep:
     """Run the model's own step on `(x, y, sample_weight)`; to be traced.
 
     Args:
         share: of the batch's examples, by which gradients are multiplied; None: gradients by
             weights are zeros, of which only the use is checked.
-        on_applied: called where the optimizer would update the weights.
+        scope: that of the slice; None if no gradients are taken.
+        turn: whose gradients are returned.
 
     Raises:
         JobCodeError: `custom_train_step`; the step does something else than compute losses, take
-            their gradients and hand them to the model's optimizer once.
+            their gradients and hand them to optimizers.
     """
     name = "train_step" if training else "test_step"
     # fit does not trace it as a function of its own either.
@@ -116,46 +140,62 @@ def custom_step(
     notes = _Notes()
     with (
         _results_noted(model) as results,
-        _training_noted(model, notes, on_applied, share),
+        _training_noted(model, notes, scope, share),
     ):
         returned = run(keras.utils.pack_x_y_sample_weight(*batch))
     values = _flat(returned) if isinstance(returned, dict) else {}
     sources = {name: results[id(v)][:2] for name, v in values.items() if id(v) in results}
     step = CustomStep(tf.zeros([]), None)
     if training:
-        losses, gradients = _losses_and_gradients(model, notes)
+        if all(each is None for update in notes.updates for each, _ in update.pairs):
+            _refuse(
+                model,
+                "does not hand gradients to self.optimizer; call super().compile(optimizer=...) "
+                "and, in each step once, self.optimizer.apply(gradients, weights)",
+            )
         tracker = loss_tracker(model)
+        losses = _differentiated(notes, notes.updates)
         if tracker is not None and any(values.get(LOSS) is each for each in losses):
             num_examples = tf.shape(keras.tree.flatten(batch[0])[0])[0]
             tracker.update_state(values[LOSS], sample_weight=num_examples)
             sources[LOSS] = (tracker, None)
-        loss = tf.add_n([tf.cast(tf.reduce_sum(each), tf.float32) for each in losses])
-        step = CustomStep(loss, gradients)
+        step = _turn_of(model, notes, turn, is_checked=scope is not None)
+        for update in notes.updates:
+            optimizer_note(model, update.optimizer, [weight for _, weight in update.pairs])
     uses_gradients = any(each.consumers() for each in notes.zeros)
     logs = StepLogs(frozenset(values), sources, uses_gradients)
     _logs.setdefault(model, {})[training] = logs
     return step
 
 
-def _losses_and_gradients(
-    model: keras.Model, notes: _Notes
-) -> tuple[list[Tensor], list[Tensor | None]]:
-    """Return the losses whose gradients were applied, and the gradients by the trained weights."""
-    gradients = {id(weight): each for each, weight in notes.applied or [] if each is not None}
-    if not gradients:
+def _turn_of(model: keras.Model, notes: _Notes, turn: int, is_checked: bool) -> CustomStep:
+    updates = [update for update in notes.updates if update.turn == turn]
+    pairs = [pair for update in updates for pair in update.pairs if pair[0] is not None]
+    gradients = {id(weight): each for each, weight in pairs}
+    if is_checked and len(gradients) < len(pairs):
         _refuse(
             model,
-            "does not hand gradients to self.optimizer; call super().compile(optimizer=...) and, "
-            "in each step once, self.optimizer.apply(gradients, weights)",
+            "updates a weight several times with gradients taken before; add the losses up, or take "
+            "the second gradient after the first update",
         )
-    applied = {id(each) for each in gradients.values()}
+    losses = [tf.cast(tf.reduce_sum(each), tf.float32) for each in _differentiated(notes, updates)]
+    return CustomStep(
+        tf.add_n(losses) if losses else tf.zeros([]),
+        [gradients.get(id(weight)) for weight in model.trainable_variables],
+        updates,
+        1 + max(update.turn for update in notes.updates),
+    )
+
+
+def _differentiated(notes: _Notes, updates: Sequence[Update]) -> list[Tensor]:
+    """Return the losses whose gradients these updates got, without loss scale."""
+    applied = {id(each) for update in updates for each, _ in update.pairs}
     targets = {id(t): t for key, (_, _, t) in notes.gradients.items() if key in applied}
-    losses = [
+    return [
         notes.scaled.get(id(loss), (loss, loss))[1]
         for target in targets.values()
         for loss in tf.nest.flatten(target)
     ]
-    return losses, [gradients.get(id(weight)) for weight in model.trainable_variables]
 
 
 def building_steps(model: keras.Model, has_validation: bool) -> list[Callable[..., Tensor]]:
@@ -235,12 +275,14 @@ def _results_noted(model: keras.Model) -> Iterator[dict[int, tuple[Any, str | No
 
 @contextmanager
 def _training_noted(
-    model: keras.Model, notes: _Notes, on_applied: Callable[[], None], share: Tensor | None
+    model: keras.Model,
+    notes: _Notes,
+    scope: TrainingScope | None,
+    share: Tensor | None,
 ) -> Iterator[None]:
     """Note the gradients that are taken and applied in the block, without an update."""
-    optimizer = model.optimizer
     graph = tf.compat.v1.get_default_graph()
-    take, scale = tf.GradientTape.gradient, optimizer.scale_loss
+    take = tf.GradientTape.gradient
 
     def gradient(
         tape: Any, target: Any, sources: Any, output_gradients: Any = None, *args: Any, **more: Any
@@ -255,17 +297,25 @@ def _training_noted(
                 "takes the gradient by weights and by other tensors in one call; use "
                 "tf.GradientTape(persistent=True) and two calls",
             )
-        if share is None:
+        if scope is None:
             found = [tf.zeros(weight.shape, weight.dtype) for weight in weights]
             notes.zeros += found
         else:
+            for weight in weights:
+                if scope.is_assigned(weight):
+                    _refuse(
+                        model,
+                        f"assigns to {weight.path!r} before it takes the gradient by it; do it "
+                        "after the update, or with a constraint of the weight",
+                    )
             given = target if output_gradients is None else output_gradients
             factors = [
                 (tf.ones_like(each) if output_gradients is None else each)
                 * tf.cast(share, each.dtype)
                 for each in tf.nest.flatten(given)
             ]
-            found = tf.nest.flatten(take(tape, target, weights, factors, *args, **more))
+            variables = [own_variable(weight) for weight in weights]
+            found = tf.nest.flatten(take(tape, target, variables, factors, *args, **more))
         notes.gradients |= {
             id(each): (each, weight, target)
             for each, weight in zip(found, weights, strict=True)
@@ -273,45 +323,37 @@ def _training_noted(
         }
         return tf.nest.pack_sequence_as(sources, found)
 
-    def scale_loss(loss: Any) -> Any:
+    def scale_loss(scale: Callable[[Any], Any], loss: Any) -> Any:
         scaled = scale(loss)
         notes.scaled[id(scaled)] = (scaled, loss)
         return scaled
 
-    def apply(gradients: Sequence[Any], trainable_variables: Any = None) -> None:
-        weights = list(trainable_variables or model.trainable_variables)
+    def apply(optimizer: Any, gradients: Sequence[Any], trainable_variables: Any = None) -> None:
+        weights = list(trainable_variables or built_for(optimizer) or model.trainable_variables)
         pairs = list(zip(list(gradients), weights, strict=True))
-        if notes.applied is not None:
-            _refuse(
-                model,
-                "updates weights several times; hand the gradients by all weights to one call of "
-                "self.optimizer.apply()",
-            )
         if tf.compat.v1.get_default_graph() is not graph:
             _refuse(
                 model,
-                "calls self.optimizer.apply() inside a tf.function, a loop or a branch; leave "
+                "calls the optimizer's apply() inside a tf.function, a loop or a branch; leave "
                 "@tf.function out, and update in every step",
             )
         for each, weight in pairs:
             if each is not None and notes.gradients.get(id(each), (None, None))[1] is not weight:
                 _refuse(
                     model,
-                    f"changes the gradient of {weight.path!r} between tape.gradient() and "
-                    "self.optimizer.apply(), or adds up those of several steps. Gradients of "
+                    f"changes the gradient of {weight.path!r} between tape.gradient() and the "
+                    "optimizer's apply(), or adds up those of several steps. Gradients of "
                     "slices are added up first; give clipnorm, clipvalue, global_clipnorm or "
                     "gradient_accumulation_steps to the optimizer",
                 )
-        notes.applied = pairs
-        on_applied()
+        given = [each for each, _ in pairs if each is not None]
+        turn = 0 if scope is None else scope.weights_applied(weights, given)
+        notes.updates.append(Update(optimizer, pairs, turn))
 
-    def refuse(*_: Any, **__: Any) -> None:
-        _refuse(model, SEVERAL_OPTIMIZERS)
-
-    others = {id(each): each for each in vars(model).values() if _is_optimizer(each)}
-    others.pop(id(optimizer), None)
-    settings = [(optimizer, "apply", apply), (optimizer, "scale_loss", scale_loss)]
-    settings += [(other, "apply", refuse) for other in others.values()]
+    settings: list[tuple[Any, str, Any]] = []
+    for each in _held_optimizers(model):
+        settings.append((each, "apply", partial(apply, each)))
+        settings.append((each, "scale_loss", partial(scale_loss, each.scale_loss)))
     with attributes_set(settings):
         tf.GradientTape.gradient = gradient
         try:
@@ -320,8 +362,14 @@ def _training_noted(
             tf.GradientTape.gradient = take
 
 
-def _is_optimizer(value: Any) -> bool:
-    return isinstance(value, keras.optimizers.Optimizer)
+def _held_optimizers(model: keras.Model) -> list[Any]:
+    """List the optimizers that a model and its layers hold as attributes, or in lists or dicts."""
+    held = [model.optimizer]
+    for value in (value for each in [model, *model_layers(model)] for value in vars(each).values()):
+        inner = list(value.values()) if isinstance(value, dict) else value
+        held += inner if isinstance(inner, (list, tuple)) else [inner]
+    found = {id(each): each for each in held if isinstance(each, keras.optimizers.Optimizer)}
+    return list(found.values())
 
 
 def unsettled_refuse(model: keras.Model, variables: Sequence[Any]) -> None:
@@ -334,6 +382,18 @@ def unsettled_refuse(model: keras.Model, variables: Sequence[Any]) -> None:
             "self.optimizer.apply(). Slices do not have these yet: the update follows when the "
             "gradients of all slices are added up. Compute it before apply(), with the weights of "
             "the step before",
+        )
+
+
+def outdated_refuse(model: keras.Model, variables: Sequence[Any]) -> None:
+    """Raise if values of a turn depend on weights as they were before the updates of another."""
+    if variables:
+        names = ", ".join(sorted({repr(variable.path) for variable in variables})[:3])
+        _refuse(
+            model,
+            "computes something of weights from before and after an update together, or goes on "
+            f"after an update with what it computed before from {names}. Compute it again after "
+            "the update, and track losses of several networks in metrics of their own",
         )
 
 

@@ -13,6 +13,7 @@ from keras.src import backend
 from keras.src.random.seed_generator import global_seed_generator
 
 from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.model.optimizers import optimizer_of, optimizers_build
 
 Tensor = Any
 _OF_CLASS = object()  # stands for an attribute that the object itself does not have
@@ -33,7 +34,7 @@ def _none_for_no_numbers(leaf: Any) -> Any:
 def model_build(
     model: keras.Model, batch: tuple[Any, ...], steps: Sequence[Callable[..., Any]] = ()
 ) -> None:
-    """Create every variable of model, loss, metrics and optimizer, as `fit` does at its start.
+    """Create every variable of model, loss, metrics and optimizers, as `fit` does at its start.
 
     Args:
         steps: custom steps of the model, of `(x, y, sample_weight)`; they create what they use.
@@ -46,8 +47,7 @@ def model_build(
         _called_build(model, leaves, len(batch))
     else:
         model.built = True  # its layers are, and it is never called itself
-    if not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
+    optimizers_build(model)
     model.reset_metrics()
 
 
@@ -196,12 +196,22 @@ def trainability_changed(model: keras.Model) -> tuple[list[Any], list[Any]]:
 
     Nothing is known of an optimizer with a `build` of its own.
     """
-    now, plain = model.trainable_variables, _part_optimizers(model.optimizer)
-    then = [v for each in plain for v in each._trainable_variables]  # noqa: SLF001
+    now, then = model.trainable_variables, built_for(optimizer_of(model))
     if not then:
         return [], []
     known, trained = ({id(variable) for variable in each} for each in (then, now))
     return [v for v in now if id(v) not in known], [v for v in then if id(v) not in trained]
+
+
+def built_for(optimizer: keras.optimizers.Optimizer) -> list[Any]:
+    """List the weights that an optimizer was built for; of one with its own `build` maybe none."""
+    plain = _part_optimizers(optimizer)
+    return [v for each in plain for v in each._trainable_variables]  # noqa: SLF001
+
+
+def own_variable(variable: Any) -> tf.Variable:
+    """Return TensorFlow's variable of a Keras variable, whatever its value in a scope is."""
+    return variable._value  # noqa: SLF001
 
 
 def mean_metrics(model: keras.Model) -> list[keras.metrics.Mean]:
@@ -249,7 +259,8 @@ def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> list[Any]:
 
 def step_counters(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     """List the variables in which an optimizer counts its updates."""
-    return [each._iterations for each in (optimizer, *plain_optimizers(optimizer))]  # noqa: SLF001
+    counted = [optimizer, *plain_optimizers(optimizer)]
+    return [each._iterations for each in counted if hasattr(each, "_iterations")]  # noqa: SLF001
 
 
 @contextmanager

@@ -39,6 +39,7 @@ from agents.trainer.model.keras_private import (
     model_layers,
     optimizer_variables,
 )
+from agents.trainer.model.optimizers import optimizer_of
 from agents.trainer.model.tunables import Tunables
 from agents.trainer.selection.state import Selection
 
@@ -103,7 +104,7 @@ class ModelState:
             if isinstance(layer, keras.layers.Normalization)
             for variable in layer.variables
         ]
-        self.optimizer = optimizer_variables(model.optimizer) if is_trained else []
+        self.optimizer = optimizer_variables(optimizer_of(model)) if is_trained else []
         self.metrics = _unique(metric_variables(model)) if is_trained else []
         self.variables = _unique(
             self.trainable

@@ -24,6 +24,7 @@ from agents.trainer.model.keras_private import (
     learning_rates_scaled,
     plain_optimizers,
 )
+from agents.trainer.model.optimizers import optimizer_of
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.tuning import TunableName, TuningSpec
 from controlplane.core.protocol.wire import Task, TrainingSpec
@@ -210,7 +211,7 @@ def tunables_of(model: keras.Model, spec: TrainingSpec) -> Tunables | None:
         _check_batch_size(spec, spec.tuning)
         _check_selection_beta(spec, spec.tuning)
         beta = 1.0 if spec.selection is None else spec.selection.beta
-        return Tunables(model.optimizer, spec.tuning.names, spec.global_batch_size, beta)
+        return Tunables(optimizer_of(model), spec.tuning.names, spec.global_batch_size, beta)
     except ValueError as error:
         raise _not_tunable(str(error)) from error
 

@@ -201,7 +201,7 @@ def listen(
     """Receive steps as a learner until the state is complete and all of them are replayed.
 
     Args:
-        receive_step: takes part in the step at the cursor and returns its reduced vector.
+        receive_step: takes part in the step at the cursor and returns its reduced vectors.
         arrive: called once with the state's progress, when the variables are set.
         replay: applies a received step.
     """
@@ -224,4 +224,4 @@ def listen(
 
 
 def _num_bytes(received: ReceivedStep) -> int:
-    return int(received.vector.shape.num_elements()) * int(received.vector.dtype.size)
+    return int(received.vectors.shape.num_elements()) * int(received.vectors.dtype.size)

@@ -39,22 +39,17 @@ class AfterUpdate:
     def __bool__(self) -> bool:
         return bool(self._assigned)
 
-    def defer(self, variable: Any, value: Tensor, is_sum: bool = False) -> bool:
-        """Assign a new value later if it depends on the update; returns whether it does.
+    def defer(self, variable: Any, value: Tensor, is_sum: bool = False) -> None:
+        """Assign a new value, which depends on the update, later.
 
         Args:
             is_sum: the variable is a metric's, to which every slice adds.
         """
-        if not self.read:
-            return False
-        operations = _operations(value, self.read + self._fixed)
-        if operations.isdisjoint(tensor.op for _, tensor in self.read):
-            return False
         sources = {tensor.op for _, tensor in self.read + self._fixed}
-        if is_sum or any(op.type == "Placeholder" and op not in sources for op in operations):
+        found = _operations(value, self.read + self._fixed)
+        if is_sum or any(op.type == "Placeholder" and op not in sources for op in found):
             self.unsettled.append(variable)
         self._assigned.append((variable, value))
-        return True
 
     def values_before(self) -> list[Tensor]:
         """Return the values before the step that `assign` needs; to be traced."""

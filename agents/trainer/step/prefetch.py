@@ -77,6 +77,15 @@ class LocalBatch:
     program: Tensor
     indices: np.ndarray
 
+    def repeated(self, number: int) -> Iterator[LocalBatch]:
+        """Yield the batch several times, with its pieces kept in memory if more than once."""
+        if number == 1:
+            yield self
+            return
+        pieces = list(self.pieces)
+        for _ in range(number):
+            yield dataclasses.replace(self, pieces=iter(pieces))
+
 
 _Fed = tuple[LocalBatch, LocalPiece]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -80,15 +80,16 @@ class StepOutcome:
 
 @dataclass(frozen=True)
 class ReceivedStep:
-    """The reduced vector of a step, received by a learner for later replay.
+    """The reduced vectors of a step, received by a learner for later replay.
 
     Attributes:
+        vectors: [turns, width].
         seconds: duration of the step, including waiting for the other trainers.
     """
 
     activity: Activity
     num_examples: int
-    vector: Tensor
+    vectors: Tensor
     seconds: float
 
 
@@ -186,11 +187,37 @@ class Stepper:
         Raises:
             TrainerError: `peer_lost`, or an error of `step_failures`.
         """
-        if batch.place[2] is Activity.SELECT:
+        activity = batch.place[2]
+        if activity is Activity.SELECT:
             return self._select(batch, holds_next)
+        state, last = self.functions.state, self._num_turns(activity) - 1
+        before = state.capture() if last else []
+        outcomes: list[StepOutcome] = []
+        is_done = False
+        try:
+            for turn, part in enumerate(batch.repeated(1 + last)):
+                votes = holds_next if turn == last else lambda: False
+                outcomes.append(self._turn(turn, part, votes))
+                if outcomes[-1].is_refused:
+                    break
+            else:
+                is_done = True
+        finally:
+            if last and not is_done:  # of a step, all turns are done or none
+                state.put(before)
+        outcome = _of_all_turns(outcomes)
+        if not outcome.is_refused:
+            self._observe(outcome, batch.plan.num_examples)
+        return outcome
+
+    def _num_turns(self, activity: Activity) -> int:
+        return len(self.functions.turns) if activity is Activity.TRAIN else 1
+
+    def _turn(self, turn: int, batch: LocalBatch, holds_next: Callable[[], bool]) -> StepOutcome:
+        """Run one turn of a step of training, or a step of validation."""
         is_train = batch.place[2] is Activity.TRAIN
         with step_failures():
-            compute = self.functions.train if is_train else self.functions.validate
+            compute = self.functions.turns[turn].train if is_train else self.functions.validate
             rows = local_rows(compute, batch)
             if self._runtime.hint != "auto":  # GPU operations are asynchronous
                 tf.test.experimental.sync_devices()
@@ -201,9 +228,9 @@ class Stepper:
         noted = dict(zip(self._group.slots, notes.busy_s, strict=True))
         can_refuse = is_train and (self._can_refuse or self.is_trial)
         proposal = notes.from_leader[2 * self._selects :]
-        if can_refuse and not math.isfinite(loss := self._loss(vector)):
+        if can_refuse and not math.isfinite(loss := self._loss(vector, turn)):
             return StepOutcome(loss, notes.is_agreed, noted, is_refused=True, proposal=proposal)
-        done = self._update(vector, batch.place[2], batch.plan.num_examples)
+        done = self._update(vector, batch.place[2], turn)
         times = self._times(notes)
         return replace(
             done, is_agreed=notes.is_agreed, busy_s=noted, times=times, proposal=proposal
@@ -258,37 +285,51 @@ class Stepper:
         started_at = time.monotonic()
         activity = batch.place[2]
         exchange = self._exchange(activity)
-        with step_failures():
-            nothing = tf.zeros([0, exchange.width], self.functions.dtype)
-        vector, _ = self._reduce(exchange, nothing, batch, holds_next=False, busy_s=0.0)
+        vectors = []
+        for _ in range(self._num_turns(activity)):
+            with step_failures():
+                nothing = tf.zeros([0, exchange.width], self.functions.dtype)
+            vector, _ = self._reduce(exchange, nothing, batch, holds_next=False, busy_s=0.0)
+            vectors.append(vector)
         seconds = time.monotonic() - started_at
-        return ReceivedStep(activity, batch.plan.num_examples, vector, seconds)
+        return ReceivedStep(activity, batch.plan.num_examples, tf.stack(vectors), seconds)
 
     def replay(self, received: ReceivedStep) -> StepOutcome:
-        """Apply the update of a received step.
+        """Apply the updates of a received step.
 
         Raises:
             TrainerError: an error of `step_failures`.
         """
-        return self._update(received.vector, received.activity, received.num_examples)
+        outcome = _of_all_turns(
+            [
+                self._update(vector, received.activity, turn)
+                for turn, vector in enumerate(tf.unstack(received.vectors))
+            ]
+        )
+        self._observe(outcome, received.num_examples)
+        return outcome
 
     def _exchange(self, activity: Activity) -> Exchange:
         return self._train_exchange if activity is Activity.TRAIN else self._validate_exchange
 
-    def _loss(self, vector: Tensor) -> float:
+    def _loss(self, vector: Tensor, turn: int) -> float:
         with step_failures():
-            return self.functions.loss_of(vector)
+            return self.functions.loss_of(vector, turn)
 
-    def _update(self, vector: Tensor, activity: Activity, num_examples: int) -> StepOutcome:
-        """Update the state from a reduced vector; returns loss, noise and skip flag of the step."""
+    def _observe(self, outcome: StepOutcome, num_examples: int) -> None:
+        """Adapt the learning rate to the batch size, in a job whose batch size may change."""
+        if self.functions.state.scaling is not None:
+            self.functions.state.scaling.observe(outcome.noise, num_examples)
+
+    def _update(self, vector: Tensor, activity: Activity, turn: int) -> StepOutcome:
+        """Update the state from a reduced vector; returns loss, noise and skip flag of the turn."""
         with step_failures():
             if activity is not Activity.TRAIN:
                 self.functions.count(vector)
                 return StepOutcome(float("nan"), False, {})
-            loss, *squares, is_skipped = self.functions.apply(vector).numpy().tolist()
+            apply = self.functions.turns[turn].apply
+            loss, *squares, is_skipped = apply(vector).numpy().tolist()
             noise = gradient_noise(*squares)
-            if self.functions.state.scaling is not None:
-                self.functions.state.scaling.observe(noise, num_examples)
             return StepOutcome(loss, False, {}, noise=noise, is_skipped=bool(is_skipped))
 
     def _reduce(
@@ -358,6 +399,27 @@ class Stepper:
         if slots != self._group.slots:
             raise TrainerError("internal", f"ranks are {slots}, planned for {self._group.slots}")
         self._is_group_checked = True
+
+
+def _of_all_turns(outcomes: Sequence[StepOutcome]) -> StepOutcome:
+    """Return the outcome of a step from those of its turns, whose gradients it takes as one."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+    noises = [each.noise for each in outcomes]
+    noise = None
+    if None not in noises:
+        noise = GradientNoise(sum(n.sqr for n in noises if n), sum(n.var for n in noises if n))
+    return replace(
+        outcomes[-1],
+        loss=sum(each.loss for each in outcomes),
+        is_agreed=any(each.is_agreed for each in outcomes),
+        busy_s={
+            slot: sum(each.busy_s.get(slot, 0.0) for each in outcomes)
+            for slot in outcomes[-1].busy_s
+        },
+        noise=noise,
+        is_skipped=any(each.is_skipped for each in outcomes),
+    )
 
 
 def local_rows(compute: Callable[..., Tensor], batch: LocalBatch) -> Tensor:

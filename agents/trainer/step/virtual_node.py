@@ -22,7 +22,13 @@ from agents.trainer.model.compiled_losses import (
     sums_scaled,
     unmasked_share,
 )
-from agents.trainer.model.custom_steps import custom_step, is_custom, unsettled_refuse
+from agents.trainer.model.custom_steps import (
+    Update,
+    custom_step,
+    is_custom,
+    outdated_refuse,
+    unsettled_refuse,
+)
 from agents.trainer.model.keras_private import (
     batch_of,
     mean_metrics,
@@ -33,7 +39,7 @@ from agents.trainer.model.keras_private import (
 )
 from agents.trainer.model.state import ModelState
 from agents.trainer.model.stateful_ops import enclosed_state_refused, refuse_untracked_variables
-from agents.trainer.model.training_scope import TrainingScope
+from agents.trainer.model.training_scope import TrainingScope, Turn
 from agents.trainer.step.after_update import AfterUpdate
 from agents.trainer.step.gradient_layout import FieldKind, MessageWriter
 
@@ -73,17 +79,28 @@ class SliceResults:
     by_places: frozenset[int] | None
 
 
+class MoreTurnsError(Exception):
+    """A custom step takes `num_turns` turns, more than it was traced for."""
+
+    def __init__(self, num_turns: int) -> None:
+        self.num_turns = num_turns
+
+
 class VirtualNode:
     """The forward pass of one model, for examples of one structure.
 
     Attributes:
-        after_update: what a custom step computes after its update, as traced last.
+        num_turns: of a step; set by whoever traces it.
+        updates: by turn, those of a custom step, as traced last.
+        after_update: what a custom step computes after its updates, as traced last.
     """
 
     def __init__(self, model: keras.Model, state: ModelState, sample: tuple[Any, ...]) -> None:
         self.model = model
         self.state = state
         self.sample = sample
+        self.num_turns = 1
+        self.updates: dict[int, list[Update]] = {}
         self.after_update = AfterUpdate((), ())
         self.dtype = _message_dtype([*state.trainable, *state.fixed, *state.metrics])
 
@@ -96,6 +113,7 @@ class VirtualNode:
         training: bool,
         trainable: Sequence[Tensor] | None = None,
         watch: Callable[[Tensor], None] | None = None,
+        turn: int = 0,
     ) -> SliceResults:
         """Run the model on a slice.
 
@@ -107,26 +125,41 @@ class VirtualNode:
             trainable: stands for the weights; None for the weights themselves, whose gradients a
                 function with a custom gradient gives only if it reads them as variables.
             watch: lets the gradient be taken by a value that the model assigns to a weight.
+            turn: of a training step that takes several, whose results are returned.
 
         Raises:
+            MoreTurnsError: the step takes more turns than `num_turns`.
             JobCodeError: the model changes state that it does not list, or in an inner function.
         """
         batch = batch_of(self.sample, examples)
         count = tf.cast(tf.shape(examples[0])[0], tf.float32)
-        with self._scope(fixed, seeds, trainable, watch) as scope, enclosed_state_refused(scope):
+        num_turns = self.num_turns if training else 1
+        with (
+            self._scope(fixed, seeds, trainable, watch, turn, num_turns) as scope,
+            enclosed_state_refused(scope),
+        ):
             with means_noted(self.model) as means, sums_scaled(self.model, 1.0 / weight):
-                loss, gradients = self._step(scope, batch, count, weight, training)
+                loss, gradients = self._step(scope, batch, count, weight, training, turn)
             unmasked = unmasked_share(means)
             loss_weight = weight if unmasked is None else weight * unmasked
             weighted = tf.cast(loss, self.dtype) * tf.cast(loss_weight, self.dtype)
-            objective = self.model.optimizer.scale_loss(weighted) if training else weighted
-            state = [scope.get_current_value(variable) for variable in self.state.fixed]
+            objective = weighted
+            if training and gradients is None:
+                objective = self.model.optimizer.scale_loss(weighted)
+            state = [scope.new_value(variable) for variable in self.state.fixed]
             metrics = self._metrics(scope, count, weight)
-            grown = [scope.get_current_value(variable) for variable in self.state.metrics]
+            grown = [scope.new_value(variable) for variable in self.state.metrics]
         refuse_untracked_variables(scope.untracked)
-        after = AfterUpdate(
-            list(scope.updated.values()), list(zip(self.state.fixed, fixed, strict=True))
-        )
+        given = [each for each in gradients or () if each is not None]
+        kept = [weighted, given, state, grown, [new for _, new in scope.assigned]]
+        outdated_refuse(self.model, scope.outdated(kept))
+        after = AfterUpdate(scope.after_all(), list(zip(self.state.fixed, fixed, strict=True)))
+
+        def defer(variable: Any, value: Tensor, is_sum: bool = False) -> bool:
+            if is_after := scope.turn_of([value]) == num_turns:
+                after.defer(variable, value, is_sum)
+            return is_after
+
         if training:
             self._refuse_other_weights()
         by_places = None
@@ -139,7 +172,7 @@ class VirtualNode:
         changes: list[tuple[int, Tensor]] = []
         integers: list[tuple[int, Tensor]] = []
         for index, (new, old) in enumerate(zip(state, fixed, strict=True)):
-            if new is old or after.defer(self.state.fixed[index], new):
+            if new is old or defer(self.state.fixed[index], new):
                 continue  # untouched state is the same tensor
             if old.dtype.is_floating:
                 change = tf.cast(new, self.dtype) - tf.cast(old, self.dtype)
@@ -152,12 +185,12 @@ class VirtualNode:
         weights = [
             (index, (tf.cast(new, self.dtype) - tf.cast(before[index], self.dtype)) * share)
             for index, new in dict(assigned).items()
-            if not after.defer(self.state.trainable[index], new)
+            if not defer(self.state.trainable[index], new)
         ]
         for variable, value in zip(self.state.metrics, grown, strict=True):
-            after.defer(variable, value, is_sum=True)
+            defer(variable, value, is_sum=True)
         unsettled_refuse(self.model, after.unsettled)
-        if training:
+        if training and turn == num_turns - 1:
             self.after_update = after
         return SliceResults(
             weighted,
@@ -179,10 +212,15 @@ class VirtualNode:
         count: Tensor,
         weight: Tensor,
         training: bool,
+        turn: int,
     ) -> tuple[Tensor, list[Tensor | None] | None]:
         """Run the model, update its metrics; returns the loss, and gradients of a custom step."""
         if is_custom(self.model, training):
-            step = custom_step(self.model, batch, training, weight, scope.weights_applied)
+            step = custom_step(self.model, batch, training, weight, scope, turn)
+            if training and step.num_turns > self.num_turns:
+                raise MoreTurnsError(step.num_turns)
+            if training:
+                self.updates[turn] = step.updates
             return step.loss, step.gradients
         predictions = model_call(self.model, batch[0], training=training)
         loss = model_loss(self.model, batch, predictions, training=training)
@@ -265,6 +303,8 @@ class VirtualNode:
         seeds: Tensor,
         trainable: Sequence[Tensor] | None = None,
         watch: Callable[[Tensor], None] | None = None,
+        turn: int = 0,
+        num_turns: int = 1,
     ) -> TrainingScope:
         weights = self.state.trainable
         mapping = [
@@ -273,9 +313,10 @@ class VirtualNode:
             *((variable, seeds[index]) for index, variable in enumerate(self.state.seeds)),
             *((v, tf.zeros(v.shape, v.value.dtype)) for v in self.state.metrics),
         ]
-        return TrainingScope(
-            mapping, weights if trainable is None else (), watch, collect_losses=True
-        )
+        parts = (self.state.seeds, self.state.optimizer)
+        ids = [frozenset(id(variable) for variable in part) for part in parts]
+        live = weights if trainable is None else ()
+        return TrainingScope(mapping, live, watch, Turn(turn, num_turns, *ids), collect_losses=True)
 
     def _metrics(self, scope: TrainingScope, count: Tensor, weight: Tensor) -> list[Tensor]:
         """Return the growth of the metric variables.
@@ -287,12 +328,14 @@ class VirtualNode:
         shared = {
             id(variable)
             for metric in mean_metrics(self.model)
-            if is_constant(scope.get_current_value(metric.count))
+            if is_constant(
+                scope.passed_over.get(id(metric.count), scope.new_value(metric.count))
+            )
             for variable in metric.variables
         }
         values = []
         for variable in self.state.metrics:
-            grown = tf.cast(scope.get_current_value(variable), self.dtype)
+            grown = tf.cast(scope.new_value(variable), self.dtype)
             if id(variable) in per_batch:
                 grown *= tf.cast(count, self.dtype)
             elif id(variable) in shared:

@@ -15,10 +15,11 @@ import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import model_layers
+from agents.trainer.model.optimizers import optimizer_of
 from agents.trainer.model.state import ModelState
 from agents.trainer.step.batch_plan import TRAINING_STREAM, step_seeds
-from agents.trainer.step.functions import StepFunctions
-from agents.trainer.step.gradient_layout import FieldKind
+from agents.trainer.step.functions import StepFunctions, TurnFunctions
+from agents.trainer.step.gradient_layout import FieldKind, message_width
 from agents.trainer.validate.loss_checks import MIXING_LAYERS, frozen_normalisation
 from agents.trainer.validate.part_runner import OWN_CASTS, PartRunner, single_precision
 
@@ -67,10 +68,13 @@ def gradients_check(functions: StepFunctions, leaves: Leaves) -> None:
             state = ModelState(model)
             functions = StepFunctions(model, state, functions.sample, has_validation=False)
         is_half = any("16" in str(layer.compute_dtype) for layer in layers)
-        _compare(functions, leaves, HALF_TOLERANCE if is_half else TOLERANCE)
+        for turn in functions.turns:
+            _compare(functions, turn, leaves, HALF_TOLERANCE if is_half else TOLERANCE)
 
 
-def _compare(functions: StepFunctions, leaves: Leaves, tolerance: float) -> None:
+def _compare(
+    functions: StepFunctions, turn: TurnFunctions, leaves: Leaves, tolerance: float
+) -> None:
     size = len(leaves[0])
     one, other = [leaf[: size // 2] for leaf in leaves], [leaf[size // 2 :] for leaf in leaves]
     seeds = step_seeds(0, TRAINING_STREAM, 0, [0], 1, len(functions.seeds))
@@ -81,25 +85,25 @@ def _compare(functions: StepFunctions, leaves: Leaves, tolerance: float) -> None
         program, weights = np.array([[0, num, 0, 1]], np.int32), np.array([num / size], np.float32)
         fixed = (program, weights, np.int32(1), seeds)
         arguments = [tf.convert_to_tensor(value) for value in (*fixed, *arrays)]
-        vector: np.ndarray = functions.train(*arguments)[0].numpy()
-        return vector
+        vector: np.ndarray = turn.train(*arguments)[0].numpy()
+        return vector[: message_width(turn.pieces)]
 
     # Few vectors at a time, for models that fill the memory.
     apart, second = run(one), run(other)
     loss = max(abs(apart[-1] + second[-1]), 1.0)
-    (square,), (more,) = (_pieces(functions, each, {FieldKind.SQUARE}) for each in (apart, second))
+    (square,), (more,) = (_pieces(turn, each, {FieldKind.SQUARE}) for each in (apart, second))
     length = math.sqrt(square[0] + more[0])
     apart -= second
-    if any(piece.any() for piece in _pieces(functions, apart, STATE_PIECES)):
+    if any(piece.any() for piece in _pieces(turn, apart, STATE_PIECES)):
         return
     exchanged = run(one, other) - run(other, other)
     apart -= exchanged
     exchanged -= run(one, one)
     exchanged += run(other, one)
-    distance = _gradient_length(functions, exchanged)
+    distance = _gradient_length(turn, exchanged)
     if abs(apart[-1]) <= ROUNDING * loss:  # the same numbers were drawn
-        distance = max(distance, _gradient_length(functions, apart))
-    scale = float(functions.model.optimizer.scale_loss(tf.ones([])))
+        distance = max(distance, _gradient_length(turn, apart))
+    scale = float(optimizer_of(functions.model).scale_loss(tf.ones([])))
     if distance > tolerance * length + NOISE * scale * loss:
         if PartRunner(functions.model, functions.sample, training=True).draws_vary:
             return
@@ -116,15 +120,15 @@ def _compare(functions: StepFunctions, leaves: Leaves, tolerance: float) -> None
 
 
 def _pieces(
-    functions: StepFunctions, vector: np.ndarray, kinds: Collection[FieldKind]
+    turn: TurnFunctions, vector: np.ndarray, kinds: Collection[FieldKind]
 ) -> Iterator[np.ndarray]:
     low = 0
-    for piece in functions.train_pieces:
+    for piece in turn.pieces:
         if piece.kind in kinds:
             yield vector[low : low + piece.size]
         low += piece.size
 
 
-def _gradient_length(functions: StepFunctions, vector: np.ndarray) -> float:
-    squares = (piece @ piece for piece in _pieces(functions, vector, {FieldKind.GRADIENT}))
+def _gradient_length(turn: TurnFunctions, vector: np.ndarray) -> float:
+    squares = (piece @ piece for piece in _pieces(turn, vector, {FieldKind.GRADIENT}))
     return math.sqrt(sum(squares))

@@ -20,6 +20,7 @@ import tensorflow as tf
 from agents.trainer.contract.error_sentences import reason_line
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import has_own, model_layers, step_counters
+from agents.trainer.model.optimizers import optimizer_of
 from agents.trainer.model.state import as_array
 from agents.trainer.validate.model_checks import loss_reductions
 from agents.trainer.validate.part_runner import (
@@ -89,7 +90,7 @@ def loss_check(
     """
     warnings = _loss_check(runner, whole, parts, global_batch_size)
     late: list[tuple[Any, Any]] = [
-        (counter, LATE_STEPS) for counter in step_counters(runner.model.optimizer)
+        (counter, LATE_STEPS) for counter in step_counters(optimizer_of(runner.model))
     ]
     run = runner(whole)
     for variable, new in zip(runner.changed, run.state, strict=True):

@@ -36,11 +36,11 @@ def merging_try(functions: StepFunctions, arguments: list[Any]) -> dict[str, Any
 def _differences(apart: StepFunctions, merged: StepFunctions, arguments: list[Any]) -> str:
     """Return the kinds of sums that differ by more than rounding, as text; empty if none."""
     tolerance = HALF_TOLERANCE if "16" in str(apart.model.compute_dtype) else TOLERANCE
-    pieces = apart.train_pieces
-    if merged.train_pieces != pieces:
+    pieces = apart.turns[0].pieces
+    if merged.turns[0].pieces != pieces:
         return "set of sums"
-    expected = message_read(pieces, apart.train(*arguments)[0])
-    found = message_read(pieces, merged.train(*arguments)[0])
+    expected = message_read(pieces, apart.turns[0].train(*arguments)[0])
+    found = message_read(pieces, merged.turns[0].train(*arguments)[0])
     largest: dict[FieldKind, float] = {}
     furthest: dict[FieldKind, float] = {}
     for (piece, theirs), (_, mine) in zip(expected, found, strict=True):

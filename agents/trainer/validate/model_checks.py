@@ -22,6 +22,7 @@ from agents.trainer.model.keras_private import (
     model_layers,
     trainability_changed,
 )
+from agents.trainer.model.optimizers import optimizer_of
 
 #: Methods of a model that the engine's own step replaces; an override would not be called.
 REPLACED_METHODS = ("fit", "make_train_function", "train_on_batch")
@@ -166,7 +167,7 @@ def variables_check(model: keras.Model) -> None:
     Raises:
         JobCodeError: a variable holds what cannot be added up as real numbers.
     """
-    for variable in (*model.variables, *model.optimizer.variables, *metric_variables(model)):
+    for variable in (*model.variables, *optimizer_of(model).variables, *metric_variables(model)):
         if "string" in str(variable.dtype):
             raise _refusal(
                 "string_variable", f"the variable {variable.path} holds text; keep numbers only"

@@ -21,6 +21,7 @@ import psutil
 import tensorflow as tf
 
 from agents.trainer.model.batch_scaling import BatchScaling
+from agents.trainer.model.optimizers import optimizer_of
 from agents.trainer.model.state import ModelState, as_array
 from agents.trainer.model.stateful_ops import refuse_untracked_writes
 from agents.trainer.model.tunables import tunables_of
@@ -110,7 +111,7 @@ def steps_try(
     tunables = tunables_of(job.model, spec)
     scaling = None
     if spec.batch_size_min is not None:
-        scaling = BatchScaling(job.model.optimizer, spec.global_batch_size)
+        scaling = BatchScaling(optimizer_of(job.model), spec.global_batch_size)
     state = ModelState(job.model, scaling=scaling, selection=selection, tunables=tunables)
     _give_back_freed()
     process_bytes = memory_read("VmRSS")
@@ -336,15 +337,16 @@ def _measure(
 def _first_step(functions: StepFunctions, arguments: list[Any]) -> float:
     """Trace and run a step of training and one of validation, if any; returns the loss."""
     loss = _step(functions, arguments)
-    update = functions.apply.get_concrete_function()
-    refuse_untracked_writes(update.graph, functions.state.variables)
+    for turn in functions.turns:
+        update = turn.apply.get_concrete_function()
+        refuse_untracked_writes(update.graph, functions.state.variables)
     if functions.has_validation:
         functions.count(functions.validate(*arguments)[0])
     return loss
 
 
 def _step(functions: StepFunctions, arguments: list[Any]) -> float:
-    return float(np.ravel(functions.apply(functions.train(*arguments)[0]))[0])
+    return float(functions.train_step(*arguments)[1][0])
 
 
 def _peaks(trials: Sequence[SliceMeasurements]) -> list[tuple[int, float]]:

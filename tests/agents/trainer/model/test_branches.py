@@ -38,7 +38,7 @@ def small() -> StepFunctions:
 def update(functions: StepFunctions, draw: int) -> None:
     generator = np.random.default_rng(draw)
     vector = generator.normal(size=functions.train_width)
-    functions.apply(tf.constant(vector, functions.dtype))
+    functions.turns[0].apply(tf.constant(vector, functions.dtype))
 
 
 class BranchMachine(RuleBasedStateMachine):

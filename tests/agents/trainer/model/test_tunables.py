@@ -47,7 +47,7 @@ class Updates:
     def run(self, num_steps: int, first: int = 0) -> list[np.ndarray]:
         for step in range(first, first + num_steps):
             draws = np.random.default_rng(step).normal(size=self.functions.train_width)
-            self.functions.apply(tf.constant(draws, self.functions.dtype))
+            self.functions.turns[0].apply(tf.constant(draws, self.functions.dtype))
         return [np.asarray(variable) for variable in self.state.trainable]
 
 
@@ -95,7 +95,7 @@ def test_a_tuned_value_acts_like_a_compiled_one(make: Make, name: str, value: fl
     before = tuned.run(2)
     tuned.tunables.assign({tunable: value})
     tuned.run(2)
-    assert tuned.functions.apply.experimental_get_tracing_count() == 1
+    assert tuned.functions.turns[0].apply.experimental_get_tracing_count() == 1
     tuned.state.put(untouched)
     assert tuned.tunables.values != {tunable: value}, "a state has its own values"
     np.testing.assert_array_equal(tuned.run(2)[0], before[0])

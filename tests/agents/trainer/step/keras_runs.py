@@ -46,7 +46,7 @@ def trained_by_engine(work: BuiltJob) -> list[dict[str, float]]:
                 arguments = next(local.pieces).arguments
                 assert local.num_pieces == 1
                 if activity is Activity.TRAIN:
-                    functions.apply(functions.train(*arguments)[0])
+                    functions.train_step(*arguments)
                     step += 1
                 else:
                     functions.count(functions.validate(*arguments)[0])

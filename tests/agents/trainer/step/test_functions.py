@@ -64,7 +64,8 @@ class EpochByVirtualNodes:
         """Take the first step; gives what updating tells."""
         progress = Progress()
         batch = self.data.local_batch(self.planner, self.data.order(progress), progress)
-        told = self.functions.apply(local_rows(self.functions.train, batch)[0])
+        (turn,) = self.functions.turns
+        told = turn.apply(local_rows(turn.train, batch)[0])
         return [float(number) for number in told]
 
     def run(self) -> dict[str, float]:
@@ -73,7 +74,8 @@ class EpochByVirtualNodes:
             order = self.data.order(progress)
             batch = self.data.local_batch(self.planner, order, progress)
             if progress.activity is Activity.TRAIN:
-                self.functions.apply(local_rows(self.functions.train, batch)[0])
+                (turn,) = self.functions.turns
+                turn.apply(local_rows(turn.train, batch)[0])
             else:
                 self.functions.count(local_rows(self.functions.validate, batch)[0])
             progress = self.data.schedule.after_batch(progress, 0.0)

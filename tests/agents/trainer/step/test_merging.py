@@ -182,7 +182,7 @@ class Steps:
         """Give the sums of the batch at `place`."""
         batch = self.data.local_batch(self.planner, self.data.order(place), place)
         is_train = place.activity is Activity.TRAIN
-        compute = self.functions.train if is_train else self.functions.validate
+        compute = self.functions.turns[0].train if is_train else self.functions.validate
         return tf.reduce_sum(local_rows(compute, batch), 0)
 
 
@@ -230,15 +230,15 @@ def test_merged_virtual_nodes_give_what_single_ones_give(
     assert merged.functions.not_merged_because == ""
     keras.utils.set_random_seed(4)
     apart = Steps(make(), False, most_examples)
-    assert merged.functions.train_pieces == apart.functions.train_pieces
+    assert merged.functions.turns[0].pieces == apart.functions.turns[0].pieces
     tolerance = 3e-3 if make is half_precision else 1e-5
     for place in PLACES:
         is_train = place.activity is Activity.TRAIN
-        pieces = apart.functions.train_pieces if is_train else apart.functions.validate_pieces
+        pieces = apart.functions.turns[0].pieces if is_train else apart.functions.validate_pieces
         found, expected = merged.vector(place), apart.vector(place)
         compare(pieces, found, expected, tolerance)
-        merged.functions.apply(found) if is_train else merged.functions.count(found)
-        apart.functions.apply(expected) if is_train else apart.functions.count(expected)
+        merged.functions.turns[0].apply(found) if is_train else merged.functions.count(found)
+        apart.functions.turns[0].apply(expected) if is_train else apart.functions.count(expected)
     for mine, theirs in zip(merged.state.variables, apart.state.variables, strict=True):
         if not tf.as_dtype(mine.value.dtype).is_floating:
             np.testing.assert_array_equal(mine, theirs, err_msg=mine.path)
@@ -289,7 +289,7 @@ def test_a_function_that_was_traced_with_a_variable_keeps_virtual_nodes_apart(
     reason = steps.functions.not_merged_because
     assert reason == f"a function inside it reads {layer.w.path} by itself"
     before = [variable.numpy() for variable in steps.state.trainable]
-    steps.functions.apply(steps.vector(Progress()))
+    steps.functions.turns[0].apply(steps.vector(Progress()))
     after = [variable.numpy() for variable in steps.state.trainable]
     assert not any(map(np.array_equal, before, after)), "a weight is not trained"
 
@@ -298,14 +298,16 @@ def test_a_lone_trainer_measures_noise_in_some_steps(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(prefetch, "NOISE_EVERY_STEPS", 4)
     steps = Steps(plain(), True, 1000)
     counts = [
-        float(steps.functions.apply(steps.vector(Progress(step=step)))[2]) for step in range(6)
+        float(steps.functions.turns[0].apply(steps.vector(Progress(step=step)))[2])
+        for step in range(6)
     ]
     assert counts == [2, 2, 2, 2, 2, 2]  # slices of two sizes are two passes in any case
     steps.data = dataclasses.replace(
         steps.data, schedule=dataclasses.replace(steps.data.schedule, batch_size=24)
     )
     counts = [
-        float(steps.functions.apply(steps.vector(Progress(step=step)))[2]) for step in range(6)
+        float(steps.functions.turns[0].apply(steps.vector(Progress(step=step)))[2])
+        for step in range(6)
     ]
     assert counts == [2, 1, 1, 1, 2, 1]
 

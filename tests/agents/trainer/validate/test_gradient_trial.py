@@ -15,7 +15,7 @@ import tensorflow as tf
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import model_build
 from agents.trainer.model.state import ModelState
-from agents.trainer.step.functions import StepFunctions
+from agents.trainer.step.functions import StepFunctions, TurnFunctions
 from agents.trainer.step.gradient_layout import FieldKind, LayoutField
 from agents.trainer.validate import gradient_trial
 from agents.trainer.validate.gradient_trial import gradients_check
@@ -50,8 +50,7 @@ def test_gradients_that_cancel_are_rounding(
         model=model,
         sample=(),
         seeds=[],
-        train_pieces=PIECES,
-        train=train,
+        turns=[TurnFunctions(train, None, PIECES)],
     )
     functions = cast("StepFunctions", fake)
     runner = Mock(draws_vary=False)

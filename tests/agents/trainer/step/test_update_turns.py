@@ -1,0 +1,184 @@
+"""Steps that update weights several times, over virtual nodes: weights and logs are those of `fit`."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from agents.trainer.contract.run_dir import ReportWriter
+from agents.trainer.engine.workload import workload_build
+from tests.agents.trainer.step.keras_runs import assert_same_as_keras, spec
+from tests.agents.trainer.step.test_custom_steps import HEAD
+
+PAIR = (
+    HEAD
+    + """
+SGD = keras.optimizers.SGD
+
+def judged(network, batch):
+    return network(batch, training=True)
+
+class Pair(keras.Model):
+    norm = False
+    def __init__(self, **options):
+        super().__init__(**options)
+        middle = layers.BatchNormalization(momentum=0.8) if self.norm else layers.Dense(4, "tanh")
+        self.critic = keras.Sequential([keras.Input((6,)), layers.Dense(4), middle, layers.Dense(1)])
+        self.maker = keras.Sequential([keras.Input((2,)), layers.Dense(4, "tanh"), layers.Dense(6)])
+        self.critic_loss = keras.metrics.Mean("critic_loss")
+        self.maker_loss = keras.metrics.Mean("maker_loss")
+
+    @property
+    def metrics(self):
+        return [self.critic_loss, self.maker_loss]
+
+    def compile(self, critic_optimizer, maker_optimizer, **options):
+        super().compile(**options)
+        self.critic_optimizer, self.maker_optimizer = critic_optimizer, maker_optimizer
+        self.entropy = keras.losses.BinaryCrossentropy(from_logits=True)
+
+    def judge(self, real, fake):
+        ones, zeros = ops.ones_like(real[:, :1]), ops.zeros_like(real[:, :1])
+        real_loss = self.entropy(ones, self.critic(real, training=True))
+        return real_loss + self.entropy(zeros, self.critic(fake, training=True))
+
+    def deceive(self, fake):
+        return self.entropy(ops.ones_like(fake[:, :1]), self.critic(fake, training=True))
+
+    def update(self, optimizer, tape, loss, network):
+        weights = network.trainable_weights
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+
+def build(settings):
+    model = MODEL()
+    model.compile(SGD(0.3, momentum=0.9), SGD(0.5, momentum=0.9))
+    return model, (X, Y), None
+"""
+)
+
+BODIES = {
+    "a critic, then a maker that deceives it": """
+        class Own(Pair):
+            def train_step(self, data):
+                real, codes = data
+                fake = self.maker(codes)
+                with tf.GradientTape() as tape:
+                    critic_loss = self.judge(real, fake)
+                self.update(self.critic_optimizer, tape, critic_loss, self.critic)
+                with tf.GradientTape() as tape:
+                    maker_loss = self.deceive(self.maker(codes))
+                self.update(self.maker_optimizer, tape, maker_loss, self.maker)
+                self.critic_loss.update_state(critic_loss)
+                self.maker_loss.update_state(maker_loss)
+                return {"critic": self.critic_loss.result(), "maker": self.maker_loss.result()}
+    """,
+    "both at once, with one tape": """
+        class Own(Pair):
+            def train_step(self, data):
+                real, codes = data
+                with tf.GradientTape(persistent=True) as tape:
+                    fake = self.maker(codes)
+                    critic_loss, maker_loss = self.judge(real, fake), self.deceive(fake)
+                critic, maker = self.critic.trainable_weights, self.maker.trainable_weights
+                first, second = tape.gradient(critic_loss, critic), tape.gradient(maker_loss, maker)
+                self.critic_optimizer.apply(first, critic)
+                self.maker_optimizer.apply(second, maker)
+                self.critic_loss.update_state(critic_loss + maker_loss)
+                return {"total": self.critic_loss.result()}
+    """,
+    "a critic three times with a penalty of its slope, then the maker": """
+        class Own(Pair):
+            def train_step(self, data):
+                real, codes = data
+                for number in range(3):
+                    with tf.GradientTape() as tape:
+                        fake = self.maker(codes * (number + 1))
+                        mixed = 0.3 * real + 0.7 * fake
+                        with tf.GradientTape() as inner:
+                            inner.watch(mixed)
+                            judged = self.critic(mixed, training=True)
+                        slope = inner.gradient(judged, [mixed])[0]
+                        length = ops.sqrt(ops.sum(ops.square(slope), axis=1) + 1e-6)
+                        critic_loss = ops.mean(self.critic(fake)) - ops.mean(self.critic(real))
+                        critic_loss = 0.1 * critic_loss + 0.1 * ops.mean((length - 1) ** 2)
+                    self.update(self.critic_optimizer, tape, critic_loss, self.critic)
+                    self.critic_loss.update_state(critic_loss)
+                with tf.GradientTape() as tape:
+                    maker_loss = -ops.mean(self.critic(self.maker(codes)))
+                self.update(self.maker_optimizer, tape, maker_loss, self.maker)
+                self.maker_loss.update_state(maker_loss)
+                return {each.name: each.result() for each in self.metrics}
+    """,
+    "the maker once more, with averages of its weights": """
+        class Own(Pair):
+            def __init__(self, **options):
+                super().__init__(**options)
+                self.average = keras.models.clone_model(self.maker)
+                self.steps = self.add_weight(shape=(), dtype="int32", trainable=False)
+
+            def train_step(self, data):
+                real, codes = data
+                self.steps.assign_add(1)
+                rate = 1 / ops.cast(self.steps, "float32")
+                with tf.GradientTape() as tape:
+                    maker_loss = self.deceive(self.maker(codes))
+                self.update(self.maker_optimizer, tape, maker_loss, self.maker)
+                self.maker_loss.update_state(maker_loss)
+                for mean, weight in zip(self.average.weights, self.maker.weights):
+                    mean.assign(0.9 * mean + 0.1 * weight)
+                with tf.GradientTape() as tape:
+                    critic_loss = rate * self.judge(real, self.average(codes))
+                self.update(self.critic_optimizer, tape, critic_loss, self.critic)
+                with tf.GradientTape() as tape:
+                    maker_loss = self.deceive(self.maker(codes)) + rate * ops.mean(codes)
+                self.update(self.maker_optimizer, tape, maker_loss, self.maker)
+                for mean, weight in zip(self.average.weights, self.maker.weights):
+                    mean.assign(0.8 * mean + 0.2 * weight)
+                self.critic_loss.update_state(critic_loss)
+                return {each.name: each.result() for each in self.metrics}
+    """,
+    "the compiled optimizer, and another one in a list": """
+        class Own(Pair):
+            def compile(self, critic_optimizer, maker_optimizer):
+                super().compile(None, None, optimizer=critic_optimizer)
+                self.others = [maker_optimizer]
+
+            def train_step(self, data):
+                real, codes = data
+                with tf.GradientTape() as tape:
+                    critic_loss = self.judge(real, self.maker(codes))
+                self.update(self.optimizer, tape, critic_loss, self.critic)
+                with tf.GradientTape() as tape:
+                    maker_loss = self.deceive(self.maker(codes))
+                self.update(self.others[0], tape, maker_loss, self.maker)
+                self.maker_loss.update_state(maker_loss)
+                return {"maker": self.maker_loss.result()}
+    """,
+}
+
+
+def code_of(job: str, norm: bool = False) -> str:
+    body = textwrap.dedent(BODIES[job]).replace("(Pair):\n", f"(Pair):\n    norm = {norm}\n")
+    return PAIR.replace("MODEL", "Own") + body
+
+
+@pytest.mark.parametrize("job", BODIES)
+def test_updates_in_turns_train_as_fit(tmp_path: Path, job: str) -> None:
+    assert_same_as_keras(code_of(job), tmp_path)
+
+
+@pytest.mark.parametrize("job", BODIES)
+def test_state_changes_in_each_turn(tmp_path: Path, job: str) -> None:
+    """Statistics of batches go on from turn to turn; of one virtual node they are those of fit."""
+    assert_same_as_keras(code_of(job, norm=True), tmp_path, num_virtual_nodes=1)
+
+
+def test_turns_are_found(tmp_path: Path) -> None:
+    found = []
+    for number, job in enumerate(BODIES):
+        folder = tmp_path / str(number)
+        (folder / "code").mkdir(parents=True)
+        (folder / "code" / "job.py").write_text(code_of(job))
+        functions = workload_build(folder, spec(), ReportWriter(folder, 0, 0)).trace()
+        found.append(len(functions.turns))
+    assert found == [2, 1, 4, 3, 2]
