@@ -51,6 +51,7 @@ All stand in `agents/trainer/model/keras_private.py` and `compiled_losses.py` be
 | `Model._compile_metrics` | name the metric that cannot be added up |
 | `Model._flatten_layers` | look at all layers, however deep |
 | `Optimizer._trainable_variables` | find weights that were frozen or unfrozen after `compile` |
+| `Variable._value` | take gradients by weights that a step of the job's own has updated |
 | `Optimizer._learning_rate` | scale the rate with the batch size |
 | `Optimizer._iterations` | compare losses as after many updates, gathered gradients or not |
 | `keras.src.backend.get_keras_mask` | weight slices by the places that masks leave |

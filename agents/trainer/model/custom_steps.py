@@ -65,7 +65,12 @@ _logs: WeakKeyDictionary[keras.Model, dict[bool, StepLogs]] = WeakKeyDictionary(
 
 @dataclass(frozen=True)
 class Update:
-    """Gradients handed to an optimizer: (gradient, weight)."""
+    """An update of weights by an optimizer.
+
+    Attributes:
+        pairs: (gradient, weight).
+        turn: of the step, in which the gradients can be computed.
+    """
 
     optimizer: Any
     pairs: list[tuple[Tensor | None, Any]]
@@ -175,8 +180,8 @@ def _turn_of(model: keras.Model, notes: _Notes, turn: int, is_checked: bool) -> 
     if is_checked and len(gradients) < len(pairs):
         _refuse(
             model,
-            "updates a weight several times with gradients taken before; add the losses up, or take "
-            "the second gradient after the first update",
+            "updates a weight several times with gradients taken before; add the losses up, or "
+            "take the second gradient after the first update",
         )
     losses = [tf.cast(tf.reduce_sum(each), tf.float32) for each in _differentiated(notes, updates)]
     return CustomStep(
@@ -301,19 +306,8 @@ def _training_noted(
             found = [tf.zeros(weight.shape, weight.dtype) for weight in weights]
             notes.zeros += found
         else:
-            for weight in weights:
-                if scope.is_assigned(weight):
-                    _refuse(
-                        model,
-                        f"assigns to {weight.path!r} before it takes the gradient by it; do it "
-                        "after the update, or with a constraint of the weight",
-                    )
-            given = target if output_gradients is None else output_gradients
-            factors = [
-                (tf.ones_like(each) if output_gradients is None else each)
-                * tf.cast(share, each.dtype)
-                for each in tf.nest.flatten(given)
-            ]
+            _refuse_assigned(model, scope, weights)
+            factors = _shares(target, output_gradients, share)
             variables = [own_variable(weight) for weight in weights]
             found = tf.nest.flatten(take(tape, target, variables, factors, *args, **more))
         notes.gradients |= {
@@ -360,6 +354,23 @@ def _training_noted(
             yield
         finally:
             tf.GradientTape.gradient = take
+
+
+def _refuse_assigned(model: keras.Model, scope: TrainingScope, weights: Sequence[Any]) -> None:
+    for weight in weights:
+        if scope.is_assigned(weight):
+            _refuse(
+                model,
+                f"assigns to {weight.path!r} before it takes the gradient by it; do it after the "
+                "update, or with a constraint of the weight",
+            )
+
+
+def _shares(target: Any, output_gradients: Any, share: Tensor) -> list[Tensor]:
+    """Return output gradients, ones if there are none, times a slice's share."""
+    if output_gradients is None:
+        output_gradients = [tf.ones_like(each) for each in tf.nest.flatten(target)]
+    return [each * tf.cast(share, each.dtype) for each in tf.nest.flatten(output_gradients)]
 
 
 def _held_optimizers(model: keras.Model) -> list[Any]:

@@ -55,7 +55,7 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
         mapping: Sequence[tuple[Any, Tensor]],
         live: Sequence[Any] = (),
         watch: Callable[[Tensor], None] | None = None,
-        turn: Turn = Turn(),  # noqa: B008
+        turn: Turn = Turn(),
         **options: Any,
     ) -> None:
         """Map variables to values.
@@ -113,15 +113,16 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
         if value is None:
             is_noted = (self._updates or self._turn.index) and not self._is_reading
             return self._read(variable) if is_noted else self._live.get(id(variable))
+        return value
+
+    def new_value(self, variable: Any) -> Tensor:
+        """Return the value after the turn's assignments, None if there is none in the scope."""
+        value = super().get_current_value(variable)
         made_in = getattr(value, "graph", None)
         inner = self._inner_graphs()
         if isinstance(made_in, FuncGraph) and made_in not in [*inner, *_outer_graphs(self._graph)]:
             self.enclosed.append(variable)
         return value
-
-    def new_value(self, variable: Any) -> Tensor:
-        """Return the value after the turn's assignments, None if there is none in the scope."""
-        return super().get_current_value(variable)
 
     def weights_applied(self, weights: Sequence[Any], gradients: Sequence[Tensor]) -> int:
         """Note that a step of the job's own has handed gradients to an optimizer.

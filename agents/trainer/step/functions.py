@@ -133,7 +133,8 @@ class StepFunctions:
         Returns:
             The vectors of all turns, and what the last `apply` returns, with the loss of all.
         """
-        vectors, loss, told = [], 0.0, None
+        vectors, loss = [], 0.0
+        told: Tensor = None
         for turn in self.turns:
             vectors.append(turn.train(*arguments)[0])
             told = turn.apply(vectors[-1])

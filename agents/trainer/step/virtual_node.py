@@ -156,9 +156,10 @@ class VirtualNode:
         after = AfterUpdate(scope.after_all(), list(zip(self.state.fixed, fixed, strict=True)))
 
         def defer(variable: Any, value: Tensor, is_sum: bool = False) -> bool:
-            if is_after := scope.turn_of([value]) == num_turns:
-                after.defer(variable, value, is_sum)
-            return is_after
+            if scope.turn_of(value) < num_turns:
+                return False
+            after.defer(variable, value, is_sum)
+            return True
 
         if training:
             self._refuse_other_weights()
@@ -328,9 +329,7 @@ class VirtualNode:
         shared = {
             id(variable)
             for metric in mean_metrics(self.model)
-            if is_constant(
-                scope.passed_over.get(id(metric.count), scope.new_value(metric.count))
-            )
+            if is_constant(scope.passed_over.get(id(metric.count), scope.new_value(metric.count)))
             for variable in metric.variables
         }
         values = []

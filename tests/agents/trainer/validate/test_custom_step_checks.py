@@ -57,16 +57,19 @@ def code_of(
     return code
 
 
+#: A second update, by the weights of the first.
+AGAIN = """
+        with tf.GradientTape() as tape:
+            second = ops.mean(ops.abs(self(x) - y))
+        self.spare.apply(tape.gradient(second, weights), weights)
+""".strip()
+
 #: Jobs by what they do, each with a part of the refusal.
 REFUSED = {
     "no update": (code_of(update="pass"), "does not hand gradients"),
     "an update by hand": (
         code_of(update="[w.assign_sub(0.1 * g) for g, w in zip(gradients, weights)]"),
         "does not hand gradients",
-    ),
-    "another optimizer": (
-        code_of(update="self.spare.apply(gradients, weights)"),
-        "another optimizer than self.optimizer",
     ),
     "clipped gradients": (
         code_of(update="self.optimizer.apply([ops.clip(g, -1, 1) for g in gradients], weights)"),
@@ -87,6 +90,29 @@ except Exception:
     "two updates": (
         code_of(update=f"{APPLY}; {APPLY}"),
         "several times",
+    ),
+    "two updates by two optimizers": (
+        code_of(update=f"{APPLY}; self.spare.apply(gradients, weights)"),
+        "several times",
+    ),
+    "a gradient by a weight that the step has set": (
+        code_of(update=f"weights[0].assign(ops.clip(weights[0], -1, 1))\n        {AGAIN}"),
+        "before it takes the gradient",
+    ),
+    "a metric of losses before and after an update": (
+        code_of(update=f"{APPLY}\n        {AGAIN}\n        self.mean.update_state(loss + second)"),
+        "before and after an update",
+    ),
+    "an update by what was computed before another": (
+        code_of(update=f"{APPLY}\n        {AGAIN.replace('self(x) - y', 'self(x) - p')}"),
+        "before and after an update",
+    ),
+    "state that mixes what is before and after an update": (
+        code_of(
+            update=f"{APPLY}\n        {AGAIN}\n"
+            "        self.average.assign(self.average + loss + second)"
+        ),
+        "before and after an update",
     ),
     "an update under a condition": (
         code_of(update=f"tf.cond(loss > 1.0, lambda: ({APPLY}, 0)[1], lambda: 0)"),
@@ -115,6 +141,9 @@ NOT_ADDITIVE = {
         "ops.var(p + keras.random.normal(ops.shape(p), seed=self.noise))"
     ),
     "a penalty of a gradient by weights": code_of(PENALTY),
+    "a sum over the batch in a second update": code_of(
+        update=f"{APPLY}\n        {AGAIN}".replace("ops.mean(ops.abs", "ops.sum(ops.abs")
+    ),
 }
 
 #: Jobs that train, with a part of their warning, if any.
@@ -124,6 +153,8 @@ ACCEPTED = {
         "",
     ),
     "a mean over examples": (code_of(), ""),
+    "another optimizer": (code_of(update="self.spare.apply(gradients, weights)"), ""),
+    "a second update by another optimizer": (code_of(update=f"{APPLY}\n        {AGAIN}"), ""),
     "random numbers": (
         code_of("ops.mean(ops.square(y - p + keras.random.normal(ops.shape(p), seed=self.noise)))"),
         "",
