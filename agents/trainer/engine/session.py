@@ -246,7 +246,7 @@ class MembershipSession:
         if is_train and schedule.selects(progress) and progress.examples:
             logs["selected_share"] = progress.chosen / progress.examples
             logs |= progress.pass_losses.logs()
-        self._work.model.reset_metrics()
+        self._work.reset_metrics()
         try:
             progress = self._tuned(schedule.after_activity(progress, logs), epoch)
         except KeyError as error:

@@ -16,7 +16,7 @@ from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.contract.user_errors import JobCodeError, user_code
 from agents.trainer.data.fingerprint import data_fingerprint
 from agents.trainer.model.batch_scaling import BatchScaling
-from agents.trainer.model.custom_steps import building_steps, logged_results
+from agents.trainer.model.custom_steps import building_steps, logged_results, loss_trackers
 from agents.trainer.model.keras_private import model_build, model_call
 from agents.trainer.model.optimizers import optimizer_of
 from agents.trainer.model.progress import Activity, Progress
@@ -122,6 +122,12 @@ class BuiltJob:
         if training and self.is_trained:
             results.setdefault("learning_rate", self.learning_rate())
         return {name: float(np.asarray(value)) for name, value in results.items()}
+
+    def reset_metrics(self) -> None:
+        """Begin the metrics anew, as at the begin of an epoch."""
+        self.model.reset_metrics()
+        for tracker in loss_trackers(self.model):
+            tracker.reset_state()
 
     def learning_rate(self) -> float | None:
         """Return the learning rate of the next step; None for a job that does not train."""

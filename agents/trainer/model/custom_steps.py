@@ -59,6 +59,8 @@ class StepLogs:
         return sorted(self.names - self.sources.keys())
 
 
+#: Means of the losses that custom steps return as plain numbers, by their names.
+_trackers: WeakKeyDictionary[keras.Model, dict[str, keras.metrics.Metric]] = WeakKeyDictionary()
 #: Logs of custom steps, as last traced, by the model and whether the step trains.
 _logs: WeakKeyDictionary[keras.Model, dict[bool, StepLogs]] = WeakKeyDictionary()
 
@@ -158,12 +160,13 @@ def custom_step(
                 "does not hand gradients to self.optimizer; call super().compile(optimizer=...) "
                 "and, in each step once, self.optimizer.apply(gradients, weights)",
             )
-        tracker = loss_tracker(model)
-        losses = _differentiated(notes, notes.updates)
-        if tracker is not None and any(values.get(LOSS) is each for each in losses):
-            num_examples = tf.shape(keras.tree.flatten(batch[0])[0])[0]
-            tracker.update_state(values[LOSS], sample_weight=num_examples)
-            sources[LOSS] = (tracker, None)
+        losses = {id(each): each for each in _differentiated(notes, notes.updates)}
+        num_examples = tf.shape(keras.tree.flatten(batch[0])[0])[0]
+        for name, value in values.items():
+            if id(value) in losses and name not in sources:
+                tracker = _tracker(model, name)
+                tracker.update_state(value, sample_weight=num_examples)
+                sources[name] = (tracker, None)
         step = _turn_of(model, notes, turn, is_checked=scope is not None)
         for update in notes.updates:
             optimizer_note(model, update.optimizer, [weight for _, weight in update.pairs])
@@ -171,6 +174,21 @@ def custom_step(
     logs = StepLogs(frozenset(values), sources, uses_gradients)
     _logs.setdefault(model, {})[training] = logs
     return step
+
+
+def _tracker(model: keras.Model, name: str) -> keras.metrics.Metric:
+    """Return the mean over the epoch of a loss that a step returns; made when it is built."""
+    if name == LOSS and (own := loss_tracker(model)) is not None:
+        return own
+    trackers = _trackers.setdefault(model, {})
+    if name not in trackers:
+        trackers[name] = keras.metrics.Mean(name)
+    return trackers[name]
+
+
+def loss_trackers(model: keras.Model) -> list[keras.metrics.Metric]:
+    """List the means of losses that a custom step returns, which are no metrics of the model."""
+    return list(_trackers.get(model, {}).values())
 
 
 def _turn_of(model: keras.Model, notes: _Notes, turn: int, is_checked: bool) -> CustomStep:

@@ -33,6 +33,7 @@ from agents.trainer.contract.atomic_write import atomic_write
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.model.batch_scaling import BatchScaling
 from agents.trainer.model.branches import Branches
+from agents.trainer.model.custom_steps import loss_trackers
 from agents.trainer.model.keras_private import (
     global_random_state,
     metric_variables,
@@ -105,7 +106,9 @@ class ModelState:
             for variable in layer.variables
         ]
         self.optimizer = optimizer_variables(optimizer_of(model)) if is_trained else []
-        self.metrics = _unique(metric_variables(model)) if is_trained else []
+        found = metric_variables(model)
+        found += [variable for each in loss_trackers(model) for variable in each.variables]
+        self.metrics = _unique(found) if is_trained else []
         self.variables = _unique(
             self.trainable
             + self.non_trainable

@@ -37,7 +37,7 @@ def trained_by_engine(work: BuiltJob) -> list[dict[str, float]]:
     for epoch in range(EPOCHS):
         logs.append({})
         for activity, prefix in ((Activity.TRAIN, ""), (Activity.VALIDATE, "val_")):
-            work.model.reset_metrics()
+            work.reset_metrics()
             start = Progress(step=step, epoch=epoch, activity=activity)
             order = work.data.order(start) if has_data(work, activity) else np.zeros(0)
             for batch in range(-(-len(order) // BATCH_SIZE)):

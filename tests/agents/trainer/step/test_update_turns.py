@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from agents.trainer.contract.run_dir import ReportWriter
-from agents.trainer.engine.workload import workload_build
-from tests.agents.trainer.step.keras_runs import assert_same_as_keras, spec
+from agents.trainer.engine.workload import BuiltJob, workload_build
+from agents.trainer.step.functions import StepFunctions
+from tests.agents.trainer.step.keras_runs import assert_same_as_keras, spec, trained_by_engine
 from tests.agents.trainer.step.test_custom_steps import HEAD
+from tests.support.cases import some
 
 PAIR = (
     HEAD
@@ -166,29 +168,46 @@ def code_of(job: str, middle: str = PLAIN) -> str:
     return PAIR.replace("MODEL", "Own").replace("MIDDLE", middle) + textwrap.dedent(BODIES[job])
 
 
+TURNS = dict(zip(BODIES, (2, 1, 4, 3, 2), strict=True))
+
+
 @pytest.mark.parametrize("job", BODIES)
-def test_updates_in_turns_train_as_fit(tmp_path: Path, job: str) -> None:
+def test_updates_in_turns_train_as_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    found, trace = [], BuiltJob.trace
+
+    def traced(work: BuiltJob) -> StepFunctions:
+        functions = trace(work)
+        found.append(len(functions.turns))
+        return functions
+
+    monkeypatch.setattr(BuiltJob, "trace", traced)
     assert_same_as_keras(code_of(job), tmp_path)
+    assert found == [TURNS[job]]
 
 
 def test_weights_that_a_loop_reads(tmp_path: Path) -> None:
-    assert_same_as_keras(
-        code_of("the maker once more, with averages of its weights", RECURRENT), tmp_path
-    )
+    assert_same_as_keras(code_of("a critic, then a maker that deceives it", RECURRENT), tmp_path)
 
 
-@pytest.mark.parametrize("job", BODIES)
+@pytest.mark.parametrize("job", some(TURNS, {"the maker once more, with averages of its weights"}))
 def test_state_changes_in_each_turn(tmp_path: Path, job: str) -> None:
     """Statistics of batches go on from turn to turn; of one virtual node they are those of fit."""
     assert_same_as_keras(code_of(job, NORM), tmp_path, num_virtual_nodes=1)
 
 
-def test_turns_are_found(tmp_path: Path) -> None:
-    found = []
-    for number, job in enumerate(BODIES):
-        folder = tmp_path / str(number)
-        (folder / "code").mkdir(parents=True)
-        (folder / "code" / "job.py").write_text(code_of(job))
-        functions = workload_build(folder, spec(), ReportWriter(folder, 0, 0)).trace()
-        found.append(len(functions.turns))
-    assert found == [2, 1, 4, 3, 2]
+def test_losses_returned_as_numbers_are_averaged_over_the_epoch(tmp_path: Path) -> None:
+    tracked = code_of("a critic, then a maker that deceives it")
+    plain = tracked.replace("self.critic_loss.result()", "critic_loss")
+    plain = plain.replace("self.maker_loss.result()", "maker_loss")
+    logs = []
+    for name, code in (("tracked", tracked), ("plain", plain)):
+        (tmp_path / name / "code").mkdir(parents=True)
+        (tmp_path / name / "code" / "job.py").write_text(code)
+        reports = ReportWriter(tmp_path / name, 0, 0)
+        logs.append(trained_by_engine(workload_build(tmp_path / name, spec(), reports)))
+    assert logs[0][0].keys() == {"critic", "maker"}
+    for epoch, expected in zip(*reversed(logs), strict=True):
+        assert epoch == pytest.approx(expected, rel=1e-5)
+    assert logs[1][0] != logs[1][1]

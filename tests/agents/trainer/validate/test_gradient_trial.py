@@ -101,6 +101,13 @@ class NoiseOfSome(Noise):
         return tf.tensor_scatter_nd_update(inputs, tf.where(some_places), changed)
 
 
+class NoiseFromTheEnd(Noise):
+    """Adds random numbers that an example gets by its distance from the end of the batch."""
+
+    def call(self, inputs: Any) -> Any:
+        return keras.ops.flip(super().call(keras.ops.flip(inputs, 0)), 0)
+
+
 #: Layers beside which a gradient cannot be seen in the loss, and functions with such gradients.
 HIDDEN: dict[str, tuple[Callable[[], keras.layers.Layer], Any]] = {
     "mixed_float16": (lambda: keras.layers.Dense(4, dtype="mixed_float16"), unit),
@@ -155,6 +162,14 @@ def test_gradients_by_the_whole_batch_are_refused_whatever_layers_hide_them(name
     gradients_check(*trial_of(make()))
     with pytest.raises(JobCodeError, match="not the mean of its parts' gradients"):
         gradients_check(*trial_of(make(), keras.layers.Lambda(function)))
+
+
+def test_random_numbers_on_which_the_loss_hardly_depends_are_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of a network that makes examples out of them, before it has learned anything."""
+    monkeypatch.setattr(gradient_trial, "ROUNDING", 10.0)  # losses differ by less
+    gradients_check(*trial_of(NoiseFromTheEnd()))
 
 
 def test_layers_of_keras_that_mix_examples_are_accepted() -> None:
