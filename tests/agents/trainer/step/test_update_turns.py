@@ -191,7 +191,9 @@ def test_weights_that_a_loop_reads(tmp_path: Path) -> None:
     assert_same_as_keras(code_of("a critic, then a maker that deceives it", RECURRENT), tmp_path)
 
 
-@pytest.mark.parametrize("job", some(TURNS, {"the maker once more, with averages of its weights"}))
+@pytest.mark.parametrize(
+    "job", some(BODIES, {"a critic three times with a penalty of its slope, then the maker"})
+)
 def test_state_changes_in_each_turn(tmp_path: Path, job: str) -> None:
     """Statistics of batches go on from turn to turn; of one virtual node they are those of fit."""
     assert_same_as_keras(code_of(job, NORM), tmp_path, num_virtual_nodes=1)
