@@ -22,8 +22,8 @@ from agents.trainer.model.recent_steps import StepsDone, steps_after, with_step
 from agents.trainer.resize.catch_up import interim_membership, working_slots
 from agents.trainer.resize.switch_header import CatchUpPlan
 from agents.trainer.step.batch_plan import Planner
+from agents.trainer.step.outcomes import StepOutcome
 from agents.trainer.step.prefetch import Feeder, LocalBatch, SelectingFeeder
-from agents.trainer.step.stepper import StepOutcome
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.selection import MOST_CHOSEN_LIMIT, SelectionEnd
 from controlplane.core.protocol.wire import (

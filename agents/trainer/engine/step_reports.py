@@ -16,7 +16,7 @@ from dataclasses import replace
 from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.model.history import EpochRow
 from agents.trainer.model.recent_steps import StepsDone
-from agents.trainer.step.stepper import StepOutcome
+from agents.trainer.step.outcomes import StepOutcome
 from controlplane.core.estimates.noise_scale import GradientNoise
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.nonfinite import Nonfinite

@@ -19,7 +19,8 @@ from agents.trainer.predict.functions import PredictFunctions
 from agents.trainer.predict.part_files import PartWriter, summary_save
 from agents.trainer.predict.stepper import PredictOutcome, PredictStepper
 from agents.trainer.step.batch_plan import Planner
-from agents.trainer.step.stepper import StepOutcome, Stepper, step_failures
+from agents.trainer.step.outcomes import StepOutcome
+from agents.trainer.step.stepper import Stepper, step_failures
 from controlplane.core.protocol.selection import PASS_BATCHES
 from controlplane.core.protocol.wire import OnNonfinite, TrainingSpec
 

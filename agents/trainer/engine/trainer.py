@@ -26,7 +26,7 @@ from agents.trainer.resize.catch_up import IncomingState, listen
 from agents.trainer.resize.membership_change import MembershipChange
 from agents.trainer.resize.switch_header import CatchUpPlan
 from agents.trainer.step.batch_plan import Planner
-from agents.trainer.step.stepper import ReceivedStep
+from agents.trainer.step.outcomes import ReceivedStep
 from agents.trainer.tuning.tuner import Tuner
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.fork import Adoption

@@ -48,6 +48,9 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
         noted: what was read of variables without a value in the scope, after an update or in
             another turn than the first: (variable, tensor that stands for it, turn).
         passed_over: by id, the newest value of each variable that belongs to another turn.
+
+    What another turn assigns is not recorded: a variable has its present value, to which turns
+    before have assigned already, but is of that turn for what is computed with it (`_standing`).
     """
 
     def __init__(
@@ -89,7 +92,7 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
         if any(isinstance(graph, WhileBodyFuncGraph) for graph in self._inner_graphs()):
             self.enclosed.append(variable)
         new = tf.stop_gradient(value)
-        turn = self.turn_of(value)
+        turn = self.turn_of(new)
         if not (id(variable) in self._turn.seeds or self._is_of_turn(turn)):
             self.passed_over[id(variable)] = new
             self._standing[id(variable)] = standing = self._present(variable)
@@ -166,10 +169,12 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
             for variable, tensor, turn in self.noted
             if any(turn <= each < self._turn.index for each in self._turns_updating(variable))
         }
+        if not reads:
+            return []
         ends = {tensor.op for _, tensor, _ in self.noted}
         waiting = [leaf.op for leaf in tf.nest.flatten(values, expand_composites=True)]
         seen: set[Any] = set()
-        while waiting and reads:
+        while waiting:
             operation = waiting.pop()
             if operation not in seen:
                 seen.add(operation)

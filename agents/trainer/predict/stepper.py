@@ -19,8 +19,9 @@ from agents.trainer.collectives.step_metadata import (
 )
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.predict.functions import PredictFunctions
+from agents.trainer.step.outcomes import StepOutcome
 from agents.trainer.step.prefetch import LocalBatch
-from agents.trainer.step.stepper import StepOutcome, step_failures
+from agents.trainer.step.stepper import step_failures
 from controlplane.core.protocol.wire import ReductionMode
 
 Tensor = Any

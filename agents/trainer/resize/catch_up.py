@@ -24,7 +24,7 @@ from typing import Any
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.resize.switch_header import CatchUpPlan
-from agents.trainer.step.stepper import ReceivedStep
+from agents.trainer.step.outcomes import ReceivedStep
 from controlplane.core.protocol.wire import Membership
 
 #: Smaller states are sent while all members wait: faster than the steps of catching up.

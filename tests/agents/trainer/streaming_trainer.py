@@ -20,7 +20,7 @@ from typing import Any
 from agents.trainer.__main__ import main
 from agents.trainer.resize import membership_change
 from agents.trainer.resize.catch_up import IncomingState, StepLog
-from agents.trainer.step.stepper import ReceivedStep
+from agents.trainer.step.outcomes import ReceivedStep
 from tests.agents.trainer.dying_trainer import Ending, ending_install
 
 HEARING_LIMIT_S = 60.0

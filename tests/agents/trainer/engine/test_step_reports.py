@@ -13,7 +13,7 @@ import pytest
 from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.engine.step_reports import PhaseReports, StepReports
 from agents.trainer.model.recent_steps import StepsDone
-from agents.trainer.step.stepper import StepOutcome
+from agents.trainer.step.outcomes import StepOutcome
 from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind
 from tests.agents.trainer.local_jobs import local_job, training_spec
 from tests.agents.trainer.trial_jobs import HEAD

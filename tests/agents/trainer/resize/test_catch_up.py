@@ -17,7 +17,7 @@ from agents.trainer.model.progress import Activity, Progress
 from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.resize.catch_up import Rehearsal, StepLog, interim_membership, stream_note
 from agents.trainer.resize.switch_header import MEETING_WORDS, CatchUpPlan, stream_fits
-from agents.trainer.step.stepper import ReceivedStep
+from agents.trainer.step.outcomes import ReceivedStep
 from controlplane.core.protocol.wire import ReductionMode, ReportKind, StopCondition, StopKind
 from tests.agents.trainer.local_jobs import local_job, membership_of, prepared, training_spec
 from tests.agents.trainer.streaming_trainer import streaming_program
