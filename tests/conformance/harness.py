@@ -18,12 +18,14 @@ from tensorflow.python.framework import config as framework_config
 
 from agents.trainer.collectives.tree_reduction import TreeReduction
 from agents.trainer.data.arrays import ArraySource
+from agents.trainer.model.custom_steps import building_steps
 from agents.trainer.model.keras_private import model_build
+from agents.trainer.model.optimizers import optimizer_of
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.step.batch_plan import TRAINING_STREAM, Planner, step_seeds
-from agents.trainer.step.functions import StepFunctions
+from agents.trainer.step.functions import StepFunctions, TurnFunctions
 from agents.trainer.step.prefetch import JobData
 from agents.trainer.step.stepper import local_rows
 from controlplane.core.protocol.wire import ReductionMode, StopCondition, StopKind, TrainingSpec
@@ -101,21 +103,24 @@ class Engine:
         progress = Progress()
         logs: Logs = []
         while not progress.is_over:
-            (turn,) = self.functions.turns
-            turn.apply(self._sum(data, planners, progress))
+            for turn in self.functions.turns:
+                turn.apply(self._sum(turn, data, planners, progress))
             progress = data.schedule.after_batch(progress, 0.0)
             if data.schedule.is_activity_over(progress):
                 logs.append(logs_read(self.model))
                 progress = data.schedule.after_activity(progress, logs[-1])
                 self.model.reset_metrics()
-        self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
+        if self.model.optimizer.built:
+            self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
         return Trained(variables_read(self.model), logs)
 
-    def _sum(self, data: JobData, planners: Sequence[Planner], progress: Progress) -> Tensor:
+    def _sum(
+        self, turn: TurnFunctions, data: JobData, planners: Sequence[Planner], progress: Progress
+    ) -> Tensor:
         """Run every trainer's part of a batch and add as their exchange would."""
         order = data.order(progress)
         batches = [data.local_batch(planner, order, progress) for planner in planners]
-        rows = [local_rows(self.functions.turns[0].train, batch) for batch in batches]
+        rows = [local_rows(turn.train, batch) for batch in batches]
         if len(planners) == 1:
             return rows[0][0]
         plan = batches[0].plan
@@ -330,13 +335,14 @@ def _rows(arrays: Arrays, low: int, high: int) -> Arrays:
 
 def built(model: keras.Model, arrays: Arrays) -> keras.Model:
     """Create all variables of a compiled model, as `fit` does at its start."""
-    model_build(model, ArraySource(arrays, "data.train").fetch(np.arange(2)))
+    sample = ArraySource(arrays, "data.train").fetch(np.arange(2))
+    model_build(model, sample, building_steps(model, has_validation=False))
     return model
 
 
 def variables_of(model: keras.Model) -> list[Any]:
-    """List what training changes: variables of model and optimizer."""
-    return [*model.variables, *model.optimizer.variables]
+    """List what training changes: variables of model and optimizers."""
+    return [*model.variables, *optimizer_of(model).variables]
 
 
 def variables_read(model: keras.Model) -> dict[str, np.ndarray]:
