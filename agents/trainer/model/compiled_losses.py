@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ import keras
 import tensorflow as tf
 from keras.src import backend
 
-from agents.trainer.model.keras_private import has_own
+from agents.trainer.model.keras_private import attributes_set, has_own
 
 Tensor = Any
 SUM_REDUCTION = "sum"
@@ -263,13 +263,42 @@ def other_weights(model: keras.Model, terms: Sequence[MeanTerm]) -> str:
     return ""
 
 
-def sums_scaled(model: keras.Model, factor: Tensor) -> AbstractContextManager[None]:
-    """Multiply losses with reduction "sum" by `factor` inside the block, and no other term.
+@contextmanager
+def sums_scaled(
+    model: keras.Model, factor: Tensor, added_factor: Tensor | None = None
+) -> Iterator[set[str]]:
+    """Multiply losses that are sums over the batch by `factor` inside the block, and no other term.
 
-    A virtual node's loss is weighted by its share of the examples, as required for a mean; for a
-    sum, `factor` cancels that weight, while regularisers keep it.
+    These are losses with reduction "sum", and arrays that `add_loss` was given. A virtual node's
+    loss is weighted by its share of the examples, as required for a mean; for a sum, `factor`
+    cancels that weight, while regularisers keep it. Yields the names of the losses, as called.
+
+    Args:
+        added_factor: on the arrays of `add_loss`, if another one.
     """
-    return _losses_replaced(model, lambda entry: _loss_scaled(entry, factor))
+    name = "_aggregate_additional_loss"
+    total_of = getattr(model, name)
+    added_factor = factor if added_factor is None else added_factor
+    names: set[str] = set()
+
+    def scaled(loss: Tensor) -> Tensor:
+        total = total_of(loss)
+        if not is_summed(loss):
+            return total
+        names.add("of add_loss()")
+        return total * tf.cast(added_factor, total.dtype)
+
+    with (
+        attributes_set([(model, name, scaled)]),
+        _losses_replaced(model, lambda entry: _loss_scaled(entry, factor, names)),
+    ):
+        yield names
+
+
+def is_summed(loss: Tensor) -> bool:
+    """Return whether a loss grows with the slice: an array, which Keras and a tape add up."""
+    shape = tf.TensorShape(loss.shape)
+    return shape.rank is not None and not shape.is_fully_defined()
 
 
 @contextmanager
@@ -307,13 +336,14 @@ def _losses_replaced(model: keras.Model, replace: Callable[[Any], Any]) -> Itera
         compiled._flat_losses = original  # noqa: SLF001
 
 
-def _loss_scaled(entry: Any, factor: Tensor) -> Any:
+def _loss_scaled(entry: Any, factor: Tensor, names: set[str]) -> Any:
     """Scale the loss itself, not its weight, so that the loss's own tracker is scaled too."""
     if getattr(entry.loss, "reduction", None) != SUM_REDUCTION:
         return entry
 
     def scaled(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
         value = entry.loss(y_true, y_pred, sample_weight)
+        names.add(f"{entry.name!r} ({type(entry.loss).__name__})")
         return tf.cast(factor, value.dtype) * value
 
     return entry._replace(loss=scaled)

@@ -1,4 +1,4 @@
-"""Fingerprint of the constants of traced functions: of all that is neither state nor data.
+"""Constants of traced functions, which are neither state nor data, and their fingerprint.
 
 A random matrix that `build` draws for a layer is such a constant. Trainers with other ones would
 compute something else without a difference in the layout of their states.
@@ -7,7 +7,7 @@ compute something else without a difference in the layout of their states.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from agents.trainer.model.stateful_ops import graph_nodes
 
+Tensor = Any
 #: Smaller constants are shapes, axes and the like, and may differ between kinds of accelerators.
 LEAST_ELEMENTS = 16
 #: Steps that numbers are rounded to, so that the last bits of a processor do not count.
@@ -55,3 +56,21 @@ def _described(array: np.ndarray) -> str:
     places = 0.5 + np.arange(values.size) * _GOLDEN % 1.0  # tells orders apart
     along = round(float(values @ places) / length * ROUNDING)
     return f"{array.dtype}{array.shape}{round(np.log2(length) * ROUNDING)},{along};"
+
+
+def is_constant(value: Tensor, inputs: Sequence[Tensor] | None = None) -> bool:
+    """Return whether a tensor depends on none of these inputs of the function that is traced.
+
+    None: on no input at all.
+    """
+    names = None if inputs is None else {tensor.op.name for tensor in inputs}
+    pending, seen = [value], set()
+    while pending:
+        tensor = pending.pop()
+        if id(tensor.op) in seen:
+            continue
+        seen.add(id(tensor.op))
+        if tensor.op.type == "Placeholder" and (names is None or tensor.op.name in names):
+            return False
+        pending.extend(tensor.op.inputs)
+    return True

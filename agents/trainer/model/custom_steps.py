@@ -22,6 +22,7 @@ import keras
 import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.model.compiled_losses import is_summed
 from agents.trainer.model.keras_private import (
     attributes_set,
     built_for,
@@ -84,18 +85,20 @@ class CustomStep:
     """A custom step that has been run on a slice.
 
     Attributes:
-        loss: sum of the numbers that `train_step` differentiates in its turn, without loss scale;
-            0 of a `test_step`.
-        gradients: by each trainable weight, as handed to the optimizer, times the slice's share;
-            None for a weight that is not trained in this turn. None of a `test_step`.
+        loss: sum of the numbers that `train_step` differentiates in its turn, without loss scale,
+            of arrays divided by the slice's share; 0 of a `test_step`.
+        gradients: by each trainable weight, as handed to the optimizer, of means times the slice's
+            share; None for a weight that is not trained in this turn. None of a `test_step`.
         updates: those of the turn, in their order.
         num_turns: of the step.
+        has_sums: an array is differentiated in the turn, which a tape adds up.
     """
 
     loss: Tensor
     gradients: list[Tensor | None] | None
     updates: list[Update] = field(default_factory=list)
     num_turns: int = 1
+    has_sums: bool = False
 
 
 @dataclass
@@ -124,16 +127,16 @@ def custom_step(
     model: keras.Model,
     batch: tuple[Any, Any, Any],
     training: bool,
-    share: Tensor | None = None,
+    share: Tensor | float = 1.0,
     scope: TrainingScope | None = None,
     turn: int = 0,
 ) -> CustomStep:
     """Run the model's own step on `(x, y, sample_weight)`; to be traced.
 
     Args:
-        share: of the batch's examples, by which gradients are multiplied; None: gradients by
-            weights are zeros, of which only the use is checked.
-        scope: that of the slice; None if no gradients are taken.
+        share: of the batch's examples, by which gradients of means are multiplied.
+        scope: that of the slice; None: gradients by weights are zeros, of which only the use is
+            checked.
         turn: whose gradients are returned.
 
     Raises:
@@ -165,9 +168,10 @@ def custom_step(
         for name, value in values.items():
             if id(value) in losses and name not in sources:
                 tracker = _tracker(model, name)
-                tracker.update_state(value, sample_weight=num_examples)
+                count = None if is_summed(value) else num_examples
+                tracker.update_state(value, sample_weight=count)
                 sources[name] = (tracker, None)
-        step = _turn_of(model, notes, turn, is_checked=scope is not None)
+        step = _turn_of(model, notes, turn, share, is_checked=scope is not None)
         for update in notes.updates:
             optimizer_note(model, update.optimizer, [weight for _, weight in update.pairs])
     uses_gradients = any(each.consumers() for each in notes.zeros)
@@ -191,7 +195,9 @@ def loss_trackers(model: keras.Model) -> list[keras.metrics.Metric]:
     return list(_trackers.get(model, {}).values())
 
 
-def _turn_of(model: keras.Model, notes: _Notes, turn: int, is_checked: bool) -> CustomStep:
+def _turn_of(
+    model: keras.Model, notes: _Notes, turn: int, share: Tensor | float, is_checked: bool
+) -> CustomStep:
     updates = [update for update in notes.updates if update.turn == turn]
     pairs = [pair for update in updates for pair in update.pairs if pair[0] is not None]
     gradients = {id(weight): each for each, weight in pairs}
@@ -201,12 +207,17 @@ def _turn_of(model: keras.Model, notes: _Notes, turn: int, is_checked: bool) -> 
             "updates a weight several times with gradients taken before; add the losses up, or "
             "take the second gradient after the first update",
         )
-    losses = [tf.cast(tf.reduce_sum(each), tf.float32) for each in _differentiated(notes, updates)]
+    differentiated = _differentiated(notes, updates)
+    losses = [
+        tf.cast(tf.reduce_sum(each), tf.float32) / (share if is_summed(each) else 1.0)
+        for each in differentiated
+    ]
     return CustomStep(
         tf.add_n(losses) if losses else tf.zeros([]),
         [gradients.get(id(weight)) for weight in model.trainable_variables],
         updates,
         1 + max(update.turn for update in notes.updates),
+        any(map(is_summed, differentiated)),
     )
 
 
@@ -301,7 +312,7 @@ def _training_noted(
     model: keras.Model,
     notes: _Notes,
     scope: TrainingScope | None,
-    share: Tensor | None,
+    share: Tensor | float,
 ) -> Iterator[None]:
     """Note the gradients that are taken and applied in the block, without an update."""
     graph = tf.compat.v1.get_default_graph()
@@ -384,11 +395,16 @@ def _refuse_assigned(model: keras.Model, scope: TrainingScope, weights: Sequence
             )
 
 
-def _shares(target: Any, output_gradients: Any, share: Tensor) -> list[Tensor]:
-    """Return output gradients, ones if there are none, times a slice's share."""
+def _shares(target: Any, output_gradients: Any, share: Tensor | float) -> list[Tensor]:
+    """Return output gradients, ones if there are none; of means times a slice's share."""
+    losses = tf.nest.flatten(target)
     if output_gradients is None:
-        output_gradients = [tf.ones_like(each) for each in tf.nest.flatten(target)]
-    return [each * tf.cast(share, each.dtype) for each in tf.nest.flatten(output_gradients)]
+        output_gradients = [tf.ones_like(each) for each in losses]
+    given = tf.nest.flatten(output_gradients)
+    return [
+        each if is_summed(loss) else each * tf.cast(share, each.dtype)
+        for loss, each in zip(losses, given, strict=True)
+    ]
 
 
 def _held_optimizers(model: keras.Model) -> list[Any]:

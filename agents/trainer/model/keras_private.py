@@ -43,10 +43,14 @@ def model_build(
     leaves = keras.tree.map_structure(_symbolic, given)
     for step in steps:
         backend.compute_output_spec(step, *leaves)
-    if has_own(model, "call") or not steps:
-        _called_build(model, leaves, len(batch))
-    else:
-        model.built = True  # its layers are, and it is never called itself
+    try:
+        if has_own(model, "call") or not steps:
+            _called_build(model, leaves, len(batch))
+    except Exception:
+        if not steps or not all(layer.built for layer in model_layers(model)):
+            raise
+        # Its steps may give call() something else than x.
+    model.built = True
     optimizers_build(model)
     model.reset_metrics()
 

@@ -22,6 +22,7 @@ from agents.trainer.model.compiled_losses import (
     sums_scaled,
     unmasked_share,
 )
+from agents.trainer.model.constants import is_constant
 from agents.trainer.model.custom_steps import (
     Update,
     custom_step,
@@ -93,6 +94,7 @@ class VirtualNode:
         num_turns: of a step; set by whoever traces it.
         updates: by turn, those of a custom step, as traced last.
         after_update: what a custom step computes after its updates, as traced last.
+        sums: names of losses that are sums over the batch.
     """
 
     def __init__(self, model: keras.Model, state: ModelState, sample: tuple[Any, ...]) -> None:
@@ -102,6 +104,7 @@ class VirtualNode:
         self.num_turns = 1
         self.updates: dict[int, list[Update]] = {}
         self.after_update = AfterUpdate((), ())
+        self.sums: set[str] = set()
         self.dtype = _message_dtype([*state.trainable, *state.fixed, *state.metrics])
 
     def forward(
@@ -138,8 +141,9 @@ class VirtualNode:
             self._scope(fixed, seeds, trainable, watch, turn, num_turns) as scope,
             enclosed_state_refused(scope),
         ):
-            with means_noted(self.model) as means, sums_scaled(self.model, 1.0 / weight):
+            with means_noted(self.model) as means, sums_scaled(self.model, 1.0 / weight) as sums:
                 loss, gradients = self._step(scope, batch, count, weight, training, turn)
+            self.sums |= sums
             unmasked = unmasked_share(means)
             loss_weight = weight if unmasked is None else weight * unmasked
             weighted = tf.cast(loss, self.dtype) * tf.cast(loss_weight, self.dtype)
@@ -222,6 +226,7 @@ class VirtualNode:
                 raise MoreTurnsError(step.num_turns)
             if training:
                 self.updates[turn] = step.updates
+                self.sums |= {"of train_step()"} if step.has_sums else set()
             return step.loss, step.gradients
         predictions = model_call(self.model, batch[0], training=training)
         loss = model_loss(self.model, batch, predictions, training=training)
@@ -424,24 +429,6 @@ def rows_joined(
         lambda index, _: index < count, body, (0, empty), parallel_iterations=1
     )
     return [array.concat() for array in arrays]
-
-
-def is_constant(value: Tensor, inputs: Sequence[Tensor] | None = None) -> bool:
-    """Return whether a tensor depends on none of these inputs of the function that is traced.
-
-    None: on no input at all.
-    """
-    names = None if inputs is None else {tensor.op.name for tensor in inputs}
-    pending, seen = [value], set()
-    while pending:
-        tensor = pending.pop()
-        if id(tensor.op) in seen:
-            continue
-        seen.add(id(tensor.op))
-        if tensor.op.type == "Placeholder" and (names is None or tensor.op.name in names):
-            return False
-        pending.extend(tensor.op.inputs)
-    return True
 
 
 def _message_dtype(variables: Sequence[Any]) -> tf.DType:

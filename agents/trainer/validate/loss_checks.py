@@ -371,10 +371,10 @@ def _not_additive(
         f"losses are {names}. Causes: a loss or a layer that compares examples with each other, "
         "takes a fixed number of them, as the 64 with the largest losses, or adds them up before "
         "it divides (use one that is computed for each example, as Dice(axis=-1) is; to leave out "
-        "padding or labels, a mask or ignore_class), an "
-        "add_loss() that sums over the batch (use a mean), random numbers drawn with a fixed "
-        "number as seed (use a keras.random.SeedGenerator), or a mixture of examples drawn at "
-        "random (keras.layers.MixUp and CutMix may mix those of a slice)"
+        "padding or labels, a mask or ignore_class), a sum over the batch in add_loss() or "
+        "train_step() (use a mean, or the array that is added up), random numbers drawn with a "
+        "fixed number as seed (use a keras.random.SeedGenerator), or a mixture of examples drawn "
+        "at random (keras.layers.MixUp and CutMix may mix those of a slice)"
         f"{_large_inputs(examples[0])}",
     )
 

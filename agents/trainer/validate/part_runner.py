@@ -13,11 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from agents.trainer.model.compiled_losses import (
+    is_summed,
     losses_noted,
     means_noted,
     other_weights,
     sums_scaled,
 )
+from agents.trainer.model.constants import is_constant
 from agents.trainer.model.custom_steps import custom_step, is_custom
 from agents.trainer.model.keras_private import (
     batch_of,
@@ -33,7 +35,6 @@ from agents.trainer.model.stateful_ops import (
     refuse_untracked_variables,
 )
 from agents.trainer.model.training_scope import TrainingScope
-from agents.trainer.step.virtual_node import is_constant
 from agents.trainer.validate.random_draws import draws_sized_by_values
 
 Tensor = Any
@@ -174,6 +175,7 @@ class PartRunner:
         with scope, enclosed_state_refused(scope):
             model, training = self.model, self.is_training
             is_own = is_custom(model, training)
+            copied_factor = factor
             predictions = None if is_own else model_call(model, batch[0], training)
             if not (is_own or training):
                 predictions = keras.tree.map_structure(
@@ -186,17 +188,17 @@ class PartRunner:
                 ]
                 num_bytes = sum(tf.size(leaf, tf.int64) * leaf.dtype.size for leaf in copied)
                 copies = tf.clip_by_value(COPIED_LIMIT_BYTES // (num_bytes + 1), 1, copies)
-                factor /= tf.cast(copies, tf.float32)
+                copied_factor = factor / tf.cast(copies, tf.float32)
                 predictions, batch = keras.tree.map_structure(
                     lambda leaf: _copied(leaf, copies), (predictions, batch)
                 )
             with (
                 means_noted(self.model, drops_masks=True) as means,
-                sums_scaled(self.model, factor),
+                sums_scaled(self.model, copied_factor, factor),
                 losses_noted(self.model) as terms,
             ):
                 if is_own:
-                    loss = custom_step(model, batch, training).loss
+                    loss = custom_step(model, batch, training, 1.0 / factor).loss
                 else:
                     loss = model_loss(model, batch, predictions, training)
             self.adds_losses = bool(scope.losses)
@@ -207,6 +209,8 @@ class PartRunner:
                 for each in (terms, self.model.losses)
             )
             losses = [tf.reduce_sum(term) for term in (loss, *terms, *added)]
+            for index, term in enumerate(added, len(losses) - len(added)):
+                losses[index] *= tf.cast(factor, term.dtype) if is_summed(term) else 1
             least = rounding_tolerance(self.model)
             self.tolerances = [max(least, _loss_tolerance(term)) for term in losses]
             self.unequal_weights = other_weights(self.model, means)

@@ -11,7 +11,7 @@ import re
 import resource
 import time
 import traceback as traceback_module
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,6 @@ from agents.trainer.data.arrays import extreme_examples
 from agents.trainer.data.fingerprint import changing_refuse, data_fingerprint, data_warnings
 from agents.trainer.data.nests import STACK_HINT
 from agents.trainer.data.sources import ExampleSource
-from agents.trainer.model.compiled_losses import SUM_REDUCTION, compiled_losses
 from agents.trainer.model.custom_steps import building_steps, is_custom
 from agents.trainer.model.fork import DAMAGED, MISFIT, fork_read
 from agents.trainer.model.keras_private import model_build
@@ -172,7 +171,6 @@ def loaded_job_check(
         findings.facts |= model_facts(job.model)
         findings.warnings += built_model_check(job.model, min(sizes))
     _check_stop(spec, job)
-    _check_sums(spec, job.model)
     findings.warnings += _check_selection(spec, job)
     findings.warnings += _check_tuning(spec, job)
 
@@ -196,6 +194,7 @@ def loaded_job_check(
         raise
     findings.facts |= tried.facts
     findings.warnings += tried.warnings
+    _check_sums(spec, tried.sums)
     check_splitting()
     findings.warnings += _save_try(job.model)
 
@@ -285,20 +284,17 @@ def _check_stop(spec: TrainingSpec, job: LoadedJob) -> None:
         )
 
 
-def _check_sums(spec: TrainingSpec, model: keras.Model) -> None:
+def _check_sums(spec: TrainingSpec, sums: Collection[str]) -> None:
     """Raise if the batch size may change, and with it a loss that is a sum over the batch."""
     is_tuned = spec.tuning is not None and spec.tuning.batch_size is not None
-    if spec.batch_size_min is None and not is_tuned:
-        return
-    for name, loss in compiled_losses(model):
-        if getattr(loss, "reduction", None) == SUM_REDUCTION:
-            raise JobCodeError(
-                "loss_reduction",
-                "tuning.space" if is_tuned else "batch_size_min",
-                f"the loss {name!r} ({type(loss).__name__}) is a sum over the batch, so losses and "
-                "gradients of batches of several sizes cannot be compared; use "
-                "reduction='sum_over_batch_size', or keep one batch size",
-            )
+    if sums and (is_tuned or spec.batch_size_min is not None):
+        raise JobCodeError(
+            "loss_reduction",
+            "tuning.space" if is_tuned else "batch_size_min",
+            f"the loss {', '.join(sorted(sums))} is a sum over the batch, so losses and gradients "
+            "of batches of several sizes cannot be compared; use "
+            "reduction='sum_over_batch_size' or a mean, or keep one batch size",
+        )
 
 
 def _check_selection(spec: TrainingSpec, job: LoadedJob) -> list[str]:

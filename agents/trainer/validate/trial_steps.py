@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,10 +84,15 @@ class SliceMeasurements:
 
 @dataclass(frozen=True)
 class StepFacts:
-    """Facts for the report, and warnings for the job's submitter."""
+    """Facts for the report, and warnings for the job's submitter.
+
+    Attributes:
+        sums: names of losses that are sums over the batch.
+    """
 
     facts: dict[str, Any]
     warnings: list[str]
+    sums: Collection[str] = ()
 
 
 def steps_try(
@@ -153,7 +158,8 @@ def steps_try(
         "state_bytes": state.num_bytes,
     }
     memory = _memory_facts(trials, process_bytes, state.num_bytes)
-    return StepFacts(facts | merging | times | ({"memory": memory} if memory else {}), warnings)
+    facts |= merging | times | ({"memory": memory} if memory else {})
+    return StepFacts(facts, warnings, functions.virtual_node.sums)
 
 
 def _split_gradients_check(

@@ -135,7 +135,6 @@ except Exception:
 #: Jobs whose loss or gradient is not the mean of the slices'.
 NOT_ADDITIVE = {
     "a sum over the batch": code_of("ops.sum(ops.square(y - p))"),
-    "a loss for each example": code_of("ops.square(y - p)[:, 0]"),
     "a loss that compares examples": code_of("ops.mean(ops.logsumexp(p @ ops.transpose(p), 1))"),
     "a loss with random numbers that compares examples": code_of(
         "ops.var(p + keras.random.normal(ops.shape(p), seed=self.noise))"

@@ -81,16 +81,15 @@ def test_the_metric_to_stop_at_must_be_in_the_logs(
     assert is_known or "loss" in report.message
 
 
-@pytest.mark.usefixtures("no_trial_steps")
+SIZES = TuningSpec(space={"batch_size": TunableRange(low=9.0, high=18.0)}, objective="loss")
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
         ({}, None),
         ({"batch_size_min": 4, "batch_size_max": 18}, "batch_size_min"),
-        (
-            {"tuning": TuningSpec(space={"batch_size": TunableRange(low=9.0, high=18.0)})},
-            "tuning.space",
-        ),
+        ({"tuning": SIZES}, "tuning.space"),
     ],
 )
 def test_a_loss_that_is_a_sum_needs_one_batch_size(
