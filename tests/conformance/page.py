@@ -46,6 +46,7 @@ All stand in `agents/trainer/model/keras_private.py` and `compiled_losses.py` be
 | `Model._symbolic_build` | variables of metrics, losses and optimizer before the first step |
 | `Model._call_has_training_arg` | pass `training` only to a `call` that takes it, as `fit` does |
 | `Model._compute_loss` | `compute_loss` of the job, by whichever signature it has |
+| `Model._aggregate_additional_loss` | arrays given to `add_loss`, which are sums |
 | `Model._loss_tracker` | the mean loss of the logs, weighted by examples |
 | `Model._compile_loss`, `_flat_losses` | reductions and masks of losses; scale sums |
 | `Model._compile_metrics` | name the metric that cannot be added up |

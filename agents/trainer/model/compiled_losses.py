@@ -19,14 +19,12 @@ import keras
 import tensorflow as tf
 from keras.src import backend
 
+from agents.trainer.model.divisors import NO_PLACES
 from agents.trainer.model.keras_private import attributes_set, has_own
 
 Tensor = Any
 SUM_REDUCTION = "sum"
 WEIGHTED_REDUCTION = "mean_with_sample_weight"
-#: Share of unmasked places of a slice that has none: beside another slice's it is nothing, but in a
-#: batch without any, regularisers keep their weight.
-NO_PLACES = 1e-20
 
 
 class NoExampleLossError(ValueError):
@@ -295,9 +293,9 @@ def sums_scaled(
         yield names
 
 
-def is_summed(loss: Tensor) -> bool:
+def is_summed(loss: Any) -> bool:
     """Return whether a loss grows with the slice: an array, which Keras and a tape add up."""
-    shape = tf.TensorShape(loss.shape)
+    shape = tf.TensorShape(getattr(loss, "shape", ()))
     return shape.rank is not None and not shape.is_fully_defined()
 
 

@@ -23,11 +23,13 @@ import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.compiled_losses import is_summed
+from agents.trainer.model.divisors import Divisor, Divisors
 from agents.trainer.model.keras_private import (
     attributes_set,
     built_for,
     has_own,
     loss_tracker,
+    mean_metrics,
     metric_results,
     model_layers,
     own_variable,
@@ -92,6 +94,8 @@ class CustomStep:
         updates: those of the turn, in their order.
         num_turns: of the step.
         has_sums: an array is differentiated in the turn, which a tape adds up.
+        divisor: of all losses of the turn, by whose share gradients are multiplied, too; of a
+            `test_step` that of its metrics.
     """
 
     loss: Tensor
@@ -99,6 +103,7 @@ class CustomStep:
     updates: list[Update] = field(default_factory=list)
     num_turns: int = 1
     has_sums: bool = False
+    divisor: Divisor | None = None
 
 
 @dataclass
@@ -155,8 +160,11 @@ def custom_step(
         returned = run(keras.utils.pack_x_y_sample_weight(*batch))
     values = _flat(returned) if isinstance(returned, dict) else {}
     sources = {name: results[id(v)][:2] for name, v in values.items() if id(v) in results}
-    step = CustomStep(tf.zeros([]), None)
-    if training:
+    divisors = Divisors([each for each in keras.tree.flatten(batch) if each is not None])
+    if not training:
+        totals = [metric.total.value for metric in mean_metrics(model)]
+        step = CustomStep(tf.zeros([]), None, divisor=divisors.only(totals))
+    else:
         if all(each is None for update in notes.updates for each, _ in update.pairs):
             _refuse(
                 model,
@@ -171,7 +179,7 @@ def custom_step(
                 count = None if is_summed(value) else num_examples
                 tracker.update_state(value, sample_weight=count)
                 sources[name] = (tracker, None)
-        step = _turn_of(model, notes, turn, share, is_checked=scope is not None)
+        step = _turn_of(model, notes, turn, share, divisors, is_checked=scope is not None)
         for update in notes.updates:
             optimizer_note(model, update.optimizer, [weight for _, weight in update.pairs])
     uses_gradients = any(each.consumers() for each in notes.zeros)
@@ -196,7 +204,12 @@ def loss_trackers(model: keras.Model) -> list[keras.metrics.Metric]:
 
 
 def _turn_of(
-    model: keras.Model, notes: _Notes, turn: int, share: Tensor | float, is_checked: bool
+    model: keras.Model,
+    notes: _Notes,
+    turn: int,
+    share: Tensor | float,
+    divisors: Divisors,
+    is_checked: bool,
 ) -> CustomStep:
     updates = [update for update in notes.updates if update.turn == turn]
     pairs = [pair for update in updates for pair in update.pairs if pair[0] is not None]
@@ -208,16 +221,19 @@ def _turn_of(
             "take the second gradient after the first update",
         )
     differentiated = _differentiated(notes, updates)
+    divisor = divisors.common(differentiated)
+    given = [gradients.get(id(weight)) for weight in model.trainable_variables]
     losses = [
         tf.cast(tf.reduce_sum(each), tf.float32) / (share if is_summed(each) else 1.0)
         for each in differentiated
     ]
     return CustomStep(
         tf.add_n(losses) if losses else tf.zeros([]),
-        [gradients.get(id(weight)) for weight in model.trainable_variables],
+        given if divisor is None else [divisor.weighted(each) for each in given],
         updates,
         1 + max(update.turn for update in notes.updates),
         any(map(is_summed, differentiated)),
+        divisor,
     )
 
 

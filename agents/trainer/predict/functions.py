@@ -23,7 +23,7 @@ from agents.trainer.model.state import WORD_BYTES, ModelState
 from agents.trainer.model.stateful_ops import refuse_process_operations
 from agents.trainer.step.functions import example_specs
 from agents.trainer.step.prefetch import LocalPiece
-from agents.trainer.step.virtual_node import rows_joined, sweep_signature
+from agents.trainer.step.sweep import rows_joined, sweep_signature
 from controlplane.core.protocol.prediction_parts import ARRAYS_LIMIT, OUTPUT_NAME
 
 Tensor = Any

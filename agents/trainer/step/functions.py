@@ -36,12 +36,11 @@ from agents.trainer.step.gradient_layout import (
 )
 from agents.trainer.step.merging import NotMergeableError, PassTracer
 from agents.trainer.step.selection_pass import losses_traced
+from agents.trainer.step.sweep import slice_of, sweep_signature
 from agents.trainer.step.virtual_node import (
     MoreTurnsError,
     VirtualNode,
     gradients_of,
-    slice_of,
-    sweep_signature,
 )
 
 Tensor = Any

@@ -23,7 +23,8 @@ from agents.trainer.model.custom_steps import is_custom
 from agents.trainer.model.state import ModelState
 from agents.trainer.model.stateful_ops import graph_nodes, refuse_process_operations
 from agents.trainer.step.gradient_layout import LayoutField, MessageWriter, message_width
-from agents.trainer.step.virtual_node import SliceResults, VirtualNode, sweep_signature
+from agents.trainer.step.sweep import sweep_signature
+from agents.trainer.step.virtual_node import SliceResults, VirtualNode
 from controlplane.core.protocol.wire import ReductionMode, TrainingSpec
 
 Tensor = Any
@@ -115,6 +116,8 @@ class PassTracer:
             integers[:] = [index for index, _ in results.integers]
             changes = [value for _, value in results.changes]
             values = [value for _, value in results.integers]
+            if results.divisor is not None:
+                raise NotMergeableError("its loss divides by a sum over the examples")
             by_places[:] = [results.by_places]
             return results.loss, results.objective, changes, values, results.metrics, results.weight
 
@@ -137,6 +140,7 @@ class PassTracer:
             assigned=[],
             weight=tf.reduce_sum(places),
             by_places=by_places[0],
+            divisor=None,
         )
         writer = MessageWriter(self._node.dtype)
         if training:

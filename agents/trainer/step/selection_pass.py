@@ -11,7 +11,8 @@ import tensorflow as tf
 from agents.trainer.model.compiled_losses import NoExampleLossError
 from agents.trainer.model.constants import constants_fingerprint
 from agents.trainer.model.stateful_ops import refuse_process_operations
-from agents.trainer.step.virtual_node import VirtualNode, rows_joined, slice_of, sweep_signature
+from agents.trainer.step.sweep import rows_joined, slice_of, sweep_signature
+from agents.trainer.step.virtual_node import VirtualNode
 
 Tensor = Any
 _LOSSES = tf.TensorSpec([None], tf.float32)

@@ -24,12 +24,14 @@ from agents.trainer.model.compiled_losses import (
 )
 from agents.trainer.model.constants import is_constant
 from agents.trainer.model.custom_steps import (
+    CustomStep,
     Update,
     custom_step,
     is_custom,
     outdated_refuse,
     unsettled_refuse,
 )
+from agents.trainer.model.divisors import Divisor, Divisors
 from agents.trainer.model.keras_private import (
     batch_of,
     mean_metrics,
@@ -66,6 +68,7 @@ class SliceResults:
             masks leave: times their share of all places, by whose sum the batch's is divided.
         by_places: indices of `metrics` that are weighted likewise, as losses for the logs are; None
             if the loss is no mean over unmasked places.
+        divisor: of the loss, in the job's own code; these places are then what it adds up.
     """
 
     loss: Tensor
@@ -78,6 +81,7 @@ class SliceResults:
     assigned: list[tuple[int, Tensor]]
     weight: Tensor
     by_places: frozenset[int] | None
+    divisor: Divisor | None
 
 
 class MoreTurnsError(Exception):
@@ -142,16 +146,20 @@ class VirtualNode:
             enclosed_state_refused(scope),
         ):
             with means_noted(self.model) as means, sums_scaled(self.model, 1.0 / weight) as sums:
-                loss, gradients = self._step(scope, batch, count, weight, training, turn)
+                step = self._step(scope, batch, count, weight, training, turn)
             self.sums |= sums
-            unmasked = unmasked_share(means)
+            loss, gradients = step.loss, step.gradients
+            unmasked, divisors = unmasked_share(means), Divisors(examples)
+            divisor = (step.divisor or divisors.of(loss)) if unmasked is None else None
+            if divisor is not None:
+                loss, unmasked = divisor.settled(loss), divisor.share
             loss_weight = weight if unmasked is None else weight * unmasked
             weighted = tf.cast(loss, self.dtype) * tf.cast(loss_weight, self.dtype)
             objective = weighted
             if training and gradients is None:
                 objective = self.model.optimizer.scale_loss(weighted)
             state = [scope.new_value(variable) for variable in self.state.fixed]
-            metrics = self._metrics(scope, count, weight)
+            metrics = self._metrics(scope, count, weight, divisor)
             grown = [scope.new_value(variable) for variable in self.state.metrics]
         refuse_untracked_variables(scope.untracked)
         given = [each for each in gradients or () if each is not None]
@@ -168,22 +176,14 @@ class VirtualNode:
         if training:
             self._refuse_other_weights()
         by_places = None
-        if unmasked is not None:
-            totals = {id(variable) for variable in masked_totals(self.model, means)}
-            by_places = frozenset(k for k, v in enumerate(self.state.metrics) if id(v) in totals)
-            for index in by_places:
-                metrics[index] *= tf.cast(unmasked, self.dtype)
+        if divisor is not None:
+            by_places = divisors.indices(grown, divisor)
+        elif unmasked is not None:
+            by_places = self._indices(masked_totals(self.model, means))
+        for index in by_places or ():
+            metrics[index] *= tf.cast(unmasked, self.dtype)
         share = tf.cast(weight, self.dtype)
-        changes: list[tuple[int, Tensor]] = []
-        integers: list[tuple[int, Tensor]] = []
-        for index, (new, old) in enumerate(zip(state, fixed, strict=True)):
-            if new is old or defer(self.state.fixed[index], new):
-                continue  # untouched state is the same tensor
-            if old.dtype.is_floating:
-                change = tf.cast(new, self.dtype) - tf.cast(old, self.dtype)
-                changes.append((index, change * share))
-            else:
-                integers.append((index, tf.convert_to_tensor(new)))
+        changes, integers = self._changes(state, fixed, share, defer)
         places = {id(variable): index for index, variable in enumerate(self.state.trainable)}
         assigned = [(places[id(v)], new) for v, new in scope.assigned if id(v) in places]
         before = self.state.trainable if trainable is None else trainable
@@ -208,6 +208,7 @@ class VirtualNode:
             assigned,
             loss_weight,
             by_places,
+            divisor,
         )
 
     def _step(
@@ -218,8 +219,8 @@ class VirtualNode:
         weight: Tensor,
         training: bool,
         turn: int,
-    ) -> tuple[Tensor, list[Tensor | None] | None]:
-        """Run the model, update its metrics; returns the loss, and gradients of a custom step."""
+    ) -> CustomStep:
+        """Run the model and update its metrics; without gradients if the step is Keras's own."""
         if is_custom(self.model, training):
             step = custom_step(self.model, batch, training, weight, scope, turn)
             if training and step.num_turns > self.num_turns:
@@ -227,11 +228,11 @@ class VirtualNode:
             if training:
                 self.updates[turn] = step.updates
                 self.sums |= {"of train_step()"} if step.has_sums else set()
-            return step.loss, step.gradients
+            return step
         predictions = model_call(self.model, batch[0], training=training)
         loss = model_loss(self.model, batch, predictions, training=training)
         metrics_update(self.model, batch, predictions, loss, count)
-        return loss, None
+        return CustomStep(loss, None)
 
     def losses(
         self,
@@ -324,7 +325,34 @@ class VirtualNode:
         live = weights if trainable is None else ()
         return TrainingScope(mapping, live, watch, Turn(turn, num_turns, *ids), collect_losses=True)
 
-    def _metrics(self, scope: TrainingScope, count: Tensor, weight: Tensor) -> list[Tensor]:
+    def _changes(
+        self,
+        state: Sequence[Tensor],
+        fixed: Sequence[Tensor],
+        share: Tensor,
+        defer: Callable[[Any, Tensor], bool],
+    ) -> tuple[list[tuple[int, Tensor]], list[tuple[int, Tensor]]]:
+        """Return `changes` and `integers` of the results, without what is put off."""
+        changes: list[tuple[int, Tensor]] = []
+        integers: list[tuple[int, Tensor]] = []
+        for index, (new, old) in enumerate(zip(state, fixed, strict=True)):
+            if new is old or defer(self.state.fixed[index], new):
+                continue  # untouched state is the same tensor
+            if old.dtype.is_floating:
+                change = tf.cast(new, self.dtype) - tf.cast(old, self.dtype)
+                changes.append((index, change * share))
+            else:
+                integers.append((index, tf.convert_to_tensor(new)))
+        return changes, integers
+
+    def _indices(self, variables: Sequence[Any]) -> frozenset[int]:
+        """Return the indices of variables of metrics."""
+        ids = {id(variable) for variable in variables}
+        return frozenset(k for k, each in enumerate(self.state.metrics) if id(each) in ids)
+
+    def _metrics(
+        self, scope: TrainingScope, count: Tensor, weight: Tensor, divisor: Divisor | None
+    ) -> list[Tensor]:
         """Return the growth of the metric variables.
 
         A mean that is given one value for a batch has one vote for each batch in `fit`; the vote of
@@ -344,7 +372,7 @@ class VirtualNode:
                 grown *= tf.cast(count, self.dtype)
             elif id(variable) in shared:
                 grown *= tf.cast(weight, self.dtype)
-            values.append(grown)
+            values.append(grown if divisor is None else divisor.settled(grown))
         return values
 
 
@@ -378,57 +406,8 @@ def gradients_of(
             gradients[index] = gradient if earlier is None else earlier
         else:
             gradients[index] = tf.convert_to_tensor(earlier) + tf.convert_to_tensor(gradient)
-    return gradients
-
-
-def sweep_signature(state: ModelState, example_specs: Sequence[tf.TensorSpec]) -> list[Any]:
-    """Return the signature of functions that run virtual nodes one after another.
-
-    Their arguments are `program` and `weights` of a `BatchPlan`, the number of rows of sums, the
-    seeds of each virtual node, and the examples.
-    """
-    return [
-        tf.TensorSpec([None, 4], tf.int32),
-        tf.TensorSpec([None], tf.float32),
-        tf.TensorSpec([], tf.int32),
-        tf.TensorSpec([None, len(state.seeds), 2], tf.int64),
-        *example_specs,
-    ]
-
-
-def slice_of(
-    examples: Sequence[Tensor], specs: Sequence[tf.TensorSpec], start: Tensor, length: Tensor
-) -> list[Tensor]:
-    """Return `length` examples from `start` on, with the shapes of `specs`."""
-    local = [array[start : start + length] for array in examples]
-    for array, spec in zip(local, specs, strict=True):
-        array.set_shape(spec.shape)
-    return local
-
-
-def rows_joined(
-    run: Callable[[Tensor], Sequence[Tensor]], count: Tensor, specs: Sequence[tf.TensorSpec]
-) -> list[Tensor]:
-    """Run slices 0 to `count` - 1 one after another; return each output's rows, joined.
-
-    Args:
-        run: returns the outputs of a slice, such as a virtual node's; called once, while tracing.
-        specs: of the outputs, for any number of examples.
-    """
-    empty = [
-        tf.TensorArray(spec.dtype, size=count, element_shape=spec.shape, infer_shape=False)
-        for spec in specs
-    ]
-
-    def body(index: Tensor, arrays: list[tf.TensorArray]) -> tuple[Any, ...]:
-        outputs = zip(arrays, run(index), strict=True)
-        return index + 1, [array.write(index, rows) for array, rows in outputs]
-
-    # One iteration at a time: overlapping them would keep the activations of several.
-    _, arrays = tf.while_loop(
-        lambda index, _: index < count, body, (0, empty), parallel_iterations=1
-    )
-    return [array.concat() for array in arrays]
+    divisor = results.divisor
+    return gradients if divisor is None else [divisor.settled(each) for each in gradients]
 
 
 def _message_dtype(variables: Sequence[Any]) -> tf.DType:

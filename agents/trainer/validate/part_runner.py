@@ -21,6 +21,7 @@ from agents.trainer.model.compiled_losses import (
 )
 from agents.trainer.model.constants import is_constant
 from agents.trainer.model.custom_steps import custom_step, is_custom
+from agents.trainer.model.divisors import Divisors
 from agents.trainer.model.keras_private import (
     batch_of,
     metrics_update,
@@ -61,12 +62,15 @@ class BatchRun:
 
     Attributes:
         losses: [n], the loss, then its terms: compiled losses before their weights, regularisers
-            and what `add_loss` was given.
+            and what `add_loss` was given, and `share` if the loss has a divisor, by which it and
+            its compiled terms are multiplied then.
+        share: divisor of the loss for each example; 1 without one.
     """
 
     losses: np.ndarray
     metrics: list[np.ndarray]
     state: list[np.ndarray]
+    share: float
 
 
 class PartRunner:
@@ -79,6 +83,7 @@ class PartRunner:
         is_random: the model draws random numbers from the job's state.
         draws_vary: values of the data decide how many.
         changed: the variables that a run changes, besides metrics and states of generators.
+        by_places: indices of metric variables that sum losses with the loss's divisor.
         tolerances: [n], the relative differences of each of the losses attributed to rounding.
     """
 
@@ -97,6 +102,7 @@ class PartRunner:
         self._random_states = state.seeds
         self.trainable = state.trainable
         self.changed: list[Any] = []
+        self.by_places: frozenset[int] = frozenset()
         self.tolerances: list[float] = []
         self._weights = [*state.trainable, *state.fixed]
         self._shut = {id(variable) for variable in state.trainable if _is_shut(variable)}
@@ -138,7 +144,7 @@ class PartRunner:
         """
         start = [np.zeros(v.shape) for v in self.metrics] if metrics is None else metrics
         outputs = np.ones(length(examples)) if outputs is None else outputs
-        losses, grown, changed = self._function(
+        losses, grown, changed, share = self._function(
             [tf.convert_to_tensor(leaf) for leaf in keras.tree.flatten(examples)],
             tf.constant(factor, tf.float32),
             [
@@ -153,6 +159,7 @@ class PartRunner:
             losses.numpy().astype("float64"),
             [value.numpy() for value in grown],
             [value.numpy() for value in changed],
+            float(share),
         )
 
     def _run(
@@ -163,7 +170,7 @@ class PartRunner:
         seed: Tensor,
         outputs: Tensor,
         copies: Tensor,
-    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    ) -> tuple[Tensor, list[Tensor], list[Tensor], Tensor]:
         batch = batch_of(self._sample, leaves)
         count = tf.cast(tf.shape(leaves[0])[0], tf.float32)
         # All variables are mapped, because the scope has no values of unmapped variables.
@@ -197,10 +204,13 @@ class PartRunner:
                 sums_scaled(self.model, copied_factor, factor),
                 losses_noted(self.model) as terms,
             ):
+                divisors = Divisors(leaves, copies)
                 if is_own:
-                    loss = custom_step(model, batch, training, 1.0 / factor).loss
+                    step = custom_step(model, batch, training, 1.0 / factor)
+                    loss, divisor = step.loss, step.divisor
                 else:
                     loss = model_loss(model, batch, predictions, training)
+                    divisor = divisors.of(loss)
             self.adds_losses = bool(scope.losses)
             # Tensors of a function that the model calls cannot be read in this graph.
             graph = tf.compat.v1.get_default_graph()
@@ -209,10 +219,14 @@ class PartRunner:
                 for each in (terms, self.model.losses)
             )
             losses = [tf.reduce_sum(term) for term in (loss, *terms, *added)]
-            for index, term in enumerate(added, len(losses) - len(added)):
-                losses[index] *= tf.cast(factor, term.dtype) if is_summed(term) else 1
             least = rounding_tolerance(self.model)
             self.tolerances = [max(least, _loss_tolerance(term)) for term in losses]
+            for index, term in enumerate(added, 1 + len(terms)):
+                losses[index] *= tf.cast(factor, term.dtype) if is_summed(term) else 1
+            if divisor is not None:  # which has to add up like the loss
+                divided = [divisor.weighted(each) for each in losses[: 1 + len(terms)]]
+                losses = [*divided, *losses[1 + len(terms) :], divisor.share]
+                self.tolerances.append(least)
             self.unequal_weights = other_weights(self.model, means)
             if any(term.is_masked for term in means) and not all(
                 is_constant(term, leaves) for term in added
@@ -227,7 +241,12 @@ class PartRunner:
         self.is_random = any(ends[id(v)] is not given[id(v)] for v in self._random_states)
         grown = [tf.convert_to_tensor(ends[id(v)]) for v in self.metrics]
         changed = [tf.convert_to_tensor(ends[id(v)]) for v in self.changed]
-        return tf.stack([tf.cast(term, tf.float32) for term in losses]), grown, changed
+        share = tf.ones([])
+        if divisor is not None:
+            share = divisor.share
+            self.by_places = divisors.indices(grown, divisor)
+            grown = [divisor.settled(each) for each in grown]
+        return tf.stack([tf.cast(term, tf.float32) for term in losses]), grown, changed, share
 
     def _value(self, variable: Any) -> Tensor:
         """Return a variable's value, or random numbers in place of one that hides what it gates.

@@ -27,6 +27,7 @@ from agents.trainer.validate.loss_checks import in_pairs, loss_check, training_l
 from agents.trainer.validate.part_runner import (
     ABSOLUTE_TOLERANCE,
     OWN_CASTS,
+    BatchRun,
     PartRunner,
     length,
     rounding_tolerance,
@@ -175,12 +176,12 @@ def _slice_metrics(runner: PartRunner, examples: tuple[Any, ...]) -> list[str]:
     if (low := 2 * len(parts) - 4) > 0:
         parts[-2:] = [(rows(few[0], low, length(few[0])), few[1][low:])]
     whole, again, *apart = [
-        runner(batch, seed=seed, outputs=outputs).metrics
+        runner(batch, seed=seed, outputs=outputs)
         for (batch, outputs), seed in [(few, 0), (few, 1), *((part, 0) for part in parts)]
     ]
     shares = [length(batch) / length(few[0]) for batch, _ in parts]
     sums = _metrics_summed(runner, whole, apart, shares)
-    states = zip(whole, sums, again, strict=True)
+    states = zip(whole.metrics, sums, again.metrics, strict=True)
     states_of = {id(v): each for v, each in zip(runner.metrics, states, strict=True)}
     warnings = []
     for metric in [*compiled_metrics(runner.model), *own_metrics(runner.model)]:
@@ -200,23 +201,26 @@ def _slice_metrics(runner: PartRunner, examples: tuple[Any, ...]) -> list[str]:
 
 
 def _metrics_summed(
-    runner: PartRunner,
-    whole: Sequence[np.ndarray],
-    apart: Sequence[Sequence[np.ndarray]],
-    shares: Sequence[float],
+    runner: PartRunner, whole: BatchRun, apart: Sequence[BatchRun], shares: Sequence[float]
 ) -> list[Any]:
     """Sum the parts' growth of metric variables as virtual nodes do.
 
-    A mean that is given one value for a batch, whatever its size, counts it by the part's share.
+    A mean that is given one value for a batch, whatever its size, counts it by the part's share;
+    losses with a divisor by this, too.
     """
     places = {id(variable): place for place, variable in enumerate(runner.metrics)}
     weights = [[1.0] * len(apart) for _ in runner.metrics]
     for metric in mean_metrics(runner.model):
         count = places[id(metric.count)]
-        if all(np.array_equal(part[count], whole[count]) for part in apart):
+        if all(np.array_equal(part.metrics[count], whole.metrics[count]) for part in apart):
             for variable in metric.variables:
                 weights[places[id(variable)]] = list(shares)
-    columns = zip(weights, zip(*apart, strict=True), strict=True)
+    for place in runner.by_places:
+        weights[place] = [
+            weight * part.share / whole.share
+            for weight, part in zip(weights[place], apart, strict=True)
+        ]
+    columns = zip(weights, zip(*(part.metrics for part in apart), strict=True), strict=True)
     return [sum(w * v for w, v in zip(each, values, strict=True)) for each, values in columns]
 
 

@@ -54,14 +54,15 @@ TRIPLETS = """
 class Triplets(keras.Model):
     def __init__(self):
         super().__init__()
-        self.network = keras.Sequential([keras.Input((6,)), layers.Dense(4)])
+        inputs, dense = [keras.Input((6,)) for _ in range(3)], layers.Dense(4)
+        self.network = keras.Model(inputs, [dense(each) for each in inputs])
         self.tracker = keras.metrics.Mean("tracked")
 
     def call(self, three):
-        return [self.network(each) for each in three]
+        return self.network(three)
 
     def losses_of(self, data):
-        one, same, other = self(data)
+        one, same, other = self.network(data)
         near, far = ops.sum((one - same) ** 2, -1), ops.sum((one - other) ** 2, -1)
         return ops.maximum(near - far + 20.0, 0.0)
 
@@ -142,6 +143,26 @@ def test_an_array_that_is_returned_is_logged_as_the_mean_of_its_numbers(tmp_path
     assert logs[0][0]["tracked"] > logs[0][1]["tracked"] > 0
     for one, other in zip(*logs, strict=True):
         assert other["tracked"] == pytest.approx(one["tracked"], rel=1e-5)
+
+
+CONSTANT = """
+class Own(keras.Model):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return super().compute_loss(x, y, y_pred) if training else CONSTANT
+
+def build(settings):
+    inputs = keras.Input((6,))
+    model = Own(inputs, layers.Dense(2)(inputs))
+    model.compile("sgd", "mse")
+    return model, (X, Y), (X, Y)
+"""
+
+
+@pytest.mark.parametrize("constant", ["0.0", "np.float32(1)", "tf.constant(2.0)"])
+def test_a_loss_may_be_a_constant(tmp_path: Path, constant: str) -> None:
+    code = CONSTANT.replace("CONSTANT", constant).replace("tf.constant(2.0)", "TWO")
+    report = validated(tmp_path, HEAD + "TWO = tf.constant(2.0)\n" + code)
+    assert report.ok, report.message
 
 
 @pytest.mark.parametrize("job", JOBS)
