@@ -16,8 +16,9 @@ from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.contract.user_errors import JobCodeError, user_code
 from agents.trainer.data.fingerprint import data_fingerprint
 from agents.trainer.model.batch_scaling import BatchScaling
+from agents.trainer.model.constants import tables_fingerprint
 from agents.trainer.model.custom_steps import building_steps, logged_results, loss_trackers
-from agents.trainer.model.keras_private import model_build, model_call
+from agents.trainer.model.keras_private import model_build, model_call, model_layers
 from agents.trainer.model.optimizers import optimizer_of
 from agents.trainer.model.progress import Activity, Progress
 from agents.trainer.model.schedule import TrainingSchedule
@@ -167,6 +168,7 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
     tunables = tunables_of(job.model, spec)
     state = ModelState(job.model, is_trained, scaling, selection, tunables)
     state.data_fingerprint = data_fingerprint(job.train, job.validation)
+    state.constants.append(tables_fingerprint(model_layers(job.model)))
     data = JobData(
         spec=spec,
         schedule=schedule,

@@ -1,4 +1,4 @@
-"""Constants of traced functions, which are neither state nor data, and their fingerprint.
+"""Constants and lookup tables, which are neither state nor data, and their fingerprints.
 
 A random matrix that `build` draws for a layer is such a constant. Trainers with other ones would
 compute something else without a difference in the layout of their states.
@@ -32,6 +32,17 @@ def constants_fingerprint(graph: Any, variables: Iterable[Any]) -> str:
     known = {id(variable.value.handle) for variable in variables}
     found = sorted(_described(array) for array in _constants(graph, known))
     return hashlib.sha256("".join(found).encode()).hexdigest()
+
+
+def tables_fingerprint(layers: Iterable[Any]) -> str:
+    """Return a SHA-256 (hex) over the lookup tables that layers hold, such as vocabularies."""
+    digest = hashlib.sha256()
+    for layer in layers:
+        for table in vars(layer).values():
+            if isinstance(table, tf.lookup.StaticHashTable) and table.size():
+                keys, values = (entries.numpy().tolist() for entries in table.export())
+                digest.update(repr(sorted(zip(keys, values, strict=True))).encode())
+    return digest.hexdigest()
 
 
 def _constants(graph: Any, known: set[int]) -> Iterator[np.ndarray]:

@@ -75,7 +75,8 @@ class ModelState:
         tunables: values that change without retracing, in a job that is tuned.
         branches: states that are parked beside the present one.
         data_fingerprint: fingerprint of the job's data; "" if not set.
-        constants: fingerprints of the constants of the functions traced with the state.
+        constants: fingerprints of the model's lookup tables, and of the constants of the functions
+            traced with the state.
         group_sizes: numbers of the model's and the optimizer's variables, which come first.
     """
 

@@ -148,6 +148,48 @@ def build(settings):
     assert len(set(digests)) == 1 + len(CONSTANTS)
 
 
+TABLES = ("StringLookup", "IntegerLookup", "TextVectorization", "Own")
+
+
+def test_trainers_with_other_lookup_tables_are_told_apart_when_they_meet(tmp_path: Path) -> None:
+    """The entries are the same ones in another order, as of a file of words on each node."""
+    (tmp_path / "code").mkdir()
+    digests = []
+    for other in ("", "", *TABLES):
+        step = {name: -1 if name == other else 1 for name in TABLES}
+        code = f"""
+import tensorflow as tf
+
+class Own(layers.Layer):
+    def __init__(self, keys):
+        super().__init__()
+        entries = tf.lookup.KeyValueTensorInitializer(keys, tf.range(len(keys)))
+        self.of_number = tf.lookup.StaticHashTable(entries, 0)
+
+    def call(self, inputs):
+        return self.of_number.lookup(inputs)
+
+def build(settings):
+    words, numbers = ["a", "b", "c"], [1, 2, 3]
+    inputs = keras.Input((1,), dtype="string")
+    texts = layers.TextVectorization(
+        vocabulary=words[::{step["TextVectorization"]}], output_sequence_length=1
+    )(inputs)
+    places = layers.StringLookup(vocabulary=words[::{step["StringLookup"]}])(inputs)
+    again = layers.IntegerLookup(vocabulary=numbers[::{step["IntegerLookup"]}])(places)
+    own = Own(tf.constant(numbers[::{step["Own"]}], "int64"))(places)
+    found = [ops.cast(each, "float32") for each in (texts, places, again, own)]
+    outputs = layers.Dense(1, activation="sigmoid")(layers.Concatenate()(found))
+    return compiled(keras.Model(inputs, outputs)), (np.resize(words, (24, 1)), Y), None
+"""
+        (tmp_path / "code" / "job.py").write_text(HEAD + code)
+        keras.utils.clear_session()
+        work = workload_build(tmp_path, spec_of(), ReportWriter(tmp_path, 0, len(digests)))
+        digests.append(work.state.layout_digest())
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 1 + len(TABLES)
+
+
 def described(*values: Any) -> str:
     @tf.function
     def scaled(x: Any) -> Any:
