@@ -288,6 +288,11 @@ _FAMILIES: tuple[tuple[re.Pattern[str], str | Callable[[Match, DataShapes], str]
             "The model gets numbers where it takes text, as an input with dtype='string' and a "
             "StringLookup do; give it strings, or an IntegerLookup for whole numbers",
         ),
+        (
+            r"Table not initialized",
+            "A layer such as StringLookup or TextVectorization has no vocabulary: call its adapt() "
+            "in build, or give it one (vocabulary=...)",
+        ),
         # In a layer, its own text stands twice: Keras makes a new error of the same class.
         (
             r"TensorBoard is not installed, missing implementation for (?P<call>tf\.summary\.\w+)",

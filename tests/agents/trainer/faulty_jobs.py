@@ -368,6 +368,17 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "The model gets numbers where it takes text, as an input with dtype='string' and a "
         "StringLookup do; give it strings, or an IntegerLookup for whole numbers",
     ),
+    "text without a vocabulary": (
+        """
+        def build(settings):
+            model = keras.Sequential([
+                keras.Input((4,), dtype="string"), layers.StringLookup(), layers.Dense(1),
+            ])
+            return compiled(model), (np.full((24, 4), "a"), Y), None
+        """,
+        "A layer such as StringLookup or TextVectorization has no vocabulary: call its adapt() in "
+        "build, or give it one (vocabulary=...)",
+    ),
     "a function of the backend of Keras 2": (
         """
         def build(settings):
