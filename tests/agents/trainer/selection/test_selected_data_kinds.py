@@ -44,14 +44,17 @@ CODES = RANDOM.integers(0, 5, (NUM, 2)).astype("int32")
 Y = RANDOM.normal(size=(NUM, 1)).astype("float32")
 WEIGHT = RANDOM.uniform(0.0, 2.0, (NUM, 1)).astype("float32")
 LABELS = RANDOM.integers(0, 3, NUM).astype("int64")
+WORDS = RANDOM.choice(np.array([b"good", b"bad", b"film"], object), NUM)
 
 
 def several_parts() -> keras.Model:
     a, b = keras.Input((4,), name="a"), keras.Input((2,), dtype="int32", name="b")
+    word = keras.Input((), dtype="string", name="word")
     embedded = layers.Flatten()(layers.Embedding(5, 2)(b))
-    joined = layers.Dropout(0.2, seed=1)(layers.Concatenate()([a, embedded]))
+    looked_up = layers.Embedding(3, 2)(layers.StringLookup(vocabulary=["good", "bad"])(word))
+    joined = layers.Dropout(0.2, seed=1)(layers.Concatenate()([a, embedded, looked_up]))
     outputs = {"p": layers.Dense(1)(joined), "q": layers.Dense(4)(joined)}
-    model = keras.Model({"a": a, "b": b}, outputs)
+    model = keras.Model({"a": a, "b": b, "word": word}, outputs)
     model.compile("adam", {"p": "mse", "q": "mae"}, loss_weights={"p": 0.3, "q": 2.0})
     return model
 
@@ -66,7 +69,11 @@ def classes() -> keras.Model:
 MODELS: dict[str, tuple[Callable[[], keras.Model], Parts]] = {
     "several inputs, outputs and weights": (
         several_parts,
-        ({"a": X, "b": CODES}, {"p": Y, "q": X}, {"p": WEIGHT[:, 0], "q": WEIGHT[::-1, 0]}),
+        (
+            {"a": X, "b": CODES, "word": WORDS},
+            {"p": Y, "q": X},
+            {"p": WEIGHT[:, 0], "q": WEIGHT[::-1, 0]},
+        ),
     ),
     "labels and one weight": (classes, (X, LABELS, WEIGHT[:, 0])),
 }
