@@ -189,7 +189,7 @@ class World:
                 )
             if not orders.go or not trainer.is_told_ready:
                 return
-        elif membership.generation == trainer.generation:
+        elif membership.generation <= trainer.generation:
             return
         was_member = trainer.has_joined
         trainer.generation = membership.generation

@@ -36,6 +36,8 @@ MAGNITUDE_LIMIT = 1e100
 _REPORTED_EXAMPLES_LIMIT = 2**40
 #: Columns of 31 bits whose value may still grow by one.
 _NUMBER_LIMIT = 2**31 - 1
+#: Of generations, which go on from the newest that is heard of: half of what a column holds.
+GENERATION_LIMIT = 2**30
 #: Of a part of a log, whose end fits a column of 64 bits as well.
 _OFFSET_LIMIT = 2**62
 #: Trials of a job.
@@ -330,8 +332,8 @@ def report_read(report: TrainerReport) -> TrainerReport:
     Raises:
         ValueError: its generation, or a value that it cannot do without, is out of its bounds.
     """
-    if not 0 <= report.generation < _NUMBER_LIMIT:
-        raise ValueError(f"generation is not from 0 to below {_NUMBER_LIMIT}")
+    if not 0 <= report.generation < GENERATION_LIMIT:
+        raise ValueError(f"generation is not from 0 to below {GENERATION_LIMIT}")
     data = {}
     for name, reader in _READERS[report.kind].items():
         if name in report.data:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from django.db.models import QuerySet
 
 from controlplane.core.protocol.prediction_parts import part_of
+from controlplane.core.protocol.reported_values import GENERATION_LIMIT
 from controlplane.core.protocol.wire import Task
-from controlplane.core.values.lifecycle import GenerationPhase, ValidationStatus
+from controlplane.core.values.lifecycle import OPEN_PHASES, ValidationStatus
 from jobs.exceptions import ConflictError, NotFoundError
 from jobs.models import Allocation, Artifact, Generation, Job, Node
 from jobs.selectors.forks import ADOPTED_FILE
@@ -93,11 +94,10 @@ def upload_target(node: Node, job_id: int, slot: int, generation: int, name: str
         raise NotFoundError(_HIDDEN)
     if part_of(name) is not None and allocation.job.task == Task.PREDICT:
         return allocation.job
-    is_open = Generation.objects.filter(
-        job_id=job_id,
-        number=generation,
-        phase__in=[GenerationPhase.ACTIVE, GenerationPhase.SWITCHING],
-    ).exists()
+    # A database restored from a backup does not know the newest ones.
+    known = Generation.objects.filter(job_id=job_id, number=generation)
+    is_over = known.exclude(phase__in=OPEN_PHASES).exists()
+    is_open = 0 <= generation < GENERATION_LIMIT and not is_over
     if allocation.stop_requested_at is not None or not is_open:
         raise ConflictError(
             f"Generation {generation} is over, or slot {slot} was told to stop.",

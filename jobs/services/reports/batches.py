@@ -39,7 +39,7 @@ from jobs.services.failures.quarantine import node_judge
 from jobs.services.lifecycle.events import event_add, job_fields
 from jobs.services.lifecycle.report_context import ReportContext, behind_s
 from jobs.services.lifecycle.transitions import allocation_release, job_lock, job_settle
-from jobs.services.reports.handlers import HANDLERS
+from jobs.services.reports.handlers import HANDLERS, unknown_switch_take
 from jobs.services.reports.log_chunks import log_chunks_store, logs_file
 from jobs.services.reports.progress import epochs_settle
 from jobs.services.reports.readings import readings_take
@@ -241,6 +241,7 @@ def _report_take(
         if report.kind is ReportKind.EXITED:
             exited_take(context, allocation, report)
         elif allocation.stop_requested_at is None:
+            unknown_switch_take(context, allocation, report)
             HANDLERS[report.kind](context, allocation, report)
     if refusal:
         _refusal_note(context, allocation, report, refusal[0])

@@ -360,13 +360,45 @@ def _stalled(context: ReportContext, allocation: Allocation, report: TrainerRepo
     if not context.is_live or report.generation < max(numbers, default=0):
         return  # the trainer is about to receive a newer membership
     unreachable = report.data.get("unreachable") or []
+    _stall_note(context, allocation, report.data.get("step"), unreachable[:_SLOTS_LIMIT])
+
+
+def _stall_note(
+    context: ReportContext, allocation: Allocation, step: int | None, unreachable: list[int]
+) -> None:
     allocation.stalled_at = allocation.stalled_at or context.now
     Allocation.objects.filter(id=allocation.pk).update(
-        stalled_at=allocation.stalled_at,
-        stalled_step=report.data.get("step"),
-        unreachable=unreachable[:_SLOTS_LIMIT],
+        stalled_at=allocation.stalled_at, stalled_step=step, unreachable=unreachable
     )
     context.is_loss_due = context.is_stalled = True
+
+
+def unknown_switch_take(
+    context: ReportContext, allocation: Allocation, report: TrainerReport
+) -> None:
+    """Let trainers meet anew that train as the database, restored from a backup, does not know.
+
+    They would follow no generation whose number they have had.
+    """
+    job, number = context.job, report.generation
+    if number > job.generation:
+        job.update_columns(generation=number)
+    if context.is_live and report.kind is ReportKind.STEPS and _is_unknown(context, number):
+        _stall_note(context, allocation, None, [])
+
+
+def _is_unknown(context: ReportContext, number: int) -> bool:
+    """Return whether no switch to a generation is known; if it is the first, all are ready."""
+    job, generation = context.job, context.generation(number)
+    if generation is None:
+        return number == job.generation
+    if generation.phase not in RESIZING_PHASES:
+        return False
+    if generation.previous is None:
+        members = job.allocations.filter(slot__in=generation.membership.slots, ready_at=None)
+        members.update(ready_at=context.now)
+        generation_advance(job, context.now)
+    return True
 
 
 HANDLERS: Mapping[ReportKind, Callable[[ReportContext, Allocation, TrainerReport], None]] = {

@@ -112,7 +112,8 @@ class TestFiles:
             ("model.keras", {"X-Sha256": "short"}, 400),
             ("model.keras", {"query": {"slot": "x"}}, 400),
             ("model.keras", {"query": {"slot": "9"}}, 404),
-            ("model.keras", {"query": {"generation": "2"}}, 409),
+            ("model.keras", {"query": {"generation": "-1"}}, 409),
+            ("model.keras", {"query": {"generation": str(2**30)}}, 409),
         ],
     )
     def test_what_is_refused(self, name: str, change: dict[str, Any], status: int) -> None:
