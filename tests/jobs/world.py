@@ -21,7 +21,7 @@ from controlplane.core.protocol.node_messages import (
 from controlplane.core.protocol.wire import ReportKind, TrainerReport
 from jobs.models import Allocation, ClusterSetting, Job, Node
 from jobs.selectors.desired_state.state import wanted_state
-from jobs.selectors.estimates.job import fits_forget
+from jobs.selectors.estimates.job import fits_seen
 from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.cycle import cycle_run
 from tests.support.builders import at, job_make, node_make
@@ -115,7 +115,7 @@ class World:
     ) -> None:
         ClusterSetting.objects.update_or_create(id=1, defaults={"policy": policy})
         # As in a new process: what stayed of another world is about other jobs of the same numbers.
-        fits_forget()
+        fits_seen.clear()
         self.nodes = [PlayedNode(node) for node in _nodes_make(num_nodes, num_accelerators)]
         self.now_s = 0.0
         self.steps: dict[int, int] = {}

@@ -23,7 +23,7 @@ from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
 from jobs.api.jobs.submission_request import submission_read
 from jobs.models import ClusterSetting, Event, Job, StepReport, Validation
 from jobs.selectors.dry_run import submission_outlook
-from jobs.selectors.estimates.job import fits_forget
+from jobs.selectors.estimates.job import fits_seen
 from jobs.selectors.logs import log_tail
 from jobs.services.lifecycle import events
 from jobs.services.reports.batches import batch_take
@@ -62,7 +62,7 @@ def shared_jobs(
 @pytest.fixture
 def jobs(shared_jobs: Jobs, db: None) -> Jobs:
     """Give a test a copy of the world and of its jobs."""
-    fits_forget()
+    fits_seen.clear()
     return copy.deepcopy(shared_jobs)
 
 

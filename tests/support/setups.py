@@ -16,7 +16,7 @@ from django.db import connection, transaction
 from django.db.models import Model
 
 from jobs.models import Job, Node
-from jobs.selectors.estimates.job import fits_forget
+from jobs.selectors.estimates.job import fits_seen
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class _Snapshot(Generic[T]):
             path = Path(settings.MEDIA_ROOT) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        fits_forget()
+        fits_seen.clear()
         return copy.deepcopy(self._made)
 
     def _insert(self) -> None:

@@ -148,12 +148,7 @@ class Fits:
 
 
 #: Fits cached in this process, by job; read again after an update.
-_fits_seen: dict[int, Fits] = {}
-
-
-def fits_forget() -> None:
-    """Clear the cache of fits."""
-    _fits_seen.clear()
+fits_seen: dict[int, Fits] = {}
 
 
 def _fits_read(job_ids: Sequence[int]) -> Mapping[int, Fits]:
@@ -163,18 +158,18 @@ def _fits_read(job_ids: Sequence[int]) -> Mapping[int, Fits]:
     news = [
         job_id
         for job_id, updated_at in times.items()
-        if _fits_seen.get(job_id, Fits()).updated_at != updated_at
+        if fits_seen.get(job_id, Fits()).updated_at != updated_at
     ]
-    if len(_fits_seen) + len(news) > _FITS_LIMIT:
-        for job_id in _fits_seen.keys() - times.keys():
-            del _fits_seen[job_id]
+    if len(fits_seen) + len(news) > _FITS_LIMIT:
+        for job_id in fits_seen.keys() - times.keys():
+            del fits_seen[job_id]
     read = JobEstimates.objects.filter(job_id__in=news).defer("losses")
     for row in read.annotate(num_virtual_nodes=F("job__num_virtual_nodes")):
         models = models_read(row, row.num_virtual_nodes)
-        _fits_seen[row.job_id] = Fits(
+        fits_seen[row.job_id] = Fits(
             row.updated_at, row.useful_examples, models, loss_fit_read(row)
         )
-    return {job_id: _fits_seen[job_id] for job_id in times if job_id in _fits_seen}
+    return {job_id: fits_seen[job_id] for job_id in times if job_id in fits_seen}
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from jobs.models import (
 )
 from jobs.selectors import next_cycle
 from jobs.selectors.cluster import cluster_snapshot
-from jobs.selectors.estimates.job import StepConfiguration, fits_forget, samples_read
+from jobs.selectors.estimates.job import StepConfiguration, fits_seen, samples_read
 from jobs.selectors.estimates.resize_history import DEFAULT_RESIZE_S
 from jobs.selectors.estimates.step_times import profile_key
 from jobs.services.reports import model_fitting
@@ -313,7 +313,7 @@ def test_the_same_models_give_the_same_object() -> None:
 
 def test_a_snapshot_takes_as_many_queries_for_many_jobs() -> None:
     def queries() -> int:
-        fits_forget()
+        fits_seen.clear()
         with CaptureQueriesContext(
             connection,
         ) as context:
