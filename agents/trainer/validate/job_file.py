@@ -24,8 +24,6 @@ from agents.trainer.model.stateful_ops import random_operations
 from agents.trainer.predict.job import prediction_job
 from controlplane.core.protocol.wire import Task
 
-__all__ = ["JobCodeError", "LoadedJob", "job_load"]
-
 #: Keys of the optional fourth element of `build`'s result: arguments of `fit` about the data.
 FIT_ARGUMENTS = frozenset({"class_weight"})
 #: Other arguments of `fit` that users may put there, and their proper place.

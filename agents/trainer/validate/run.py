@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from agents.trainer.contract.atomic_write import text_write
 from agents.trainer.contract.failures import TrainerError
-from agents.trainer.contract.user_errors import user_code
+from agents.trainer.contract.user_errors import JobCodeError, user_code
 from agents.trainer.data.arrays import extreme_examples
 from agents.trainer.data.fingerprint import changing_refuse, data_fingerprint, data_warnings
 from agents.trainer.data.nests import STACK_HINT
@@ -38,7 +38,7 @@ from agents.trainer.model.schedule import TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.model.tunables import tunables_of
 from agents.trainer.tuning.tuner import job_steps
-from agents.trainer.validate.job_file import JobCodeError, LoadedJob, job_load
+from agents.trainer.validate.job_file import LoadedJob, job_load
 from agents.trainer.validate.model_checks import (
     built_model_check,
     labels_check,

@@ -14,8 +14,6 @@ from enum import StrEnum
 
 from controlplane.core.protocol.tuning import NUM_POINTS
 
-__all__ = ["NUM_POINTS", "Convergence", "Verdict", "cannot_win", "convergence", "is_diverged"]
-
 #: A loss above this multiple of the start loss has diverged.
 DIVERGED_RATIO = 10.0
 #: A rise between two points above this share of the total change hides the change.

@@ -9,8 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from controlplane.core.protocol.tuning import STEP_PASSES, TuningSpec
-from controlplane.core.tuning.convergence import NUM_POINTS
+from controlplane.core.protocol.tuning import NUM_POINTS, STEP_PASSES, TuningSpec
 from controlplane.core.tuning.search import (
     ROOT,
     BranchChange,

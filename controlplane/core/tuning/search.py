@@ -23,9 +23,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import zip_longest
 
-from controlplane.core.protocol.tuning import TuningSpec
+from controlplane.core.protocol.tuning import NUM_POINTS, TuningSpec
 from controlplane.core.tuning.convergence import (
-    NUM_POINTS,
     Verdict,
     cannot_win,
     convergence,

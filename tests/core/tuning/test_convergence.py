@@ -9,13 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.tuning.convergence import (
-    NUM_POINTS,
-    Convergence,
-    Verdict,
-    cannot_win,
-    convergence,
-)
+from controlplane.core.protocol.tuning import NUM_POINTS
+from controlplane.core.tuning.convergence import Convergence, Verdict, cannot_win, convergence
 
 LINE = [2.0 - 0.1 * number for number in range(1, NUM_POINTS + 1)]
 losses = st.floats(0.01, 100.0)

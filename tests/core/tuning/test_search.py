@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.protocol.codec import decode, encode
-from controlplane.core.protocol.tuning import TunableRange, TuningSpec
-from controlplane.core.tuning.convergence import NUM_POINTS, Verdict
+from controlplane.core.protocol.tuning import NUM_POINTS, TunableRange, TuningSpec
+from controlplane.core.tuning.convergence import Verdict
 from controlplane.core.tuning.search import (
     ROOT,
     BranchChange,

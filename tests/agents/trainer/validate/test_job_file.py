@@ -9,7 +9,8 @@ import keras
 import numpy as np
 import pytest
 
-from agents.trainer.validate.job_file import JobCodeError, LoadedJob, job_load
+from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.validate.job_file import LoadedJob, job_load
 from tests.agents.trainer.local_jobs import training_spec
 from tests.agents.trainer.trial_jobs import run_to_validate
 
